@@ -1,0 +1,1 @@
+"""The pure core: no sockets, asyncio, threads, files, clock, torch or llama.cpp (tests/test_layers.py holds this)."""

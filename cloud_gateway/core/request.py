@@ -1,0 +1,84 @@
+"""What a client asks for and what comes back, between the API and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgespec.core.messages import Sampling
+
+Offload = Literal["auto", "never"]
+Finish = Literal["stop", "length", "cancelled", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How one request may be sped up. None means: as the gateway's configuration says."""
+
+    policy: str | None = None
+    """`wanspec`, `adaptive`, `colocated`, `plain`."""
+    k: int | None = None
+    phi: float | None = None
+    offload: Offload = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One answer to generate. `tokens` is the rendered prompt."""
+
+    tokens: Sequence[int]
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+    speculation: Speculation = field(default_factory=Speculation)
+
+
+@dataclass(slots=True)
+class Usage:
+    """What an answer cost and who helped; becomes `usage.edgespec` in the API."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    rounds: int = 0
+    """Verify passes of the target after the prefill."""
+    drafted: dict[str, int] = field(default_factory=dict)
+    """Candidate tokens verified, by source (`worker`, `local`)."""
+    accepted: dict[str, int] = field(default_factory=dict)
+    """Candidate tokens that the target emitted too, by source."""
+    local_draft_passes: int = 0
+    """Forward passes of a draft model at the gateway."""
+    frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})
+    fallbacks: int = 0
+    """Times that the controller took up drafting itself while a worker was there."""
+    policy: str = "plain"
+    why_off: str | None = None
+    """Why speculation, or offloading, was off; None while it was on."""
+    queued_s: float = 0.0
+    prefill_s: float = 0.0
+    local_prefill_s: float = 0.0
+    """Time for the local draft's prompt, at the gateway."""
+    decode_s: float = 0.0
+    """From the first token to the last."""
+    host_s: float = 0.0
+    """Gateway time in rounds outside the models' passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensEvent:
+    """New answer tokens, at least one."""
+
+    tokens: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class DoneEvent:
+    """The end of an answer. `error` is one sentence where `finish` is `error`."""
+
+    finish: Finish
+    usage: Usage
+    error: str | None = None
+
+
+Event = TokensEvent | DoneEvent

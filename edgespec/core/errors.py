@@ -1,0 +1,119 @@
+"""Every error that a person can meet: whose fault it is, what to do, and how the process ends.
+
+```
+EdgespecError                     exit  fault
+├── ConfigError                     78  operator   a configuration value is missing or wrong
+├── ModelError                      66  operator   a model file is missing, corrupt or unsuitable
+├── TokenizerMismatch               65  operator   draft and target do not share a tokenizer
+├── AddressError                    71  operator   an address cannot be bound or reached
+├── NoGatewayError                  69  operator   no gateway was found or none answers
+├── PairingError                    77  operator   wrong, expired or burnt code; unpaired or revoked key
+├── KeyStoreError                   73  operator   keys cannot be read or written
+├── ClientError                     64  client     an API request that cannot be served as asked
+├── LocalProtocolError              70  ours       this side tried to break the protocol: a bug
+└── RemoteProtocolError             76  peer       the other side broke the protocol; ends the link
+```
+
+The text of an error is the one sentence that the user sees, in the terminal, the log and the API alike.
+Exit codes follow sysexits.h, so that systemd and scripts can tell them apart.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Fault = Literal["ours", "peer", "operator", "client"]
+
+
+class EdgespecError(Exception):
+    """Base of all errors that edgespec raises on purpose."""
+
+    exit_code: ClassVar[int] = 70
+    fault: ClassVar[Fault] = "ours"
+
+
+class ConfigError(EdgespecError):
+    """A configuration value is missing or wrong; the text names the key, the line and the allowed values."""
+
+    exit_code = 78
+    fault = "operator"
+
+
+class ModelError(EdgespecError):
+    """A model file is missing, corrupt or cannot be used for this purpose."""
+
+    exit_code = 66
+    fault = "operator"
+
+
+class TokenizerMismatch(EdgespecError):
+    """Draft and target use different tokenizers; the text names both digests."""
+
+    exit_code = 65
+    fault = "operator"
+
+
+class AddressError(EdgespecError):
+    """An address is in use, cannot be bound, or cannot be parsed."""
+
+    exit_code = 71
+    fault = "operator"
+
+
+class NoGatewayError(EdgespecError):
+    """No gateway was found by mDNS and none is configured, or the configured one does not answer."""
+
+    exit_code = 69
+    fault = "operator"
+
+
+class PairingError(EdgespecError):
+    """Pairing failed, or a key is not (or no longer) paired."""
+
+    exit_code = 77
+    fault = "operator"
+
+
+class KeyStoreError(EdgespecError):
+    """Keys cannot be read, are too widely readable, or cannot be written."""
+
+    exit_code = 73
+    fault = "operator"
+
+
+class ClientError(EdgespecError):
+    """An API request that cannot be served as asked; carries what OpenAI's error object needs."""
+
+    exit_code = 64
+    fault = "client"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.retry_after_s = status, param, code, retry_after_s
+
+
+class LocalProtocolError(EdgespecError):
+    """This side tried to do what the protocol forbids in its present state."""
+
+
+class RemoteProtocolError(EdgespecError):
+    """The peer sent what the protocol forbids.
+
+    `reason` is a short, closed label for logs and metrics (for example `bad-signature`, `sequence`, `shape`);
+    `close_code` is the WebSocket close code that ends the link (docs/protocol.md).
+    """
+
+    exit_code = 76
+    fault = "peer"
+
+    def __init__(self, reason: str, message: str, *, close_code: int = 4400) -> None:
+        super().__init__(message)
+        self.reason, self.close_code = reason, close_code

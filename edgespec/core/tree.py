@@ -1,0 +1,115 @@
+"""The speculation tree: candidate tokens after the committed ones (WANSpec sections 4.2 and 4.4; SpecInfer).
+
+The root stands for the last committed token. Ids are never reused within one tree. Path costs are sums of -log q since the tree was made; re-rooting leaves them as they are,
+since only their order among living nodes matters.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One candidate token. `position` is its index in prompt + answer; `entropy` is of the distribution it came from."""
+
+    id: int
+    token: int
+    parent: Node | None
+    position: int
+    cost: float = 0.0
+    """Nats of -log q along the path since the tree was made."""
+    entropy: float = 0.0
+    """Nats."""
+    expanded: bool = False
+    """Whether the draft model has been evaluated here, so that its best children are known."""
+    children: dict[int, Node] = field(default_factory=dict)
+    wire: int = 0
+    """Id under which the node was sent; 0 until then."""
+
+    def path(self, root: Node) -> tuple[int, ...]:
+        """Tokens below `root` down to and including this node; empty for the root itself."""
+        tokens: list[int] = []
+        node: Node = self
+        while node is not root:
+            tokens.append(node.token)
+            if node.parent is None:
+                raise ValueError("the node does not lie under this root")
+            node = node.parent
+        return tuple(reversed(tokens))
+
+
+class SpeculationTree:
+    """A tree of candidate tokens that is appended to, pruned and re-rooted."""
+
+    def __init__(self, position: int, token: int = -1) -> None:
+        """`position`: index of the last committed token, which `token` names where it is known."""
+        self.root = Node(0, token, None, position)
+        self.nodes: dict[int, Node] = {}
+        self._next_id = 1
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __contains__(self, node: Node) -> bool:
+        return node is self.root or self.nodes.get(node.id) is node
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next appended node gets."""
+        return self._next_id
+
+    def append(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
+        """Adds one child; `cost` is -log q(token | path) in nats. A token that is there already is returned as it is."""
+        known = parent.children.get(token)
+        if known is not None:
+            return known
+        node = Node(self._next_id, token, parent, parent.position + 1, parent.cost + cost, entropy)
+        self._next_id += 1
+        parent.children[token] = node
+        self.nodes[node.id] = node
+        return node
+
+    def advance(self, tokens: Sequence[int]) -> int:
+        """Re-roots along committed tokens and drops everything else.
+
+        Returns how many of the tokens were in the tree. After a miss the root is a fresh, unexpanded node.
+        """
+        matched = 0
+        for token in tokens:
+            child = self.root.children.pop(token, None)
+            for sibling in self.root.children.values():
+                self._drop(sibling)
+            if child is None:
+                child = Node(self._next_id, token, None, self.root.position + 1, self.root.cost)
+                self._next_id += 1
+            else:
+                del self.nodes[child.id]
+                matched += 1
+            child.parent = None
+            self.root = child
+        return matched
+
+    def leaves(self) -> Iterator[Node]:
+        """Nodes that the draft model has not been evaluated at, the root included."""
+        if not self.root.expanded:
+            yield self.root
+        yield from (node for node in self.nodes.values() if not node.expanded)
+
+    def most_probable(self, count: int, max_position: int) -> list[Node]:
+        """The `count` leaves of lowest path cost whose children would not lie beyond `max_position`, best first."""
+        ready = (leaf for leaf in self.leaves() if leaf.position < max_position)
+        return heapq.nsmallest(count, ready, key=lambda leaf: leaf.cost)
+
+    def depth(self) -> int:
+        """Levels below the root."""
+        return max((node.position for node in self.nodes.values()), default=self.root.position) - self.root.position
+
+    def _drop(self, node: Node) -> None:
+        stack = [node]
+        while stack:
+            gone = stack.pop()
+            del self.nodes[gone.id]
+            stack.extend(gone.children.values())
