@@ -1,0 +1,264 @@
+"""The controller: what one request does next (WANSpec Algorithm 1). Pure: time comes in, a decision with a deadline goes out.
+
+    repeat
+        token_tree.append(receive_speculations())                     received()
+        if token_tree.depth >= k:                                     decide() -> Verify
+            result = step_target_model(); send(result)
+            token_tree.update(result)
+            if result.length < k + 1: t_update = now                  verified()
+            else if result.entropy > phi: t_update = now
+        else if t_update + R > now: token_tree.update(step_draft())   decide() -> Draft
+    until EOS
+
+The engine and the simulator call the same objects. Seconds and nats throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cloud_gateway.core.merge import CandidateTree, Merged
+from edgespec.core.tree import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Run the target over the root and these candidates; with none it is a plain decoding step."""
+
+    nodes: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One pass of the local draft model over these leaves."""
+
+    leaves: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """One limited batch of the local draft's KV catch-up (WANSpec section 4.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is worth doing before `until`, unless a frame arrives."""
+
+    until: float
+
+
+Action = Verify | Draft | CatchUp | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the gateway's passes are expected to take, as measured."""
+
+    verify_s: Callable[[int], float]
+    """Seconds of a target pass over this many rows (candidates + 1)."""
+    local_step_s: float | None = None
+    """A local draft step with nothing to catch up; None: there is no local draft."""
+    local_debt_s: float = 0.0
+    """Time to evaluate the committed tokens that the local draft has not seen."""
+    batch_debt_s: float = 0.0
+    """Time of the largest single catch-up batch."""
+
+    @property
+    def local_s(self) -> float:
+        """The next local draft step, catch-up included; infinite without a local draft."""
+        return float("inf") if self.local_step_s is None else self.local_step_s + self.local_debt_s
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """What the gateway knows of the worker that drafts for a request."""
+
+    rtt_s: float
+    rtt_high_s: float
+    """A round trip that few exceed."""
+    step_s: float
+    """Td at the worker."""
+    ready: bool
+    """Whether the worker has drafted anything for this request yet; before, it is still reading the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One verify pass, as the controller needs to know it."""
+
+    depth: int
+    """Candidate tokens on the longest path that was verified."""
+    emitted: int
+    at_leaf: bool
+    """The walk ended where no candidate children were known: whether the draft goes on rightly is open."""
+    entropy: float
+    """Of the target's distribution for the last token emitted."""
+
+
+class Controller(Protocol):
+    """One request's policy. `decide` may be called at any time and as often as wanted."""
+
+    name: str
+    fallbacks: int
+    """Times that it took up drafting itself while a worker was there."""
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """What to do next. `link` is None while no worker drafts for this request."""
+
+    def received(self, merged: Merged, now: float) -> None:
+        """A frame was merged."""
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """A verify pass ended and its tokens were sent."""
+
+
+class Plain:
+    """Plain decoding: one token a pass."""
+
+    name = "plain"
+    fallbacks = 0
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """Always a bare target step."""
+        return Verify(())
+
+    def received(self, merged: Merged, now: float) -> None:
+        """Nothing is expected."""
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """Nothing to learn."""
+
+
+@dataclass(slots=True)
+class Colocated:
+    """Standard speculative decoding on the gateway alone: k local draft steps, one verify."""
+
+    k: int = 2
+    name: str = field(default="colocated", init=False)
+    fallbacks: int = field(default=0, init=False)
+    _debt_paid: bool = field(default=False, init=False)
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """Drafts until the tree is k deep, then verifies a chain; `link` is ignored."""
+        return self._verify(tree) if tree.depth() >= self.k else self.draft(tree, costs)
+
+    def draft(self, tree: CandidateTree, costs: Costs) -> Action:
+        """The next local step. A long catch-up alternates with target steps, so that no gap exceeds one batch."""
+        if costs.local_step_s is None:
+            return self._verify(tree)
+        if costs.local_debt_s <= costs.batch_debt_s:
+            return Draft((tree.best_leaf(),))
+        self._debt_paid = not self._debt_paid
+        return CatchUp() if self._debt_paid else self._verify(tree)
+
+    def _verify(self, tree: CandidateTree) -> Verify:
+        return Verify(tree.best(self.k, self.k))
+
+    def received(self, merged: Merged, now: float) -> None:
+        """No worker is asked."""
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """Standard speculative decoding has no memory."""
+
+
+@dataclass(slots=True)
+class WanSpec:
+    """Algorithm 1, and what it needs to stand in a real network.
+
+    To the letter while the worker answers in time and the local draft owes no catch-up. Beyond the letter:
+    *no worker*: standard speculative decoding with the same k. *Worker still reading the prompt*: bare target steps,
+    unless a local step is as cheap. *Catch-up*: a local step counts with its catch-up (section 4.5), so one that would
+    end after the worker's next useful frame is not begun. *Late*: when nothing came by the time it was due, the
+    worker is taken for lost until it speaks again.
+    """
+
+    k: int = 2
+    phi: float = 0.5
+    """Entropy (nats) of the target above which the worker is assumed to be on another path."""
+    verify_nodes: int = 16
+    """Most candidates in one pass."""
+    depth_limit: int | None = None
+    """Most levels verified at once; None: the whole tree at hand, k: the printed algorithm's result.length <= k + 1."""
+    name: str = field(default="wanspec", init=False)
+    fallbacks: int = field(default=0, init=False)
+    _t_update: float = field(default=float("-inf"), init=False)
+    _last_useful: float = field(default=float("-inf"), init=False)
+    _waits_since: float | None = field(default=None, init=False)
+    _late: bool = field(default=False, init=False)
+    _drafting: bool = field(default=False, init=False)
+    _local: Colocated = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._local = Colocated(self.k)
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """Algorithm 1's loop body."""
+        if tree.depth() >= self.k:
+            return self._verify(tree)
+        if link is None:
+            return self._local.draft(tree, costs)
+        if not link.ready:
+            cheap = costs.local_s <= costs.verify_s(1)
+            return self._local.draft(tree, costs) if cheap else self._verify(tree)
+        if self._waits_since is None:
+            self._waits_since = now
+        due = self._due(link)
+        if self._t_update + link.rtt_s > now and not self._late:
+            return self._meanwhile(tree, costs, now, due)
+        lateness = max(due, self._waits_since) + (self.k - tree.depth()) * link.step_s + self._patience(link)
+        if now >= lateness or self._late:
+            self._late = True
+            self._fall_back()
+            return self._local.draft(tree, costs)
+        self._drafting = False
+        return Wait(lateness)
+
+    def _meanwhile(self, tree: CandidateTree, costs: Costs, now: float, due: float) -> Action:
+        """The worker is on another path until `due`: draft here, if that ends before its next useful frame."""
+        if now + costs.local_s <= due:
+            self._fall_back()
+            return Draft((tree.best_leaf(),))
+        if now + costs.verify_s(len(tree.tree) + 1) <= due:
+            return self._verify(tree)
+        return Wait(due)
+
+    def _due(self, link: LinkView) -> float:
+        """When the next usable token is expected."""
+        return max(self._t_update + link.rtt_s + link.step_s, self._last_useful + link.step_s)
+
+    def _patience(self, link: LinkView) -> float:
+        return max(link.rtt_high_s - link.rtt_s, 0.0) + 2 * link.step_s
+
+    def _fall_back(self) -> None:
+        self.fallbacks += not self._drafting
+        self._drafting = True
+
+    def _verify(self, tree: CandidateTree) -> Verify:
+        return Verify(tree.best(self.verify_nodes, self.depth_limit))
+
+    def received(self, merged: Merged, now: float) -> None:
+        """A frame of a worker on the committed path ends lateness."""
+        if merged.useful:
+            self._last_useful, self._waits_since = now, None
+            self._late = self._drafting = False
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """A result shorter than the path, or a doubtful last token, marks the worker out of date."""
+        self._waits_since = None
+        mismatch = not outcome.at_leaf
+        if mismatch or outcome.entropy > self.phi:
+            self._t_update = now
+
+
+def make(policy: str, *, k: int, phi: float, verify_nodes: int, depth_limit: int | None) -> Controller:
+    """The policy of this name. Raises KeyError for an unknown one; `POLICIES` lists them."""
+    return POLICIES[policy](k, phi, verify_nodes, depth_limit)
+
+
+POLICIES: dict[str, Callable[[int, float, int, int | None], Controller]] = {
+    "plain": lambda k, phi, nodes, limit: Plain(),
+    "colocated": lambda k, phi, nodes, limit: Colocated(k),
+    "wanspec": lambda k, phi, nodes, limit: WanSpec(k, phi, nodes, limit),
+}

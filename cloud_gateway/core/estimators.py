@@ -1,0 +1,95 @@
+"""Running estimates that the controller decides by: round trip, step times, acceptance. Seconds throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cloud_gateway.core.numbers import interpolate
+
+
+class RttEstimator:
+    """Smoothed round-trip time and its variation (RFC 6298 section 2), and the least seen."""
+
+    def __init__(self) -> None:
+        self.srtt_s: float | None = None
+        self.var_s = 0.0
+        self.min_s = float("inf")
+
+    def sample(self, rtt_s: float) -> None:
+        """Takes in one measured round trip."""
+        self.min_s = min(self.min_s, rtt_s)
+        if self.srtt_s is None:
+            self.srtt_s, self.var_s = rtt_s, rtt_s / 2
+        else:
+            self.var_s += (abs(rtt_s - self.srtt_s) - self.var_s) / 4
+            self.srtt_s += (rtt_s - self.srtt_s) / 8
+
+    @property
+    def high_s(self) -> float:
+        """A value that few round trips exceed: srtt + 4 var."""
+        return (self.srtt_s or 0.0) + 4 * self.var_s
+
+
+class Ewma:
+    """Exponentially weighted mean whose first samples count fully."""
+
+    def __init__(self, weight: float = 0.1, start: float | None = None) -> None:
+        self.weight, self._count = weight, 0
+        self._value = start
+
+    def sample(self, value: float) -> None:
+        """Takes in one value."""
+        self._count += 1
+        share = max(self.weight, 1 / self._count)
+        self._value = value if self._value is None else self._value + (value - self._value) * share
+
+    @property
+    def value(self) -> float | None:
+        """The mean, or None before the first sample without a start."""
+        return self._value
+
+
+class StepCurve:
+    """Measured time of one pass as a function of its rows, linear between the row counts seen.
+
+    The curve is not assumed to be monotone: fp32 on a CPU is slower with 2 rows than with 4.
+    """
+
+    def __init__(self, prior: Mapping[int, float], weight: float = 0.1) -> None:
+        """`prior`: rows -> seconds, at least one point, used until measurements replace them."""
+        self._points = {rows: Ewma(weight, seconds) for rows, seconds in prior.items()}
+        self._weight = weight
+
+    def sample(self, rows: int, seconds: float) -> None:
+        """Takes in one measured pass."""
+        self._points.setdefault(rows, Ewma(self._weight)).sample(seconds)
+
+    def __call__(self, rows: int) -> float:
+        """Expected seconds of a pass over this many rows."""
+        return interpolate({rows: point.value or 0.0 for rows, point in self._points.items()}, rows)
+
+
+class StepClock:
+    """The worker's step time Td, from the spacing of its frames while it streams."""
+
+    def __init__(self, start_s: float, weight: float = 0.1) -> None:
+        self._mean = Ewma(weight, start_s)
+        self._last: float | None = None
+
+    def frame(self, now: float) -> None:
+        """One frame arrived; gaps of several steps (a pause, a stall) are not counted."""
+        if self._last is not None:
+            gap = now - self._last
+            if 0 < gap < 4 * self.step_s:
+                self._mean.sample(gap)
+        self._last = now
+
+    def broken(self) -> None:
+        """The stream was interrupted (a misprediction, a pause): the next gap says nothing."""
+        self._last = None
+
+    @property
+    def step_s(self) -> float:
+        """Td in seconds."""
+        return self._mean.value or 0.0
+

@@ -1,0 +1,174 @@
+"""The gateway's candidate tree of one request: what workers and local drafts propose after the committed tokens.
+
+A worker names nodes by ids of its own, and its frames may be a round trip old. So each source keeps a small map from
+its ids to where those nodes are now: in the tree, or among the committed tokens. Everything else is stale.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from edgespec.core.messages import MAX_DEPTH, ROOT, Tree, shape_error
+from edgespec.core.prefix import Prefix
+from edgespec.core.tree import Node, SpeculationTree
+
+LOCAL = "local"
+"""Name of the gateway's own draft as a source."""
+COMMITTED_SPAN = 64
+"""Positions behind the root for which a frame under way may still name a parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of one frame: `fresh` nodes are new candidates, `known` ones were there, `stale` ones are off the path."""
+
+    fresh: int = 0
+    known: int = 0
+    stale: int = 0
+    prefix: bool = True
+    """False where the frame's prefix hash is not that of any committed prefix."""
+
+    @property
+    def useful(self) -> bool:
+        """Whether the frame shows a worker that is on the committed path."""
+        return self.fresh + self.known > 0
+
+
+@dataclass(slots=True)
+class _Source:
+    """One worker's numbering within one epoch. A value is a living node, or the position of a committed token."""
+
+    where: dict[int, Node | int] = field(default_factory=dict)
+    next_id: int = 1
+
+
+class CandidateTree:
+    """Candidates after the committed tokens, merged from several sources."""
+
+    def __init__(self, prompt: Sequence[int], max_nodes: int = 1024) -> None:
+        self.prefix = Prefix(prompt)
+        self.tree = SpeculationTree(len(prompt) - 1, prompt[-1])
+        self.max_nodes = max_nodes
+        self.owner: dict[Node, str] = {}
+        """Which source proposed a living node first: `local`, or whatever name was given for a worker."""
+        self._sources: dict[Hashable, _Source] = {}
+
+    @property
+    def root(self) -> Node:
+        """The last committed token."""
+        return self.tree.root
+
+    def depth(self) -> int:
+        """Candidate tokens on the longest path."""
+        return self.tree.depth()
+
+    def merge(self, source: Hashable, frame: Tree, owner: str) -> Merged:
+        """Takes in one delta of a worker; `source` stands for worker and epoch, and forgets nothing until `forget`.
+
+        Raises RemoteProtocolError where ids do not continue the former frames' or a node lies too deep.
+        """
+        state = self._sources.setdefault(source, _Source())
+        if frame.first != state.next_id:
+            raise shape_error("ids", f"node ids continue at {frame.first}, not at {state.next_id}")
+        state.next_id += len(frame.tokens)
+        if not self.prefix.matches(frame.prefix_len, frame.prefix_hash):
+            return Merged(stale=len(frame.tokens), prefix=False)
+        fresh = known = stale = 0
+        base = frame.prefix_len - 1
+        for i, (parent_id, token) in enumerate(zip(frame.parents, frame.tokens, strict=True)):
+            parent = self._live(base if parent_id == ROOT else state.where.get(parent_id))
+            place = None if parent is None else self._place(parent, token, frame, i, owner)
+            if place is None:
+                stale += 1
+                continue
+            node, is_new = place
+            position = node if isinstance(node, int) else node.position
+            if position - base > MAX_DEPTH:
+                raise shape_error("depth", f"node {frame.first + i} lies {position - base} tokens below its prefix")
+            state.where[frame.first + i] = node
+            fresh, known = fresh + is_new, known + (not is_new)
+        return Merged(fresh, known, stale)
+
+    def add_local(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
+        """A candidate of the gateway's own draft."""
+        parent.expanded = True
+        node = self.tree.append(parent, token, cost, entropy)
+        self.owner.setdefault(node, LOCAL)
+        return node
+
+    def advance(self, tokens: Sequence[int]) -> list[Node]:
+        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it."""
+        path: list[Node] = []
+        node = self.root
+        for token in tokens:
+            child = node.children.get(token)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        self.tree.advance(tokens)
+        self.prefix.extend(tokens)
+        passed = set(path)
+        oldest = self.root.position - COMMITTED_SPAN
+        for state in self._sources.values():
+            where = ((wire, self._after_commit(place, passed)) for wire, place in state.where.items())
+            state.where = {w: p for w, p in where if p is not None and not (isinstance(p, int) and p < oldest)}
+        self.owner = {node: owner for node, owner in self.owner.items() if node in self.tree and node is not self.root}
+        return path
+
+    def best(self, count: int, max_depth: int | None = None) -> list[Node]:
+        """The `count` most probable candidates, parents always among them, at most `max_depth` levels down."""
+        deepest = self.root.position + max_depth if max_depth is not None else 2**62
+        nodes = (node for node in self.tree.nodes.values() if node.position <= deepest)
+        return heapq.nsmallest(count, nodes, key=lambda node: (node.cost, node.position))
+
+    def best_leaf(self) -> Node:
+        """Where a local draft goes on: the end of the path that takes the most probable child each time."""
+        node = self.root
+        while node.children:
+            node = min(node.children.values(), key=lambda child: child.cost)
+        return node
+
+    def forget(self, source: Hashable) -> None:
+        """Drops a source's numbering; its candidates stay."""
+        self._sources.pop(source, None)
+
+    def discard(self, owner: str) -> None:
+        """Drops the candidates below which only this owner's lie (a revoked worker's trees)."""
+        for node in sorted(self.owner, key=lambda node: -node.position):
+            if self.owner[node] == owner and not node.children and node.parent is not None:
+                del node.parent.children[node.token]
+                del self.tree.nodes[node.id]
+                del self.owner[node]
+
+    def _live(self, place: Node | int | None) -> Node | int | None:
+        """The place as it is now: the root's position becomes the root, a pruned node None."""
+        if isinstance(place, int):
+            return self.root if place == self.root.position else place
+        return place if place is not None and place in self.tree else None
+
+    def _place(
+        self, parent: Node | int, token: int, frame: Tree, i: int, owner: str
+    ) -> tuple[Node | int, bool] | None:
+        """Puts one node under its parent; None where it is off the committed path or the tree is full."""
+        if isinstance(parent, int):
+            here = parent + 1
+            return (here, False) if self.prefix.tokens[here] == token else None
+        parent.expanded = True
+        known = parent.children.get(token)
+        if known is not None:
+            return known, False
+        if len(self.tree) >= self.max_nodes:
+            return None
+        node = self.tree.append(parent, token, frame.costs[i] / 1000, frame.entropies[i] / 1000)
+        self.owner[node] = owner
+        return node, True
+
+    def _after_commit(self, place: Node | int, passed: set[Node]) -> Node | int | None:
+        if isinstance(place, int):
+            return place
+        if place in passed:
+            return place.position
+        return place if place in self.tree else None
