@@ -1,0 +1,48 @@
+"""What every test starts from: one thread per model, no network for Hugging Face, and nobody's own settings."""
+
+from __future__ import annotations
+
+import os
+
+# Read by libraries when they are first imported, so set before any test module is.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from edgespec import models
+
+settings.register_profile("edgespec", deadline=None, print_blob=True)
+settings.load_profile("edgespec")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keys, settings and state of the person who runs the tests are out of reach; the model cache is shared."""
+    cache = models.model_dir().parent.parent
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        patch.setenv("HOME", str(home))
+        for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "CREDENTIALS_DIRECTORY"):
+            patch.delenv(variable, raising=False)
+        for variable in [name for name in os.environ if name.startswith(("EDGESPEC_", "CLOUD_GATEWAY_"))]:
+            patch.delenv(variable)
+        yield
+
+
+@pytest.fixture(scope="session")
+def quantised_model() -> Path:
+    """The real model's GGUF; `make setup` puts it there."""
+    return models.quantised()
+
+
+@pytest.fixture(scope="session")
+def dropped_model() -> Path:
+    """The real model without layer 10; `make setup` makes it."""
+    return models.dropped()
