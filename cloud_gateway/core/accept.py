@@ -24,11 +24,17 @@ class Walk:
     at_leaf: bool
 
 
-def walk(flat: FlatTree, choose: Callable[[int], int], *, stop: Callable[[int], bool] = lambda token: False) -> Walk:
+def walk(
+    flat: FlatTree,
+    choose: Callable[[int], int],
+    *,
+    stop: Callable[[int], bool] = lambda token: False,
+    limit: int = 2**31,
+) -> Walk:
     """Follows the target's choices from row 0 until one is not among the candidates.
 
     `choose(row)` is the target's token after that row, asked once per row passed, in order of depth; `stop(token)`
-    ends the walk after that token (end of sequence).
+    ends the walk after that token (end of sequence), `limit` after so many tokens.
     """
     children = flat.children()
     row, rows, tokens = 0, [0], []
@@ -36,7 +42,7 @@ def walk(flat: FlatTree, choose: Callable[[int], int], *, stop: Callable[[int], 
         token = choose(row)
         tokens.append(token)
         following = children[row].get(token)
-        if following is None or stop(token):
+        if following is None or stop(token) or len(tokens) >= limit:
             return Walk(tokens, rows, at_leaf=not children[row])
         row = following
         rows.append(row)

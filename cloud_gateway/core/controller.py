@@ -1,4 +1,4 @@
-"""The controller: what one request does next (WANSpec Algorithm 1). Pure: time comes in, a decision with a deadline goes out.
+"""The controller: what one request does next (WANSpec Algorithm 1). Time comes in, a decision with a deadline goes out.
 
     repeat
         token_tree.append(receive_speculations())                     received()
@@ -259,6 +259,6 @@ def make(policy: str, *, k: int, phi: float, verify_nodes: int, depth_limit: int
 
 POLICIES: dict[str, Callable[[int, float, int, int | None], Controller]] = {
     "plain": lambda k, phi, nodes, limit: Plain(),
-    "colocated": lambda k, phi, nodes, limit: Colocated(k),
+    "colocated": lambda k, phi, nodes, limit: Colocated(k=k),
     "wanspec": lambda k, phi, nodes, limit: WanSpec(k, phi, nodes, limit),
 }

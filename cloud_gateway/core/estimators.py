@@ -92,4 +92,3 @@ class StepClock:
     def step_s(self) -> float:
         """Td in seconds."""
         return self._mean.value or 0.0
-

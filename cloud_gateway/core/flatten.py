@@ -17,7 +17,7 @@ from edgespec.core.tree import Node
 
 @dataclass(frozen=True, slots=True)
 class FlatTree:
-    """`tokens[i]`, `parents[i]` (row, -1 for row 0) and `depths[i]` (0 for row 0) of n rows; `nodes[i - 1]` is row i's node."""
+    """n rows: `tokens[i]`, `parents[i]` (a row; -1 for row 0), `depths[i]` (0 for row 0); row i is `nodes[i - 1]`."""
 
     tokens: Sequence[int]
     parents: Sequence[int]

@@ -22,7 +22,7 @@ COMMITTED_SPAN = 64
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of one frame: `fresh` nodes are new candidates, `known` ones were there, `stale` ones are off the path."""
+    """What became of a frame: `fresh` nodes are new candidates, `known` ones were there, `stale` ones are off the path."""
 
     fresh: int = 0
     known: int = 0
@@ -149,9 +149,7 @@ class CandidateTree:
             return self.root if place == self.root.position else place
         return place if place is not None and place in self.tree else None
 
-    def _place(
-        self, parent: Node | int, token: int, frame: Tree, i: int, owner: str
-    ) -> tuple[Node | int, bool] | None:
+    def _place(self, parent: Node | int, token: int, frame: Tree, i: int, owner: str) -> tuple[Node | int, bool] | None:
         """Puts one node under its parent; None where it is off the committed path or the tree is full."""
         if isinstance(parent, int):
             here = parent + 1

@@ -57,8 +57,8 @@ class Usage:
     """Why speculation, or offloading, was off; None while it was on."""
     queued_s: float = 0.0
     prefill_s: float = 0.0
-    local_prefill_s: float = 0.0
-    """Time for the local draft's prompt, at the gateway."""
+    local_s: float = 0.0
+    """Time of the local draft's passes, its catch-up included."""
     decode_s: float = 0.0
     """From the first token to the last."""
     host_s: float = 0.0

@@ -26,7 +26,7 @@ from edgespec.core.tree import Node, SpeculationTree
 class Proposal:
     """What one evaluation of the draft model says of the next token.
 
-    `tokens` and `costs` (nats of -log q) are the best children, best first; `entropy` (nats) is of the whole distribution.
+    `tokens` and `costs` (nats of -log q) are the best children, best first; `entropy` (nats): of the whole distribution.
     """
 
     tokens: Sequence[int]
@@ -71,7 +71,9 @@ class Drafting:
         Raises RemoteProtocolError (reason `prefix`) where the gateway's prefix is not ours.
         """
         if prefix_len != len(self.prefix):
-            raise RemoteProtocolError("prefix", f"commit continues {prefix_len} tokens, but {len(self.prefix)} are known")
+            raise RemoteProtocolError(
+                "prefix", f"commit continues {prefix_len} tokens, but {len(self.prefix)} are known"
+            )
         self.prefix.extend(tokens)
         if digest is not None and digest != self.prefix.digest:
             raise RemoteProtocolError("prefix", f"the hash of {len(self.prefix)} committed tokens differs")

@@ -32,6 +32,10 @@ class Prefix:
         """Hash of the whole prefix (32 bytes)."""
         return self._digests[len(self.tokens)]
 
+    def digest_at(self, length: int) -> bytes:
+        """Hash of the first `length` tokens, remembered or computed."""
+        return self._digests.get(length) or prefix_hash(self.tokens[:length])
+
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens; the hash of the length reached is remembered."""
         packed = array("I", tokens)

@@ -1,7 +1,7 @@
 """The speculation tree: candidate tokens after the committed ones (WANSpec sections 4.2 and 4.4; SpecInfer).
 
-The root stands for the last committed token. Ids are never reused within one tree. Path costs are sums of -log q since the tree was made; re-rooting leaves them as they are,
-since only their order among living nodes matters.
+The root stands for the last committed token. Ids are never reused within one tree. Path costs are sums of -log q
+since the tree was made; re-rooting leaves them as they are, since only their order among living nodes matters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One candidate token. `position` is its index in prompt + answer; `entropy` is of the distribution it came from."""
+    """A candidate token. `position`: its index in prompt + answer; `entropy`: of the distribution it came from."""
 
     id: int
     token: int
@@ -62,7 +62,7 @@ class SpeculationTree:
         return self._next_id
 
     def append(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
-        """Adds one child; `cost` is -log q(token | path) in nats. A token that is there already is returned as it is."""
+        """Adds one child; `cost` is -log q(token | path) in nats. A token that is there already is returned."""
         known = parent.children.get(token)
         if known is not None:
             return known

@@ -1,0 +1,148 @@
+"""One request while the engine works on it, and what becomes of a verified tree. Lives on the engine's thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from cloud_gateway.core.accept import Walk, walk
+from cloud_gateway.core.controller import Controller, Outcome
+from cloud_gateway.core.flatten import FlatTree
+from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
+from cloud_gateway.core.request import Finish, GenerationRequest, Usage
+from cloud_gateway.core.sampler import Chooser
+from edgespec.core.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Tree
+
+if TYPE_CHECKING:
+    from cloud_gateway.stream import Stream
+    from cloud_gateway.target import Verified
+
+OPEN_TOKENS = 4096
+"""Token ids sent in the `Open` itself; the rest of a long prompt follows in `Commit`s."""
+
+
+@dataclass(slots=True)
+class Assignment:
+    """The worker that drafts for a request, and since which epoch."""
+
+    worker: str
+    epoch: int
+    ready: bool = False
+    """It has sent a candidate, so it has read the prompt."""
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """A request from admission to its end."""
+
+    id: int
+    request: GenerationRequest
+    stream: Stream
+    controller: Controller
+    offload: bool
+    submitted: float
+    share_seed: bool = True
+    """Whether workers may know the seed of the shared noise; without it they rank plainly (operator's choice)."""
+    usage: Usage = field(default_factory=Usage)
+    slot: int = -1
+    prefilled: int = 0
+    """Prompt tokens whose keys and values the target holds; the last one is row 0 of the first verify."""
+    cancelled: bool = False
+    assignment: Assignment | None = None
+    epoch: int = 0
+    shunned: set[str] = field(default_factory=set)
+    """Workers that declined or broke the protocol for this request."""
+    tree: CandidateTree = field(init=False)
+    chooser: Chooser = field(init=False)
+    admitted: float = 0.0
+    first_token: float | None = None
+    local_open: bool = False
+
+    def __post_init__(self) -> None:
+        self.tree = CandidateTree(self.request.tokens)
+        self.chooser = Chooser(self.request.sampling, self.request.tokens)
+        self.usage.prompt_tokens = len(self.request.tokens)
+        self.usage.policy = self.controller.name
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether prompt tokens are still to be read."""
+        return self.prefilled < len(self.request.tokens) - 1
+
+    @property
+    def remaining(self) -> int:
+        """Answer tokens that may still be emitted."""
+        return self.request.max_tokens - self.usage.completion_tokens
+
+    # --- the worker's side ---------------------------------------------------------------------------------------
+
+    def assign(self, worker: str) -> list[Open | Commit]:
+        """Gives the request to a worker; returns the messages that tell it the whole prefix."""
+        self.epoch += 1
+        self.assignment = Assignment(worker, self.epoch)
+        prefix = self.tree.prefix
+        sampling = self.request.sampling if self.share_seed else replace(self.request.sampling, seed=None)
+        opening = Open(self.id, self.epoch, len(prefix), prefix.tokens[:OPEN_TOKENS], sampling)
+        rest = range(OPEN_TOKENS, len(prefix), MAX_TOKENS_PER_FRAME)
+        return [opening, *(self._continue(start, min(start + MAX_TOKENS_PER_FRAME, len(prefix))) for start in rest)]
+
+    def _continue(self, start: int, end: int) -> Commit:
+        prefix = self.tree.prefix
+        return Commit(self.id, self.epoch, start, prefix.tokens[start:end], prefix.digest_at(end))
+
+    def release(self, reason: str) -> Close | None:
+        """Takes the request away from its worker; its candidates stay, since they are verified anyway."""
+        if self.assignment is None:
+            return None
+        self.tree.forget(self.assignment.epoch)
+        close = Close(self.id, self.assignment.epoch, reason)
+        self.assignment = None
+        return close
+
+    def take(self, frame: Tree, now: float) -> Merged:
+        """Merges a frame of the present assignment. Raises RemoteProtocolError for one that no honest worker sends."""
+        assert self.assignment is not None
+        self.usage.frames["received"] += 1
+        merged = self.tree.merge(self.assignment.epoch, frame, self.assignment.worker)
+        self.usage.frames["used" if merged.fresh else "stale"] += 1
+        self.assignment.ready = self.assignment.ready or merged.useful
+        self.controller.received(merged, now)
+        return merged
+
+    # --- one round -----------------------------------------------------------------------------------------------
+
+    def accept(self, flat: FlatTree, result: Verified, eos: frozenset[int], now: float) -> Walk:
+        """Walks the verified tree, commits what the target chose, and tells the controller."""
+        stops: frozenset[int] = frozenset() if self.request.ignore_eos else eos
+        choose = self.chooser.at(flat, result)
+        taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining)
+        self._count(flat, taken)
+        self.tree.advance(taken.tokens)
+        self.chooser.committed(taken.tokens)
+        depth = max(flat.depths)
+        self.controller.verified(
+            Outcome(depth, len(taken.tokens), taken.at_leaf, result.entropies[taken.rows[-1]]), now
+        )
+        return taken
+
+    def finish_of(self, tokens: list[int], eos: frozenset[int], context: int) -> Finish | None:
+        """Why the answer ends after these tokens, or None."""
+        if self.cancelled:
+            return "cancelled"
+        if not self.request.ignore_eos and tokens[-1] in eos:
+            return "stop"
+        return "length" if self.remaining <= 0 or len(self.tree.prefix) >= context else None
+
+    def _count(self, flat: FlatTree, taken: Walk) -> None:
+        """Credits every verified and every accepted candidate to its source."""
+        usage, owner = self.usage, self.tree.owner
+        usage.rounds += 1
+        usage.completion_tokens += len(taken.tokens)
+        for node in flat.nodes:
+            source = LOCAL if owner.get(node) == LOCAL else "worker"
+            usage.drafted[source] = usage.drafted.get(source, 0) + 1
+        for row in taken.rows[1:]:
+            source = LOCAL if owner.get(flat.nodes[row - 1]) == LOCAL else "worker"
+            usage.accepted[source] = usage.accepted.get(source, 0) + 1

@@ -1,0 +1,361 @@
+"""The loop that tells the story: take in, prefill, decide, draft, verify, send. One thread owns the models.
+
+The event loop hands work over through `_inbox` and gets results back through `call_soon_threadsafe`; it never waits
+for a model, and the engine never waits for the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cloud_gateway.active import Active
+from cloud_gateway.core import controller as policies
+from cloud_gateway.core.controller import Action, CatchUp, Costs, Draft, Verify, Wait
+from cloud_gateway.core.estimators import StepCurve
+from cloud_gateway.core.flatten import FlatTree, flatten
+from cloud_gateway.core.request import DoneEvent, Finish, GenerationRequest, TokensEvent
+from cloud_gateway.drafts import LocalDraft
+from cloud_gateway.offloading import NoWorkers, Offloading, Workers
+from cloud_gateway.stream import Stream
+from cloud_gateway.target import Target, Verified, Work
+from edgespec.core.errors import ClientError
+from edgespec.core.messages import Tree
+
+log = logging.getLogger("cloud_gateway.engine")
+
+IDLE_S = 0.5
+"""Longest sleep of the loop with nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the operator chose (configs/gateway.toml, [policy], [target] and [api])."""
+
+    policy: str = "wanspec"
+    k: int = 2
+    phi: float = 0.5
+    verify_nodes: int = 16
+    depth_limit: int | None = None
+    prefill_chunk: int = 128
+    queue_limit: int = 64
+    share_seed: bool = True
+
+
+@dataclass(slots=True)
+class Stats:
+    """Totals since the start, for metrics and benchmarks. Seconds; written by the engine's thread only."""
+
+    rounds: int = 0
+    tokens: int = 0
+    requests: int = 0
+    target_s: float = 0.0
+    draft_s: float = 0.0
+    waited_s: float = 0.0
+    host_s: float = 0.0
+    """Time of busy turns of the loop outside the models."""
+    local_passes: int = 0
+    drafted: dict[str, int] = field(default_factory=dict)
+    accepted: dict[str, int] = field(default_factory=dict)
+    fallbacks: int = 0
+
+
+class Engine:
+    """Runs requests over a target, an optional local draft and whatever workers are linked."""
+
+    def __init__(
+        self,
+        target: Target,
+        local: LocalDraft | None,
+        settings: EngineSettings,
+        workers: Workers | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.target, self.local, self.settings, self.clock = target, local, settings, clock
+        self.stats = Stats()
+        self._verify_s = StepCurve({1: 0.030})
+        self._ids = itertools.count(1)
+        self._queue: deque[Active] = deque()
+        self._active: dict[int, Active] = {}
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._outbox: list[Callable[[], None]] = []
+        self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add)
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # --- called on the event loop --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread; call on the event loop that will receive the answers."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Ends every answer as cancelled and waits for the thread."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    @property
+    def active(self) -> int:
+        """Requests in slots."""
+        return len(self._active)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a slot."""
+        return len(self._queue)
+
+    def submit(self, request: GenerationRequest) -> Stream:
+        """Queues a request. Raises ClientError: 400 for one that cannot fit the context, 429 when the queue is full."""
+        room = self.target.context - len(request.tokens)
+        if room < 1 or not request.tokens:
+            raise ClientError(
+                f"The prompt has {len(request.tokens)} tokens; this model takes 1 to {self.target.context - 1}.",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if len(self._queue) >= self.settings.queue_limit:
+            raise ClientError(
+                f"The queue of {self.settings.queue_limit} requests is full; try again shortly.",
+                status=429,
+                code="queue_full",
+                retry_after_s=max(1.0, len(self._queue) * 0.5),
+            )
+        active = self._make_active(request)
+        self._queue.append(active)
+        self._wake.set()
+        return active.stream
+
+    def frame(self, worker: str, frame: Tree) -> None:
+        """A checked frame arrived from a worker."""
+        now = self.clock()
+        self._post_in(lambda: self.offloading.take(worker, frame, now))
+
+    def worker_up(self, worker: str) -> None:
+        """A worker was linked or resumed: requests without one may use it."""
+        self._post_in(self.offloading.assign_all)
+
+    def worker_down(self, worker: str, why: str) -> None:
+        """A worker went, paused or was revoked: its requests move on at once."""
+        self._post_in(lambda: self.offloading.lose(worker))
+
+    def declined(self, worker: str, request: int) -> None:
+        """A worker will not draft for this request."""
+        self._post_in(lambda: self.offloading.decline(worker, request))
+
+    def _post_in(self, item: Callable[[], None]) -> None:
+        self._inbox.append(item)
+        self._wake.set()
+
+    def _make_active(self, request: GenerationRequest) -> Active:
+        wish, settings = request.speculation, self.settings
+        policy = policies.make(
+            wish.policy or settings.policy,
+            k=wish.k or settings.k,
+            phi=settings.phi if wish.phi is None else wish.phi,
+            verify_nodes=settings.verify_nodes,
+            depth_limit=settings.depth_limit,
+        )
+        offload = wish.offload != "never" and policy.name not in ("plain", "colocated")
+        number = next(self._ids)
+        stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
+        active = Active(number, request, stream, policy, offload, self.clock(), settings.share_seed)
+        if not offload:
+            active.usage.why_off = "the request asked for it" if wish.offload == "never" else f"policy {policy.name}"
+        return active
+
+    # --- the engine's thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:  # main loop
+        while not self._stopping:
+            began, spent = self.clock(), self.stats.target_s + self.stats.draft_s
+            self._take_in()
+            self._admit()
+            prefilled = self._prefill_chunk()
+            verifies, drafts, wake = self._decide(self.clock())
+            for active, action in drafts:
+                self._draft(active, action)
+            if verifies:
+                self._verify(verifies)
+            self._flush()
+            if verifies or drafts or prefilled:
+                models = self.stats.target_s + self.stats.draft_s - spent
+                self.stats.host_s += self.clock() - began - models
+            else:
+                self._wait(wake)
+        for active in [*self._active.values(), *self._queue]:
+            self._finish(active, "cancelled")
+        self._flush()
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+
+    def _admit(self) -> None:
+        """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile."""
+        while self._queue and len(self._active) < self.target.slots:
+            active = self._queue.popleft()
+            if active.cancelled:
+                self._finish(active, "cancelled")
+                continue
+            active.admitted = self.clock()
+            active.usage.queued_s = active.admitted - active.submitted
+            active.slot, active.prefilled = self.target.open(active.request.tokens)
+            self._active[active.id] = active
+            self.stats.requests += 1
+            if self.local is not None:
+                self.local.open(active.id, active.request.tokens)
+            self.offloading.assign(active)
+
+    def _prefill_chunk(self) -> bool:
+        """One chunk of one prompt, so that long prompts don't stall other answers (design section 8)."""
+        active = next((a for a in self._active.values() if a.prefilling), None)
+        if active is None:
+            return False
+        end = min(active.prefilled + self.settings.prefill_chunk, len(active.request.tokens) - 1)
+        began = self.clock()
+        self.target.prefill(active.slot, active.request.tokens[active.prefilled : end])
+        spent = self.clock() - began
+        active.prefilled = end
+        active.usage.prefill_s += spent
+        self.stats.target_s += spent
+        return True
+
+    def _decide(self, now: float) -> tuple[list[tuple[Active, Verify]], list[tuple[Active, Action]], float]:
+        """Asks every controller; returns what to verify, what to draft, and when to ask again."""
+        verifies: list[tuple[Active, Verify]] = []
+        drafts: list[tuple[Active, Action]] = []
+        wake = now + IDLE_S
+        for active in list(self._active.values()):
+            if active.cancelled:
+                self._finish(active, "cancelled")
+            elif not active.prefilling:
+                action = active.controller.decide(
+                    active.tree, self.offloading.link_of(active), self._costs_of(active), now
+                )
+                if isinstance(action, Verify):
+                    verifies.append((active, action))
+                elif isinstance(action, Wait):
+                    wake = min(wake, action.until)
+                else:
+                    drafts.append((active, action))
+        return verifies, drafts, wake
+
+    def _draft(self, active: Active, action: Action) -> None:
+        """One local draft pass, or one batch of its catch-up."""
+        assert self.local is not None
+        began, passes = self.clock(), self.local.passes
+        if isinstance(action, CatchUp):
+            self.local.catch_up(active.id, self._catch_up_tokens())
+        elif isinstance(action, Draft):
+            paths = [leaf.path(active.tree.root) for leaf in action.leaves]
+            for leaf, proposal in zip(action.leaves, self.local.draft(active.id, paths), strict=True):
+                for token, cost in zip(proposal.tokens, proposal.costs, strict=True):
+                    active.tree.add_local(leaf, token, cost, proposal.entropy)
+        spent = self.clock() - began
+        active.usage.local_draft_passes += self.local.passes - passes
+        active.usage.local_s += spent
+        self.stats.local_passes += self.local.passes - passes
+        self.stats.draft_s += spent
+
+    def _verify(self, ready: Sequence[tuple[Active, Verify]]) -> None:
+        """One pass of the target over every ready request's tree, and what follows from it."""
+        works = [Work(active.slot, flatten(active.tree.root, action.nodes)) for active, action in ready]
+        began = self.clock()
+        results = self.target.verify(works)
+        spent = self.clock() - began
+        self.stats.target_s += spent
+        self._verify_s.sample(sum(len(work.tree) for work in works), spent)
+        for (active, _), work, result in zip(ready, works, results, strict=True):
+            self._end_round(active, work.tree, result)
+        self.stats.rounds += 1
+
+    def _end_round(self, active: Active, flat: FlatTree, result: Verified) -> None:
+        now = self.clock()
+        taken = active.accept(flat, result, self.target.eos, now)
+        self.target.keep(active.slot, taken.rows)
+        if self.local is not None:
+            self.local.commit(active.id, taken.tokens)
+        self.offloading.commit(active, taken.tokens, mispredicted=not taken.at_leaf)
+        active.first_token = active.first_token or now
+        active.usage.decode_s = now - active.first_token
+        self.stats.tokens += len(taken.tokens)
+        finish = active.finish_of(taken.tokens, self.target.eos, self.target.context)
+        answer = taken.tokens[:-1] if finish == "stop" else taken.tokens
+        if answer and not active.cancelled:
+            event = TokensEvent(tuple(answer))
+            self._outbox_add(lambda: active.stream.push(event))
+        if finish is not None:
+            self._finish(active, finish)
+
+    def _finish(self, active: Active, finish: Finish, error: str | None = None) -> None:
+        """Frees everything that the request holds and tells the client's stream."""
+        if self._active.pop(active.id, None) is not None:
+            self.target.close(active.slot)
+            if self.local is not None:
+                self.local.close(active.id)
+        self.offloading.release(active, finish)
+        active.usage.fallbacks = active.controller.fallbacks
+        self._total(active)
+        done = DoneEvent(finish, active.usage, error)
+        self._outbox_add(lambda: active.stream.push(done))
+
+    def _total(self, active: Active) -> None:
+        for mine, total in (
+            (active.usage.drafted, self.stats.drafted),
+            (active.usage.accepted, self.stats.accepted),
+        ):
+            for source, count in mine.items():
+                total[source] = total.get(source, 0) + count
+        self.stats.fallbacks += active.usage.fallbacks
+
+    def _cancel(self, active: Active) -> None:
+        active.cancelled = True
+
+    def _wait(self, until: float) -> None:
+        began = self.clock()
+        self._wake.wait(max(until - began, 0.0))
+        self._wake.clear()
+        self.stats.waited_s += self.clock() - began
+
+    def _outbox_add(self, item: Callable[[], None]) -> None:
+        self._outbox.append(item)
+
+    def _flush(self) -> None:
+        """Hands everything of this turn to the event loop in one call, commits before tokens in the order made."""
+        if not self._outbox or self._loop is None:
+            return
+        batch, self._outbox = self._outbox, []
+        self._loop.call_soon_threadsafe(_run_all, batch)
+        time.sleep(0)  # lets the event loop send now, rather than when this thread next enters a model
+
+    def _costs_of(self, active: Active) -> Costs:
+        if self.local is None:
+            return Costs(self._verify_s)
+        batch = self._catch_up_tokens()
+        owed = self.local.owed(active.id)
+        return Costs(
+            self._verify_s,
+            self.local.step_s,
+            max(owed - 1, 0) * self.local.token_s,
+            batch * self.local.token_s,
+        )
+
+    def _catch_up_tokens(self) -> int:
+        """Tokens of one catch-up batch: as many as take about one target step (WANSpec section 4.5)."""
+        assert self.local is not None
+        return max(4, int(self._verify_s(1) / max(self.local.token_s, 1e-6)))
+
+
+def _run_all(batch: Sequence[Callable[[], None]]) -> None:
+    for item in batch:
+        item()

@@ -1,0 +1,159 @@
+"""Who drafts for which request: assignment, frames, commits, and moving on when a worker goes (engine thread)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cloud_gateway.active import Active
+from cloud_gateway.core.controller import LinkView
+from cloud_gateway.core.estimators import StepClock
+from cloud_gateway.core.router import WorkerView, choose
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.messages import Close, Commit, Open, Tree
+
+FIRST_STEP_S = 0.010
+"""Td assumed of a worker before its frames tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedWorker:
+    """A worker as the link layer knows it at this moment."""
+
+    id: str
+    rtt_s: float
+    rtt_high_s: float
+    paused: bool
+
+
+class Workers(Protocol):
+    """The link layer as the engine sees it. `linked` is called on the engine's thread, the others on the event loop."""
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        """Workers by id, the paused ones included."""
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        """Queues a message; one to a worker that has gone is dropped."""
+
+    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+        """Ends the link of a worker that broke the protocol."""
+
+
+class NoWorkers:
+    """A gateway without links: everything is decoded here."""
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        """None."""
+        return {}
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        """Nobody to tell."""
+
+    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+        """Nobody to punish."""
+
+
+@dataclass(slots=True)
+class Offloading:
+    """The assignments of all requests to workers. `post` hands a call to the event loop, in order."""
+
+    workers: Workers
+    active: Mapping[int, Active]
+    post: Callable[[Callable[[], None]], None]
+    frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})
+    _steps: dict[str, StepClock] = field(default_factory=dict)
+
+    def assign(self, active: Active) -> None:
+        """Finds a worker for a request that may have one, and tells it the whole prefix."""
+        if not active.offload or active.assignment is not None:
+            return
+        load = [other.assignment.worker for other in self.active.values() if other.assignment]
+        views = (
+            WorkerView(w.id, w.rtt_s, self._step(w.id).step_s, w.paused, load.count(w.id))
+            for w in self.workers.linked().values()
+        )
+        worker = choose(views, exclude=active.shunned)
+        active.usage.why_off = None if worker else "no worker is linked"
+        if worker is not None:
+            for body in active.assign(worker):
+                self._send(worker, body)
+
+    def assign_all(self) -> None:
+        """A worker was linked or resumed: requests without one may use it."""
+        for active in self.active.values():
+            self.assign(active)
+
+    def lose(self, worker: str) -> None:
+        """A worker went, paused or was revoked: its requests move on at once, its candidates are dropped."""
+        for active in self._drafted_by(worker):
+            self.release(active, "moved")
+            active.tree.discard(worker)
+            self.assign(active)
+
+    def decline(self, worker: str, request: int) -> None:
+        """A worker will not draft for this request."""
+        active = self.active.get(request)
+        if active is not None and active in self._drafted_by(worker):
+            active.shunned.add(worker)
+            self.release(active, "declined")
+            self.assign(active)
+
+    def take(self, worker: str, frame: Tree, now: float) -> None:
+        """Merges a frame. One of an ended request or older epoch is stale; one that no honest worker sends is punished."""
+        self.frames["received"] += 1
+        active = self.active.get(frame.request)
+        assignment = active.assignment if active else None
+        if active is None or assignment is None or (assignment.worker, assignment.epoch) != (worker, frame.epoch):
+            self.frames["stale"] += 1
+            return
+        try:
+            merged = active.take(frame, now)
+        except RemoteProtocolError as error:
+            self._reject(active, worker, error)
+            return
+        self.frames["used" if merged.fresh else "stale"] += 1
+        self._step(worker).frame(now)
+
+    def commit(self, active: Active, tokens: list[int], *, mispredicted: bool) -> None:
+        """Tells the worker what the target chose (step 5 of WANSpec's figure 6)."""
+        assignment = active.assignment
+        if assignment is None:
+            return
+        if mispredicted:
+            self._step(assignment.worker).broken()
+        prefix = active.tree.prefix
+        body = Commit(active.id, assignment.epoch, len(prefix) - len(tokens), tokens, prefix.digest)
+        self._send(assignment.worker, body)
+
+    def release(self, active: Active, reason: str) -> None:
+        """Takes a request away from its worker."""
+        worker = active.assignment.worker if active.assignment else None
+        close = active.release(reason)
+        if worker is not None and close is not None:
+            self._send(worker, close)
+
+    def link_of(self, active: Active) -> LinkView | None:
+        """What the controller may know of the request's worker; None while nobody drafts for it."""
+        assignment = active.assignment
+        worker = self.workers.linked().get(assignment.worker) if assignment else None
+        if assignment is None or worker is None:
+            return None
+        return LinkView(worker.rtt_s, worker.rtt_high_s, self._step(worker.id).step_s, assignment.ready)
+
+    def _drafted_by(self, worker: str) -> Iterable[Active]:
+        return [a for a in self.active.values() if a.assignment is not None and a.assignment.worker == worker]
+
+    def _reject(self, active: Active, worker: str, error: RemoteProtocolError) -> None:
+        """A hostile frame costs its sender the link and the request nothing."""
+        active.usage.frames["rejected"] += 1
+        self.frames["rejected"] += 1
+        active.shunned.add(worker)
+        self.post(lambda: self.workers.punish(worker, error))
+        self.lose(worker)
+
+    def _send(self, worker: str, body: Open | Commit | Close) -> None:
+        self.post(lambda: self.workers.send(worker, body))
+
+    def _step(self, worker: str) -> StepClock:
+        return self._steps.setdefault(worker, StepClock(FIRST_STEP_S))

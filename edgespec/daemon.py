@@ -1,0 +1,222 @@
+"""The worker's loop: take in what the gateway committed, draft one step, stream what is new. One thread owns the model.
+
+The event loop hands messages over through `_inbox`; deltas go back through `outlet`, one at a time: while the link is
+busy, unsent nodes stay in their tree, where a commit still prunes them (design section 4, back-pressure).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edgespec.core.drafting import Drafting, DraftRule
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.messages import Close, Commit, Decline, Open, Tree
+from edgespec.drafter import Drafter, DraftMemoryError
+
+log = logging.getLogger("edgespec.daemon")
+
+FromGateway = Open | Commit | Close
+
+
+@dataclass(slots=True)
+class Given:
+    """What this worker has given since it started, for `edgespec status`."""
+
+    requests: int = 0
+    steps: int = 0
+    nodes: int = 0
+    frames: int = 0
+    committed: int = 0
+    """Tokens committed by the gateway."""
+    matched: int = 0
+    """Committed tokens that the tree held."""
+    drafting_s: float = 0.0
+    host_s: float = 0.0
+    """Time of busy turns outside the model."""
+
+
+@dataclass(slots=True)
+class Outlet:
+    """The way back to the link, supplied by the service; both are called on the drafting thread."""
+
+    send: Callable[[Tree | Decline], None]
+    """Hands a message to the event loop. After a `Tree` the outlet is shut until `Daemon.writable()`."""
+    broken: Callable[[RemoteProtocolError], None]
+    """The gateway broke the protocol: the link ends."""
+
+
+@dataclass(slots=True)
+class Daemon:
+    """Drafts for every open request in turn."""
+
+    drafter: Drafter
+    rule: DraftRule
+    outlet: Outlet
+    max_requests: int = 8
+    prefill_batch: int = 64
+    """Committed tokens evaluated at once; between batches other requests and commits have their turn."""
+    clock: Callable[[], float] = time.perf_counter
+    given: Given = field(default_factory=Given)
+    paused: bool = False
+    _requests: dict[int, Drafting] = field(default_factory=dict)
+    _turn: int = 0
+    _inbox: deque[FromGateway | None] = field(default_factory=deque)
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _sendable: bool = True
+    _stopping: bool = False
+
+    # --- called on the event loop --------------------------------------------------------------------------------
+
+    def take(self, message: FromGateway) -> None:
+        """A message of the gateway."""
+        self._inbox.append(message)
+        self._wake.set()
+
+    def forget_all(self) -> None:
+        """The link went: every request of it is over."""
+        self._inbox.append(None)
+        self.writable()
+
+    def writable(self) -> None:
+        """The link can take another delta."""
+        self._sendable = True
+        self._wake.set()
+
+    def pause(self, paused: bool) -> None:
+        """Stops drafting after the present step, or goes on."""
+        self.paused = paused
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ends `run` after the present step."""
+        self._stopping = True
+        self._wake.set()
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that are drafted for."""
+        return len(self._requests)
+
+    # --- the drafting thread -------------------------------------------------------------------------------------
+
+    def run(self) -> None:  # main loop
+        """Drafts until `stop`."""
+        while not self._stopping:
+            began, modelled = self.clock(), self.given.drafting_s
+            self._take_in()
+            self._send_one()
+            drafting = None if self.paused else self._next()
+            if drafting is None:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            self._draft(drafting)
+            self._send_one()
+            self.given.host_s += self.clock() - began - (self.given.drafting_s - modelled)
+
+    def _next(self) -> Drafting | None:
+        """The next request in turn that has something to draft: each gets one step."""
+        numbers = list(self._requests)
+        for i in range(len(numbers)):
+            drafting = self._requests[numbers[(self._turn + i) % len(numbers)]]
+            if drafting.ready and (self._owes(drafting) or drafting.candidates()):
+                self._turn = (self._turn + i + 1) % len(numbers)
+                return drafting
+        return None
+
+    def _owes(self, drafting: Drafting) -> bool:
+        return self.drafter.pending(drafting.request) > self.prefill_batch
+
+    def _draft(self, drafting: Drafting) -> None:
+        """One batch of catch-up, or one step over the most probable leaves (Algorithm 2)."""
+        began = self.clock()
+        try:
+            if self._owes(drafting):
+                self.drafter.catch_up(drafting.request, self.prefill_batch)
+                self.given.drafting_s += self.clock() - began
+                return
+            leaves = drafting.candidates()
+            root = drafting.tree.root
+            proposals = self.drafter.step(
+                drafting.request, [leaf.path(root) for leaf in leaves], drafting.rule.branching
+            )
+        except DraftMemoryError as error:
+            self._decline(drafting.request, drafting.epoch, str(error))
+            return
+        self.given.drafting_s += self.clock() - began
+        self.given.steps += 1
+        self._take_in()
+        drafting.record(leaves, proposals)
+
+    def _send_one(self) -> None:
+        """The next delta of the request that waited longest, if the link can take one."""
+        if not self._sendable:
+            return
+        for number in list(self._requests):
+            tree = self._requests[number].delta()
+            if tree is not None:
+                self._requests[number] = self._requests.pop(number)  # to the end of the line
+                self._sendable = False
+                self.given.frames += 1
+                self.given.nodes += len(tree.tokens)
+                self.outlet.send(tree)
+                return
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            message = self._inbox.popleft()
+            try:
+                self._apply(message)
+            except RemoteProtocolError as error:
+                self.outlet.broken(error)
+
+    def _apply(self, message: FromGateway | None) -> None:
+        match message:
+            case None:
+                for number in list(self._requests):
+                    self._close(number)
+            case Open():
+                self._open(message)
+            case Commit():
+                self._commit(message)
+            case Close():
+                drafting = self._requests.get(message.request)
+                if drafting is not None and drafting.epoch == message.epoch:
+                    self._close(message.request)
+
+    def _open(self, message: Open) -> None:
+        if message.request in self._requests:
+            self._close(message.request)
+        if len(self._requests) >= self.max_requests:
+            self._decline(message.request, message.epoch, f"{self.max_requests} requests are open already")
+            return
+        if message.prompt_len + self.rule.max_depth >= self.drafter.context:
+            self._decline(message.request, message.epoch, f"the draft model's context is {self.drafter.context} tokens")
+            return
+        drafting = Drafting(message.request, message.epoch, message.prompt_len, self.rule)
+        drafting.commit(0, message.tokens)
+        self.drafter.open(message.request, message.tokens)
+        self._requests[message.request] = drafting
+        self.given.requests += 1
+
+    def _commit(self, message: Commit) -> None:
+        drafting = self._requests.get(message.request)
+        if drafting is None or drafting.epoch != message.epoch:
+            return
+        matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash)
+        self.drafter.commit(message.request, message.tokens)
+        self.given.committed += len(message.tokens)
+        self.given.matched += matched
+
+    def _decline(self, request: int, epoch: int, reason: str) -> None:
+        self._close(request)
+        self.outlet.send(Decline(request, epoch, reason[:200]))
+
+    def _close(self, number: int) -> None:
+        if self._requests.pop(number, None) is not None:
+            self.drafter.close(number)
