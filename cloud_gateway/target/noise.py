@@ -1,0 +1,39 @@
+"""The shared noise in torch, on any device: the same hash bits as `edgespec.core.sampling`, which specifies them.
+
+torch lacks unsigned 64-bit arithmetic on some devices, so int64 stands in: products and sums wrap modulo 2**64 all the
+same, and an arithmetic shift with its copied sign bits masked away is the logical one. The final choice of a token is
+the gateway's, in numpy; this serves to rank or shortlist where the logits are.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from edgespec.core.sampling import GAMMA, MIX_1, MIX_2, row_key
+
+
+def _signed(x: int) -> int:
+    """The int64 with the same bits as the unsigned `x`."""
+    return x - 2**64 if x >= 2**63 else x
+
+
+def _shift_right(x: torch.Tensor, by: int) -> torch.Tensor:
+    return (x >> by) & (2 ** (64 - by) - 1)
+
+
+def hash_bits_torch(seed: int, position: int, tokens: torch.Tensor) -> torch.Tensor:
+    """64 hash bits per token as int64; `tokens` int64 of any shape, on whose device the work is done."""
+    x = (tokens + 1) * _signed(GAMMA) + _signed(row_key(seed, position))
+    x = (x ^ _shift_right(x, 30)) * _signed(MIX_1)
+    x = (x ^ _shift_right(x, 27)) * _signed(MIX_2)
+    return torch.bitwise_xor(x, _shift_right(x, 31))
+
+
+def uniform_torch(bits: torch.Tensor) -> torch.Tensor:
+    """The upper 52 bits as float64 in (0, 1), exactly as numpy has them."""
+    return (_shift_right(bits, 12).to(torch.float64) + 0.5) * 2.0**-52
+
+
+def gumbel_torch(seed: int, position: int, tokens: torch.Tensor) -> torch.Tensor:
+    """The noise in nats, float64: numpy's up to the last places of two logarithms."""
+    return -torch.log(-torch.log(uniform_torch(hash_bits_torch(seed, position, tokens))))

@@ -1,0 +1,155 @@
+"""The shared noise g(seed, position, token), and the choice by it: Gumbel-max (design section 6, docs/numerics.md).
+
+A token drawn as argmax_v(log p(v) + g(v)) is an exact sample of p when the g(v) are independent Gumbel(0, 1). Here
+g is a pure function of three integers, so whoever knows the seed can compute it for any subset of the vocabulary
+and in any order, and all get the same token:
+
+    key  = mix(mix(seed xor DOMAIN) + GAMMA * (position + 1))      once per position
+    bits = mix(key + GAMMA * (token + 1))                          once per token
+    u    = (floor(bits / 2**12) + 1/2) / 2**52                     exact in float64, never 0 or 1
+    g    = -log(-log(u))
+
+in arithmetic modulo 2**64, `mix` being the finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants by Stafford).
+The bits and u are the same everywhere; the two logarithms may differ in the last place between libraries.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+MASK = 2**64 - 1
+GAMMA = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio, odd: SplitMix64's step."""
+MIX_1, MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+DOMAIN = int.from_bytes(b"edgespec", "big")
+"""Keeps the noise apart from other uses of SplitMix64 under the same seed."""
+
+Bits = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+
+_NEAR_NATS = 8.0
+"""`noisy_argmax` looks at all tokens this close to the best one, and at the few others whose noise is huge."""
+MARGIN_NATS = 1.0
+"""Up to here `noisy_argmax` knows the margin exactly; a larger one is reported as this."""
+
+
+def mix64(x: int) -> int:
+    """SplitMix64's finaliser on one integer, modulo 2**64: a bijection that turns any one changed bit into about 32."""
+    x &= MASK
+    x = ((x ^ (x >> 30)) * MIX_1) & MASK
+    x = ((x ^ (x >> 27)) * MIX_2) & MASK
+    return x ^ (x >> 31)
+
+
+def _mix(x: Bits) -> Bits:
+    """`mix64` on an array that the caller gives away (it is overwritten)."""
+    shifted = x >> np.uint64(30)
+    x ^= shifted
+    x *= np.uint64(MIX_1)
+    np.right_shift(x, np.uint64(27), out=shifted)
+    x ^= shifted
+    x *= np.uint64(MIX_2)
+    np.right_shift(x, np.uint64(31), out=shifted)
+    x ^= shifted
+    return x
+
+
+def row_key(seed: int, position: int) -> int:
+    """The key under which one position's tokens are hashed. A seed counts modulo 2**64; a position is not negative."""
+    if position < 0:
+        raise ValueError(f"position {position} is negative")
+    return mix64(mix64(seed ^ DOMAIN) + GAMMA * (position + 1))
+
+
+def row_keys(seeds: Bits, position: int) -> Bits:
+    """`row_key` of many seeds at one position; same shape as `seeds`."""
+    return _mix(_mix(seeds ^ np.uint64(DOMAIN)) + np.uint64(GAMMA * (position + 1) & MASK))
+
+
+def hash_bits(seed: int | Bits, position: int, tokens: Tokens) -> Bits:
+    """64 hash bits per token. An array of seeds is broadcast against `tokens`: shapes [T, 1] and [n] give [T, n]."""
+    offsets = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(GAMMA)
+    return _mix(offsets + _key(seed, position))
+
+
+def hash_bits_all(seed: int | Bits, position: int, vocab_size: int) -> Bits:
+    """`hash_bits` of the tokens 0 .. vocab_size - 1."""
+    return _mix(_offsets(vocab_size) + _key(seed, position))
+
+
+def uniform(bits: Bits) -> Floats:
+    """The upper 52 bits as a number in (0, 1): odd multiples of 2**-53, each exact."""
+    result = (bits >> np.uint64(12)).view(np.int64).astype(np.float64)
+    result += 0.5
+    result *= 2.0**-52
+    return result
+
+
+def gumbel(seed: int | Bits, position: int, tokens: Tokens) -> Floats:
+    """The noise g of the given tokens, in nats: from -3.61 to 36.7. Shapes as for `hash_bits`."""
+    return _gumbel(hash_bits(seed, position, tokens))
+
+
+def gumbel_all(seed: int | Bits, position: int, vocab_size: int) -> Floats:
+    """`gumbel` of the tokens 0 .. vocab_size - 1."""
+    return _gumbel(hash_bits_all(seed, position, vocab_size))
+
+
+def noisy_argmax(logits: Floats, seed: int, position: int, tokens: Tokens | None = None) -> tuple[int, float]:
+    """argmax_v(logits(v) + g(v)) and the margin to the runner-up in nats (exact up to MARGIN_NATS, cut there).
+
+    `logits`: processed, of the given ascending tokens or of the whole vocabulary; -inf where a token is removed. On
+    equal scores the lowest token wins. Over a whole vocabulary the logarithms are taken only for tokens that can still
+    reach the winner or its margin: those near the largest logit, and those whose noise alone could lift them there.
+    """
+    bits = hash_bits_all(seed, position, len(logits)) if tokens is None else hash_bits(seed, position, tokens)
+    if len(logits) > 1024:
+        best = int(np.argmax(logits))
+        certain = float(_gumbel(bits[best : best + 1])[0])
+        # A token further than _NEAR_NATS below the best one needs at least this much noise to matter.
+        needed = certain + _NEAR_NATS - MARGIN_NATS
+        candidates = np.flatnonzero((logits >= logits[best] - _NEAR_NATS) | (bits >= _least_bits(needed)))
+        scores = logits[candidates] + _gumbel(bits[candidates])
+        tokens = candidates if tokens is None else tokens[candidates]
+    else:
+        scores = logits + _gumbel(bits)
+    winner = int(np.argmax(scores))
+    top = float(scores[winner])
+    scores[winner] = -np.inf
+    margin = min(top - float(scores.max()), MARGIN_NATS)
+    return (winner if tokens is None else int(tokens[winner])), margin
+
+
+def derive_seed(seed: int, choice: int) -> int:
+    """The seed of one of a request's `n` choices, in 63 bits: choice 0 has the request's own."""
+    return seed if choice == 0 else mix64(mix64(seed) + GAMMA * choice) >> 1
+
+
+def _key(seed: int | Bits, position: int) -> Bits | np.uint64:
+    return np.uint64(row_key(seed, position)) if isinstance(seed, int) else row_keys(seed, position)
+
+
+@lru_cache(maxsize=4)
+def _offsets(vocab_size: int) -> Bits:
+    offsets = np.arange(1, vocab_size + 1, dtype=np.uint64) * np.uint64(GAMMA)
+    offsets.flags.writeable = False
+    return offsets
+
+
+def _gumbel(bits: Bits) -> Floats:
+    noise = uniform(bits)
+    for _ in range(2):
+        np.log(noise, out=noise)
+        np.negative(noise, out=noise)
+    return noise
+
+
+def _least_bits(noise: float) -> np.uint64:
+    """A hash below this has less noise than `noise`; the bound is loose by more than any rounding of the logarithms."""
+    u = math.exp(-math.exp(-noise + 1e-6)) if noise > -4 else 0.0
+    return np.uint64(max(int(u * 2.0**52) - 2, 0) << 12)
