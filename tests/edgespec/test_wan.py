@@ -1,0 +1,90 @@
+"""The stand-in for a wide-area link keeps order and takes the time that it says."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from edgespec.core.errors import AddressError
+from edgespec.wan import Delay, Proxy, Weather
+
+
+@pytest.fixture
+def echo() -> tuple[str, int]:
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        while True:
+            try:
+                peer, _ = server.accept()
+            except OSError:
+                return
+            while data := peer.recv(65536):
+                peer.sendall(data)
+            peer.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    yield server.getsockname()
+    server.close()
+
+
+def connect(target: tuple[str, int], weather: Weather) -> tuple[Proxy, socket.socket]:
+    proxy = Proxy(target, weather)
+    threading.Thread(target=proxy.serve, daemon=True).start()
+    return proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+
+
+def test_a_round_trip_takes_what_was_asked_for(echo: tuple[str, int]) -> None:
+    proxy, sock = connect(echo, Weather(rtt_s=0.04))
+    sock.sendall(b"x")
+    sock.recv(1)  # the connection to the far end is made
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        sock.sendall(b"ping")
+        assert sock.recv(4) == b"ping"
+        took.append(time.monotonic() - began)
+    assert 0.04 <= min(took) < 0.05
+    proxy.close()
+
+
+def test_bytes_arrive_complete_and_in_order_through_jitter_and_loss(echo: tuple[str, int]) -> None:
+    proxy, sock = connect(echo, Weather(rtt_s=0.002, jitter_s=0.005, loss=0.2))
+    sent = bytes(i % 251 for i in range(200_000))
+    threading.Thread(target=lambda: (sock.sendall(sent), sock.shutdown(socket.SHUT_WR)), daemon=True).start()
+    received = b""
+    while data := sock.recv(65536):
+        received += data
+    assert received == sent
+    proxy.close()
+
+
+def test_a_cut_reaches_both_ends_at_once(echo: tuple[str, int]) -> None:
+    proxy, sock = connect(echo, Weather())
+    sock.sendall(b"x")
+    assert sock.recv(1) == b"x"
+    proxy.cut()
+    with contextlib.suppress(ConnectionError):
+        assert sock.recv(1) == b""
+    proxy.close()
+
+
+def test_delay_is_half_the_round_trip_each_way_and_never_reorders() -> None:
+    steady = Delay(Weather(rtt_s=0.1), seed=1)
+    assert steady.due(5.0, 10) == pytest.approx(5.05)
+    rough = Delay(Weather(rtt_s=0.1, jitter_s=0.5, loss=0.5), seed=1)
+    times = [rough.due(i * 0.01, 10) for i in range(200)]
+    assert times == sorted(times)
+    slow = Delay(Weather(bytes_per_s=1000), seed=1)
+    assert slow.due(0.0, 500) == pytest.approx(0.5) and slow.due(0.0, 500) == pytest.approx(1.0)
+
+
+def test_an_address_in_use_is_a_sentence() -> None:
+    first = Proxy(("127.0.0.1", 1), Weather())
+    with pytest.raises(AddressError, match=f"127.0.0.1:{first.port}"):
+        Proxy(("127.0.0.1", 1), Weather(), ("127.0.0.1", first.port))
+    first.close()
