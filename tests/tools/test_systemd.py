@@ -1,0 +1,104 @@
+"""The units in systemd/, as far as they can be held without a running systemd."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgespec.core import errors
+
+UNITS = Path(__file__).parents[2] / "systemd"
+NAMES = ("edgespec.service", "cloud-gateway.service")
+EXPOSURE_LIMIT = 25  # tenths; systemd calls 2.0 to 4.9 OK, and both units are at 1.8 or below
+PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1  # linux/prctl.h; what MemoryDenyWriteExecute= asks of the kernel
+
+
+@pytest.fixture(params=NAMES)
+def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A unit with a command that exists here in the place of the installed one."""
+    path = tmp_path / str(request.param)
+    text = (UNITS / path.name).read_text()
+    path.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
+    return path
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.fail("systemd-analyze is missing: install the Debian package systemd (apt-get install systemd)")
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
+
+
+def settings(name: str) -> dict[str, list[str]]:
+    """The unit's settings, each with all its values."""
+    found: dict[str, list[str]] = {}
+    for line in (UNITS / name).read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_systemd_understands_every_line(unit: Path) -> None:
+    done = analyze("verify", "--man=no", str(unit))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_service_is_hardly_exposed(unit: Path) -> None:
+    done = analyze("security", "--offline=true", f"--threshold={EXPOSURE_LIMIT}", str(unit))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_only_a_person_can_mend_is_not_tried_again(name: str) -> None:
+    never = {int(code) for code in settings(name)["RestartPreventExitStatus"][0].split()}
+    hopeless = (
+        errors.ConfigError,
+        errors.ModelError,
+        errors.TokenizerMismatch,
+        errors.PairingError,
+        errors.KeyStoreError,
+    )
+    assert {error.exit_code for error in hopeless} <= never
+    passing = (errors.AddressError, errors.NoGatewayError, errors.LocalProtocolError, errors.RemoteProtocolError)
+    assert never.isdisjoint({error.exit_code for error in passing})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_busy_model_load_is_not_killed(name: str) -> None:
+    assert "WatchdogSec" not in settings(name)
+    assert int(settings(name)["TimeoutStartSec"][0]) >= 300
+
+
+def test_the_worker_gives_way_to_everything_else() -> None:
+    worker = settings("edgespec.service")
+    expected = {"Nice": "19", "CPUSchedulingPolicy": "idle", "IOSchedulingClass": "idle", "OOMScoreAdjust": "1000"}
+    assert {key: worker[key] for key in expected} == {key: [value] for key, value in expected.items()}
+    assert "MemoryMax" in worker
+
+
+@pytest.mark.skipif(
+    ctypes.CDLL(None).prctl(66, 0, 0, 0, 0) < 0, reason="this kernel has no PR_SET_MDWE (Linux 6.3), so it cannot tell"
+)
+def test_llama_cpp_runs_without_memory_that_is_writable_and_executable(quantised_model: Path) -> None:
+    script = f"""
+import ctypes, mmap
+assert ctypes.CDLL(None).prctl({PR_SET_MDWE}, {PR_MDWE_REFUSE_EXEC_GAIN}, 0, 0, 0) == 0
+try:
+    mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    raise SystemExit("the kernel does not hold it")
+except PermissionError:
+    pass
+import llama_cpp
+model = llama_cpp.Llama({str(quantised_model)!r}, n_ctx=64, n_threads=1, verbose=False)
+print(len(model.create_completion("The sky is", max_tokens=2)["choices"][0]["text"]) > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
+    assert settings("edgespec.service")["MemoryDenyWriteExecute"] == ["yes"]
