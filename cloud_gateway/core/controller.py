@@ -15,103 +15,38 @@ The engine and the simulator call the same objects. Seconds and nats throughout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from cloud_gateway.core.actions import (
+    Action,
+    CatchUp,
+    Controller,
+    Costs,
+    Draft,
+    LinkView,
+    Outcome,
+    Verify,
+    Wait,
+)
 from cloud_gateway.core.merge import CandidateTree, Merged
-from edgespec.core.tree import Node
 
-
-@dataclass(frozen=True, slots=True)
-class Verify:
-    """Run the target over the root and these candidates; with none it is a plain decoding step."""
-
-    nodes: Sequence[Node]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """One pass of the local draft model over these leaves."""
-
-    leaves: Sequence[Node]
-
-
-@dataclass(frozen=True, slots=True)
-class CatchUp:
-    """One limited batch of the local draft's KV catch-up (WANSpec section 4.5)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing is worth doing before `until`, unless a frame arrives."""
-
-    until: float
-
-
-Action = Verify | Draft | CatchUp | Wait
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What the gateway's passes are expected to take, as measured."""
-
-    verify_s: Callable[[int], float]
-    """Seconds of a target pass over this many rows (candidates + 1)."""
-    local_step_s: float | None = None
-    """A local draft step with nothing to catch up; None: there is no local draft."""
-    local_debt_s: float = 0.0
-    """Time to evaluate the committed tokens that the local draft has not seen."""
-    batch_debt_s: float = 0.0
-    """Time of the largest single catch-up batch."""
-
-    @property
-    def local_s(self) -> float:
-        """The next local draft step, catch-up included; infinite without a local draft."""
-        return float("inf") if self.local_step_s is None else self.local_step_s + self.local_debt_s
-
-
-@dataclass(frozen=True, slots=True)
-class LinkView:
-    """What the gateway knows of the worker that drafts for a request."""
-
-    rtt_s: float
-    rtt_high_s: float
-    """A round trip that few exceed."""
-    step_s: float
-    """Td at the worker."""
-    ready: bool
-    """Whether the worker has drafted anything for this request yet; before, it is still reading the prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One verify pass, as the controller needs to know it."""
-
-    depth: int
-    """Candidate tokens on the longest path that was verified."""
-    emitted: int
-    at_leaf: bool
-    """The walk ended where no candidate children were known: whether the draft goes on rightly is open."""
-    entropy: float
-    """Of the target's distribution for the last token emitted."""
-
-
-class Controller(Protocol):
-    """One request's policy. `decide` may be called at any time and as often as wanted."""
-
-    name: str
-    fallbacks: int
-    """Times that it took up drafting itself while a worker was there."""
-
-    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        """What to do next. `link` is None while no worker drafts for this request."""
-
-    def received(self, merged: Merged, now: float) -> None:
-        """A frame was merged."""
-
-    def verified(self, outcome: Outcome, now: float) -> None:
-        """A verify pass ended and its tokens were sent."""
+__all__ = [
+    "POLICIES",
+    "Action",
+    "CatchUp",
+    "Colocated",
+    "Controller",
+    "Costs",
+    "Draft",
+    "LinkView",
+    "Outcome",
+    "Plain",
+    "Verify",
+    "Wait",
+    "WanSpec",
+    "make",
+]
 
 
 class Plain:
@@ -260,5 +195,5 @@ def make(policy: str, *, k: int, phi: float, verify_nodes: int, depth_limit: int
 POLICIES: dict[str, Callable[[int, float, int, int | None], Controller]] = {
     "plain": lambda k, phi, nodes, limit: Plain(),
     "colocated": lambda k, phi, nodes, limit: Colocated(k=k),
-    "wanspec": lambda k, phi, nodes, limit: WanSpec(k, phi, nodes, limit),
+    "wanspec": WanSpec,
 }
