@@ -1,0 +1,51 @@
+# The project's verbs. From nothing but python3.11, a C and C++ compiler, cmake and make: `make demo`.
+# Where the packages come from is pip's own setting (mirror, proxy, offline folder).
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup demo test test-live check bench clean
+
+help:
+	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
+	@echo "make setup       .venv, the pinned packages, llama.cpp, the models"
+	@echo "make check       format, lint, types, layers, sizes, documents"
+	@echo "make test        every test that is not live"
+	@echo "make test-live   the tests with real models, sockets and network namespaces"
+	@echo "make bench       what the gateway's host side and one frame cost"
+	@echo "make clean       remove .venv and caches (not the models)"
+
+setup: $(VENV)/.models-ready
+
+$(VENV)/.packages-ready: pyproject.toml constraints.txt tools/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh packages
+	@touch $@
+
+$(VENV)/.models-ready: $(VENV)/.packages-ready tools/models.py tools/make_draft.py edgespec/models.py
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh models
+	@touch $@
+
+demo: setup
+	@$(BIN)/edgespec demo
+
+test: setup
+	@$(PYTEST) -m "not live"
+
+test-live: setup
+	@$(PYTEST) -m live --durations=10
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m tools.check.sizes
+	$(BIN)/python -m tools.check.docs
+	$(PYTEST) -q tests/test_layers.py
+
+bench: setup
+	@$(BIN)/python -m tools.bench
+
+clean:
+	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

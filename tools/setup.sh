@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# What `make setup` does, in two parts: `packages` (.venv and all pinned packages) and `models`.
+# Each step says what it does, shows that it is alive, and says how long it took. Everything printed by the
+# installers is kept in $VENV/setup.log.
+set -eu
+
+PYTHON=${PYTHON:-python3.11}
+VENV=${VENV:-.venv}
+LOG=$VENV/setup.log
+
+require() { # COMMAND  WHAT-IT-IS  DEBIAN-PACKAGE
+    command -v "$1" > /dev/null 2>&1 && return
+    echo "edgespec needs $2 ($1), which is not here: install it (Debian and Ubuntu: apt-get install $3)." >&2
+    exit 1
+}
+
+# step TEXT COMMAND...: runs the command with its output in the log, and a sign of life every few seconds.
+step() {
+    local text=$1 started=$SECONDS every=20 beat
+    shift
+    [ -t 1 ] && every=2
+    echo "$text"
+    "$@" >> "$LOG" 2>&1 &
+    local child=$!
+    trap 'kill $child 2> /dev/null; exit 130' INT TERM
+    while kill -0 "$child" 2> /dev/null; do
+        for ((beat = 0; beat < every * 5; beat++)); do
+            sleep 0.2
+            kill -0 "$child" 2> /dev/null || break 2
+        done
+        sign_of_life $((SECONDS - started))
+    done
+    trap - INT TERM
+    if ! wait "$child"; then
+        [ -t 1 ] && printf '\r\033[K'
+        echo "This failed; the last lines of $LOG:" >&2
+        tail -n 25 "$LOG" >&2
+        exit 1
+    fi
+    [ -t 1 ] && printf '\r\033[K'
+    echo "  done in $((SECONDS - started)) s"
+}
+
+# The elapsed time, and how far a compilation is (ninja's [12/345] or make's [ 12%]) or what pip is at.
+sign_of_life() {
+    local last
+    last=$(tail -c 4000 "$LOG" | grep -aoE '\[ *[0-9]+(/[0-9]+|%)\]|(Collecting|Downloading|Installing collected) [^ ]*' | tail -n 1 || true)
+    if [ -t 1 ]; then printf '\r\033[K  %s s %s' "$1" "$last"; else echo "  $1 s $last"; fi
+}
+
+# llama.cpp is compiled here. make's own flags (its job server) must not reach that build.
+build_llama() {
+    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" \
+        "$VENV/bin/python" -m pip install -v --no-input --constraint constraints.txt --build-constraint constraints.txt \
+        llama-cpp-python
+}
+
+pip_install() {
+    "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check --constraint constraints.txt "$@"
+}
+
+packages() {
+    require "$PYTHON" "Python 3.11" python3.11
+    require cc "a C compiler" build-essential
+    require c++ "a C++ compiler" build-essential
+    require cmake "CMake" cmake
+    require make "make" make
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+        echo "edgespec needs Python 3.11 or later, and $PYTHON is $("$PYTHON" --version): set PYTHON=." >&2
+        exit 1
+    }
+    "$PYTHON" -c 'import ensurepip, venv' 2> /dev/null || {
+        echo "edgespec needs Python's venv module, which is not here: install it (Debian and Ubuntu: apt-get install python3.11-venv)." >&2
+        exit 1
+    }
+    mkdir -p "$VENV"
+    : > "$LOG"
+    local started=$SECONDS
+    [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c 'import pip' 2> /dev/null ||
+        step "1/4 a virtual environment in $VENV" "$PYTHON" -m venv "$VENV"
+    step "2/4 pip and the build tools, as pinned" pip_install pip setuptools
+    # First what is large and comes as a wheel: when it cannot be had, nobody has waited for the compiler.
+    step "3/4 the Python packages, as pinned (torch alone is about 200 MB)" pip_install --no-build-isolation --editable '.[gateway,dev]'
+    step "4/4 llama.cpp, compiled for this processor (2 to 5 minutes on two cores, seconds when pip kept the last build)" build_llama
+    step "    checking that they fit together" check_packages
+    echo "packages ready after $((SECONDS - started)) s"
+}
+
+check_packages() {
+    pip_install --no-build-isolation --editable '.[worker,gateway,dev]'
+    "$VENV/bin/python" -m pip check
+    "$VENV/bin/python" -c 'import llama_cpp, torch; print(torch.__version__)'
+}
+
+models() {
+    local started=$SECONDS
+    echo "models, into the cache (98 MB, and a draft made from it)"
+    "$VENV/bin/python" -m tools.models fetch
+    "$VENV/bin/python" -m tools.make_draft --drop 10
+    echo "models ready after $((SECONDS - started)) s"
+}
+
+case ${1:-} in
+packages | models) "$1" ;;
+*)
+    echo "usage: $0 packages|models" >&2
+    exit 2
+    ;;
+esac
