@@ -8,7 +8,7 @@ travel as whole millinats: they rank nodes and never decide acceptance, so that 
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -32,21 +32,25 @@ U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Millinats = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Tokens = Annotated[list[Token], Meta(max_length=MAX_TOKENS_PER_FRAME)]
+Bias = Annotated[float, Meta(ge=-1e4, le=1e4)]
 Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Bytes64 = Annotated[bytes, Meta(min_length=64, max_length=64)]
-Text = Annotated[str, Meta(max_length=200)]
-_Nodes = Meta(min_length=1, max_length=MAX_NODES)
+Text = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*\Z")]
+"""One line for people and logs: no control characters, no line or direction marks."""
+Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[\w.@()+' -]+\Z")]
+_Nodes = Meta(min_length=1)
+"""Their greatest number is checked in `check_tree_shape`, where it has a label of its own."""
 
 
 class Message(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Base of all messages."""
+    """Base of all messages. Subclasses repeat `frozen`, which type checkers do not inherit."""
 
 
 # --- handshake -------------------------------------------------------------------------------------------------
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, tag="hello", frozen=True):
     """Worker to gateway, first message: who it is and what it drafts with."""
 
     protocol: Text
@@ -57,10 +61,10 @@ class Hello(Message, tag="hello"):
     vocab_size: U32
     sequences: Annotated[int, Meta(ge=1, le=1024)]
     """`s`: leaves that one draft step can evaluate."""
-    name: Text
+    name: Name
 
 
-class Challenge(Message, tag="challenge"):
+class Challenge(Message, tag="challenge", frozen=True):
     """Gateway to worker: its identity, nonce and TLS key, signed over the transcript (session.py)."""
 
     gateway_key: Bytes32
@@ -70,47 +74,50 @@ class Challenge(Message, tag="challenge"):
     signature: Bytes64
 
 
-class Proof(Message, tag="proof"):
+class Proof(Message, tag="proof", frozen=True):
     """Worker to gateway: possession of the worker key, signed over the same transcript."""
 
     signature: Bytes64
 
 
-class Refuse(Message, tag="refuse"):
-    """Gateway to worker instead of `Challenge` or `Welcome`: why this worker is not let in."""
+RefuseReason = Literal["version", "unpaired", "revoked", "tokenizer"]
 
-    reason: Text
-    """Closed label: `version`, `unpaired`, `revoked`, `tokenizer`, `busy`."""
+
+class Refuse(Message, tag="refuse", frozen=True):
+    """Gateway to worker instead of `Challenge`: why it stays out. Signed, because the worker then stops for good."""
+
+    reason: RefuseReason
     message: Text
+    signature: Bytes64
 
 
 # --- gateway to worker -----------------------------------------------------------------------------------------
 
 
-class Sampling(Message, tag="sampling"):
+class Sampling(Message, tag="sampling", frozen=True):
     """How the target will choose tokens; the worker ranks its guesses by the same rule (design section 6)."""
 
-    temperature: float = 0.0
+    temperature: Annotated[float, Meta(ge=0, le=100)] = 0.0
     top_k: U32 = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[Token, float] = {}
+    top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    presence_penalty: Bias = 0.0
+    frequency_penalty: Bias = 0.0
+    logit_bias: Annotated[dict[Token, Bias], Meta(max_length=1024)] = {}
     seed: U63 | None = None
     """Seed of the shared noise; None where the operator does not share it: then plain ranking."""
 
 
-class Welcome(Message, tag="welcome"):
+class Welcome(Message, tag="welcome", frozen=True):
     """First frame of the gateway: the worker is let in."""
 
-    gateway: Text
+    gateway: Name
     branching: Annotated[int, Meta(ge=1, le=64)]
     """Most children of one node that the gateway wants."""
 
 
-class Open(Message, tag="open"):
+class Open(Message, tag="open", frozen=True):
     """Draft for this request. Drafting begins when `prompt_len` tokens have arrived."""
 
     request: U63
@@ -120,7 +127,7 @@ class Open(Message, tag="open"):
     sampling: Sampling
 
 
-class Commit(Message, tag="commit"):
+class Commit(Message, tag="commit", frozen=True):
     """The prefix of `prefix_len` tokens grows by `tokens`; `prefix_hash` is that of the grown prefix."""
 
     request: U63
@@ -130,7 +137,7 @@ class Commit(Message, tag="commit"):
     prefix_hash: Bytes32
 
 
-class Close(Message, tag="close"):
+class Close(Message, tag="close", frozen=True):
     """The request ended or moved elsewhere; its state can go."""
 
     request: U63
@@ -141,7 +148,7 @@ class Close(Message, tag="close"):
 # --- worker to gateway -----------------------------------------------------------------------------------------
 
 
-class Tree(Message, tag="tree"):
+class Tree(Message, tag="tree", frozen=True):
     """New nodes of the speculation tree, in columns; node `i` has id `first + i`.
 
     A parent is `ROOT` or the id of an earlier node of this request and epoch, of this frame or a former one.
@@ -160,17 +167,17 @@ class Tree(Message, tag="tree"):
     """Entropy in millinats of the draft's distribution that the node was taken from."""
 
 
-class Pause(Message, tag="pause"):
+class Pause(Message, tag="pause", frozen=True):
     """The worker stops drafting (its owner is back, or its admin said so); its requests move on."""
 
     reason: Text
 
 
-class Resume(Message, tag="resume"):
+class Resume(Message, tag="resume", frozen=True):
     """The worker drafts again."""
 
 
-class Decline(Message, tag="decline"):
+class Decline(Message, tag="decline", frozen=True):
     """The worker cannot draft for this request (too long for its context, too many at once)."""
 
     request: U63
@@ -181,19 +188,19 @@ class Decline(Message, tag="decline"):
 # --- both ways -------------------------------------------------------------------------------------------------
 
 
-class Ping(Message, tag="ping"):
+class Ping(Message, tag="ping", frozen=True):
     """Answered at once by `Pong` with the same stamp (microseconds of the sender's own clock)."""
 
     stamp: U63
 
 
-class Pong(Message, tag="pong"):
+class Pong(Message, tag="pong", frozen=True):
     """Answer to `Ping`; also feeds the round-trip estimate."""
 
     stamp: U63
 
 
-class Bye(Message, tag="bye"):
+class Bye(Message, tag="bye", frozen=True):
     """Orderly end of the link; nothing follows."""
 
     reason: Text
@@ -201,6 +208,7 @@ class Bye(Message, tag="bye"):
 
 GatewayBody = Welcome | Open | Commit | Close | Ping | Pong | Bye
 WorkerBody = Tree | Pause | Resume | Decline | Ping | Pong | Bye
+AnyBody = Welcome | Open | Commit | Close | Tree | Pause | Resume | Decline | Ping | Pong | Bye
 Handshake = Hello | Challenge | Proof | Refuse
 
 Body = TypeVar("Body")
@@ -216,14 +224,15 @@ class Frame(Struct, Generic[Body], array_like=True, forbid_unknown_fields=True, 
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-decode_gateway_frame = msgspec.msgpack.Decoder(Frame[GatewayBody]).decode
-decode_worker_frame = msgspec.msgpack.Decoder(Frame[WorkerBody]).decode
+decode_frame = msgspec.msgpack.Decoder(Frame[AnyBody]).decode
+"""Knows the bodies of both directions: which may come when is for the tables in session.py to say."""
 decode_handshake = msgspec.msgpack.Decoder(Handshake).decode
 
 
 class Shape(enum.StrEnum):
     """What can be wrong with the shape of a `Tree`; each is a test and a metric label."""
 
+    NODES = "nodes"
     COLUMNS = "columns"
     PARENT = "parent"
     DUPLICATE = "duplicate-sibling"
@@ -233,10 +242,12 @@ class Shape(enum.StrEnum):
 def check_tree_shape(tree: Tree, vocab_size: int) -> None:
     """Checks what can be said of one `Tree` without the request's state; depth is checked in `merge.py`.
 
-    Raises RemoteProtocolError (reason `shape`): columns of unequal length, a parent that is not an earlier node,
-    duplicate siblings, or a token outside the vocabulary.
+    Raises RemoteProtocolError (reason `shape-…`): more than 64 nodes, columns of unequal length, a parent that is
+    not an earlier node, duplicate siblings, or a token outside the vocabulary. The text names no token.
     """
     n = len(tree.tokens)
+    if n > MAX_NODES:
+        raise shape_error(Shape.NODES, f"{n} nodes in one frame, more than {MAX_NODES}")
     if not len(tree.parents) == len(tree.costs) == len(tree.entropies) == n:
         raise shape_error(Shape.COLUMNS, "columns of unequal length")
     siblings = set(zip(tree.parents, tree.tokens, strict=True))
@@ -246,7 +257,7 @@ def check_tree_shape(tree: Tree, vocab_size: int) -> None:
         if parent >= tree.first + i:
             raise shape_error(Shape.PARENT, f"node {tree.first + i} names parent {parent}, which is not earlier")
         if token >= vocab_size:
-            raise shape_error(Shape.VOCABULARY, f"token {token} is outside the vocabulary of {vocab_size}")
+            raise shape_error(Shape.VOCABULARY, f"a token is outside the vocabulary of {vocab_size}")
 
 
 def shape_error(kind: Shape | str, message: str) -> RemoteProtocolError:

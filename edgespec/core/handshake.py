@@ -1,0 +1,183 @@
+"""What the handshake signs, what its refusals say, and whose they are: the pure functions under session.py.
+
+Everything that Hello and Challenge say goes into one hash, the transcript. Both sides sign it, each under its own
+domain, and the session id is made from it: so a frame that carries the session id binds version, keys, nonces,
+TLS key, tokenizer and model digests.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from edgespec.core import signing
+from edgespec.core.errors import EdgespecError, PairingError, RemoteProtocolError, TokenizerMismatch
+from edgespec.core.messages import PROTOCOL, Challenge, Hello, Refuse, RefuseReason
+from edgespec.core.signing import SigningKey
+
+MAX_HANDSHAKE_BYTES = 2048
+NONCE_BYTES = 32
+
+
+class CloseCode(enum.IntEnum):
+    """WebSocket close codes; the 44xx ones are this protocol's own."""
+
+    NORMAL = 1000
+    GOING_AWAY = 1001
+    OURS = 1011
+    SLOW = 1013
+    PROTOCOL = 4400
+    UNPAIRED = 4401
+    REVOKED = 4403
+    TIMEOUT = 4408
+    SUPERSEDED = 4409
+    TOKENIZER = 4415
+    VERSION = 4426
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """What a worker says of itself in `Hello`, and its key. Digests are 32 bytes."""
+
+    key: SigningKey
+    name: str
+    tokenizer_digest: bytes
+    model_digest: bytes
+    vocab_size: int
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayIdentity:
+    """What a gateway says of itself, and its key. Hash and digest are 32 bytes."""
+
+    key: SigningKey
+    name: str
+    spki_hash: bytes
+    tokenizer_digest: bytes
+    branching: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a worker knows of its gateway since pairing: two times 32 bytes."""
+
+    gateway_key: bytes
+    spki_hash: bytes
+
+
+Standing = Literal["paired", "unpaired", "revoked"]
+Lookup = Callable[[bytes], Standing]
+"""Worker key (32 bytes) -> how the gateway stands to it now."""
+
+
+def transcript(hello: Hello, challenge: Challenge) -> bytes:
+    """SHA-256 over everything that Hello and Challenge say except the signature, each field with its length."""
+    return _digest(
+        b"edgespec/1 transcript\0",
+        hello.protocol.encode(),
+        hello.worker_key,
+        hello.nonce,
+        hello.tokenizer_digest,
+        hello.model_digest,
+        hello.vocab_size.to_bytes(8, "big"),
+        hello.sequences.to_bytes(8, "big"),
+        hello.name.encode(),
+        challenge.gateway_key,
+        challenge.nonce,
+        challenge.spki_hash,
+        challenge.tokenizer_digest,
+    )
+
+
+def session_id(transcript_hash: bytes) -> bytes:
+    """The 16 bytes that every later frame carries."""
+    return hashlib.sha256(b"edgespec/1 session\0" + transcript_hash).digest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a worker stays out: what goes into `Refuse`, and the close code after it."""
+
+    reason: RefuseReason
+    text: str
+    code: CloseCode
+
+    def signed(self, key: SigningKey, hello: bytes) -> Refuse:
+        """The message; `hello` is the Hello as received, whose nonce makes the signature good only once."""
+        signature = key.sign(signing.GATEWAY_REFUSE, _refusal_digest(hello, self.reason, self.text))
+        return Refuse(self.reason, self.text, signature)
+
+    def error(self) -> RemoteProtocolError:
+        """What ends the gateway's session after it."""
+        return RemoteProtocolError(self.reason, self.text, close_code=self.code)
+
+
+def verify_refusal(refuse: Refuse, hello: bytes, gateway_key: bytes) -> None:
+    """Raises RemoteProtocolError (`bad-signature`) unless the gateway refused this very Hello."""
+    digest = _refusal_digest(hello, refuse.reason, refuse.message)
+    signing.verify(gateway_key, signing.GATEWAY_REFUSE, digest, refuse.signature)
+
+
+def admit(hello: Hello, me: GatewayIdentity, lookup: Lookup) -> Refusal | None:
+    """Whether the gateway goes on with this worker. Raises RemoteProtocolError (`weak-key`) for a bad public key."""
+    if hello.protocol != PROTOCOL:
+        return refusal_of_version(hello.protocol)
+    signing.check_public_key(hello.worker_key)
+    key = hello.worker_key.hex()[:16]
+    match lookup(hello.worker_key):
+        case "unpaired":
+            return Refusal("unpaired", f"The key {key} is not paired with this gateway.", CloseCode.UNPAIRED)
+        case "revoked":
+            return Refusal("revoked", f"The key {key} was revoked at this gateway.", CloseCode.REVOKED)
+    if hello.tokenizer_digest != me.tokenizer_digest:
+        theirs, ours = hello.tokenizer_digest.hex()[:16], me.tokenizer_digest.hex()[:16]
+        text = (
+            f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}: "
+            "give the worker a draft model with the target's tokenizer."
+        )
+        return Refusal("tokenizer", text, CloseCode.TOKENIZER)
+    return None
+
+
+def refusal_of_version(theirs: str) -> Refusal:
+    """The refusal of a worker that speaks another version."""
+    text = f"The gateway speaks {PROTOCOL} and the worker {theirs[:20]}: update the older one."
+    return Refusal("version", text, CloseCode.VERSION)
+
+
+def foreign_version(data: bytes) -> str | None:
+    """The version that a Hello of any version names, if it is not ours.
+
+    Every version keeps this much: a msgpack array whose first elements are "hello" and the version.
+    """
+    found = re.match(rb"(?s)(?:[\x90-\x9f]|\xdc..)\xa5hello[\xa0-\xbf](edgespec/[0-9.]{1,8})", data)
+    theirs = found[1].decode() if found else PROTOCOL
+    return theirs if theirs != PROTOCOL else None
+
+
+def final_error(reason: str, text: str) -> EdgespecError | None:
+    """The error that ends a worker for good after a signed `Refuse` or `Bye`; None where trying again is right."""
+    match reason:
+        case "unpaired" | "revoked":
+            return PairingError(f"{text} Pair this worker again: `cloud-gateway pair` there, `edgespec pair` here.")
+        case "tokenizer":
+            return TokenizerMismatch(text)
+        case "version":
+            return RemoteProtocolError("version", text, close_code=CloseCode.VERSION)
+    return None
+
+
+def _refusal_digest(hello: bytes, reason: str, text: str) -> bytes:
+    return _digest(b"edgespec/1 refuse\0", hello, reason.encode(), text.encode())
+
+
+def _digest(domain: bytes, *fields: bytes) -> bytes:
+    sha = hashlib.sha256(domain)
+    for field in fields:
+        sha.update(len(field).to_bytes(4, "big") + field)
+    return sha.digest()
