@@ -1,0 +1,117 @@
+"""The messages of the pairing exchange, the one-time code, and why a pairing can fail (machines: pairing.py)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from edgespec.core.errors import PairingError
+from edgespec.core.messages import Bytes32, Bytes64, Message, Name
+
+VERSION = 1
+"""Version of protocol `edgespec/1`, as a number that two sides can compare."""
+MAX_NAMEPLATE = 99
+MAX_PAIRING_BYTES = 1024
+"""No pairing message is longer; shells refuse longer ones unread."""
+
+Version = Annotated[int, Meta(ge=1, le=65535)]
+Spake = Annotated[bytes, Meta(min_length=33, max_length=33)]
+
+
+class Reason(enum.StrEnum):
+    """Why a pairing was refused; the closed set travels in `Refused` and labels logs and metrics."""
+
+    WINDOW = "window"
+    EXPIRED = "expired"
+    BURNT = "burnt"
+    NAMEPLATE = "nameplate"
+    BUSY = "busy"
+    VERSION = "version"
+    CODE = "code"
+    KEY = "key"
+    PROTOCOL = "protocol"
+    STORAGE = "storage"
+    ABANDONED = "abandoned"
+
+
+_ASK = "ask for a new code with `cloud-gateway pair`"
+SENTENCES: Mapping[Reason, str] = {
+    Reason.WINDOW: f"the gateway is not waiting for a worker; {_ASK}",
+    Reason.EXPIRED: f"the code has expired; {_ASK}",
+    Reason.BURNT: f"five attempts failed and the gateway stopped pairing; {_ASK}",
+    Reason.NAMEPLATE: "the code is not the gateway's, or a failed attempt used it up; take the one shown now",
+    Reason.BUSY: "another worker is being paired at this moment; try again in a few seconds",
+    Reason.VERSION: "worker and gateway share no protocol version; update the older one",
+    Reason.CODE: "the code is wrong, or something between the two sides interferes; take the code shown now",
+    Reason.KEY: "the other side's key is not valid or not its own; the code is used up, take the one shown now",
+    Reason.PROTOCOL: "the other side broke the pairing protocol; the code is used up, take the one shown now",
+    Reason.STORAGE: "the gateway could not store the worker's key (its log says why); nothing was paired",
+    Reason.ABANDONED: "the connection ended before pairing was complete; the code is used up, take the one shown now",
+}
+"""What each reason means to the person at the worker, and what to do."""
+
+
+class PairingFailed(PairingError):
+    """Pairing ended without success; `reason` is the closed label, the text says what to do."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(f"Pairing failed: {SENTENCES[reason]}{f' ({detail})' if detail else ''}.")
+        self.reason = reason
+
+
+class Start(Message, tag="pair-start", frozen=True):
+    """Worker to gateway: who it is, and its half of SPAKE2."""
+
+    version: Version
+    nameplate: Annotated[int, Meta(ge=1, le=MAX_NAMEPLATE)]
+    worker_key: Bytes32
+    name: Name
+    spake: Spake
+
+
+class Reply(Message, tag="pair-reply", frozen=True):
+    """Gateway to worker: who it is, its half of SPAKE2, and the version that both will speak."""
+
+    version: Version
+    gateway_key: Bytes32
+    name: Name
+    spake: Spake
+
+
+class Confirm(Message, tag="pair-confirm", frozen=True):
+    """Both ways: knowledge of the code (MAC over transcript and signature), possession of the key (signature)."""
+
+    mac: Bytes32
+    signature: Bytes64
+
+
+class Accepted(Message, tag="pair-accepted", frozen=True):
+    """Both ways: the sender has checked the other's `Confirm`; from the gateway also that it has stored the worker."""
+
+    mac: Bytes32
+
+
+class Refused(Message, tag="pair-refused", frozen=True):
+    """Both ways, last message: pairing has failed. The receiver has its own words for each reason."""
+
+    reason: Reason
+
+
+PairingMessage = Start | Reply | Confirm | Accepted | Refused
+decode_pairing = msgspec.msgpack.Decoder(PairingMessage).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The one-time code: `nameplate` says which one it is, `words` are the secret."""
+
+    nameplate: int
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.nameplate}-{'-'.join(self.words)}"

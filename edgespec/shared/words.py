@@ -1,0 +1,67 @@
+"""The words of pairing codes, and the code as a person reads, says and types it.
+
+256 words, so that one random byte picks one: three words carry 24 bits, against at most five guesses in 120 s. Any two
+words differ in at least two letters and in their first four, so that one typing error never makes another word.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+
+from edgespec.core.errors import PairingError
+from edgespec.core.pairing_messages import MAX_NAMEPLATE, Code
+
+WORDS: tuple[str, ...] = tuple(
+    """
+    acorn album amber anchor ankle anvil apple apron atlas attic autumn badge bagel baker bamboo banjo basil basket
+    beach beaver berry birch bison blanket blossom bonfire border bottle branch brick bridge broom bucket buffalo
+    butter cabin cactus camel candle canoe canvas carpet castle cedar cello chalk cherry chess chimney circus cliff
+    clover cobalt cobweb cocoa comet compass copper coral cotton cousin cradle crayon cricket crystal cupboard
+    curtain daisy dancer desert diamond dinner dolphin dragon eagle easel echo elbow elephant engine eraser fabric
+    falcon feather fence fiddle flamingo flute forest fossil fountain frost galaxy gallery garden garlic gecko giant
+    ginger giraffe glacier globe goblet gopher granite grape gravel guitar hammer harvest hazel hedge helmet heron
+    hockey honey horizon iceberg igloo insect island ivory jacket jaguar jelly jigsaw journal jungle juniper kayak
+    kennel kettle kitchen koala ladder ladle lagoon lantern lemon lentil leopard lilac linen lizard lobster lumber
+    magnet mango maple marble meadow melon mirror mitten monkey mosaic muffin museum napkin nectar needle nickel
+    nutmeg oasis ocean olive onion orbit orchid otter oyster palace panda paper parrot peanut pebble pelican pencil
+    pepper piano picnic pigeon pillow pirate planet plum poppy potato prism puddle pumpkin puzzle quartz quilt
+    rabbit radish rainbow raven ribbon river robin rocket ruby safari salmon sandal saturn scarf sequoia shadow
+    shovel silver sketch skunk snail sparrow spider spoon squash starfish sugar sunset syrup table temple thimble
+    thistle thunder ticket tiger tomato tractor trumpet tulip tundra tunnel turtle umbrella unicorn valley vanilla
+    velvet violin volcano waffle wagon walnut walrus whisper window winter yacht yogurt zebra zenith
+""".split()
+)
+CODE_WORDS = 3
+
+
+def new_code(entropy: Callable[[int], bytes], avoid: int = 0) -> Code:
+    """A fresh code from `entropy` (bytes wanted -> random bytes), with a nameplate other than `avoid`."""
+    nameplate = 1 + int.from_bytes(entropy(8), "big") % (MAX_NAMEPLATE - 1)  # not a secret: a slight bias is no matter
+    return Code(nameplate + (nameplate >= avoid > 0), tuple(WORDS[byte] for byte in entropy(CODE_WORDS)))
+
+
+def parse_code(text: str) -> Code:
+    """The code that a person typed; capitals, spaces and missing hyphens are forgiven.
+
+    Raises PairingError for what cannot be a code, before anything is sent, so that a slip does not use the code up.
+    """
+    head, *words = [part for part in re.split(r"[^0-9a-z]+", text.lower()) if part] or [""]
+    if not head.isdecimal() or not 1 <= int(head[:9]) <= MAX_NAMEPLATE:
+        raise PairingError(f"{_form(text)} it must begin with the number that `cloud-gateway pair` shows.")
+    if len(words) != CODE_WORDS:
+        raise PairingError(f"{_form(text)} it has {len(words)} words after the number, not {CODE_WORDS}.")
+    for word in words:
+        if word not in _KNOWN:
+            close = difflib.get_close_matches(word, WORDS, n=1)
+            hint = f"did you mean `{close[0]}`?" if close else "check it against what `cloud-gateway pair` shows."
+            raise PairingError(f"`{word}` is not a word of pairing codes; {hint}")
+    return Code(int(head), tuple(words))
+
+
+_KNOWN = frozenset(WORDS)
+
+
+def _form(text: str) -> str:
+    return f"`{text[:60]}` is not a pairing code such as 7-{'-'.join(WORDS[:CODE_WORDS])}:"
