@@ -1,0 +1,108 @@
+"""Tokenizers read from files: one tokenizer, one digest; what cannot be read is one sentence."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import gguf
+import pytest
+
+from edgespec.core.errors import ModelError
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest, hf_tokenizer_digest
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_tokenizer import MERGES, SPECIALS, tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", vocab=300)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny_tokenizer(300).save(tmp_path)
+    return tmp_path
+
+
+def edit(file: Path, change: object) -> None:
+    description = json.loads(file.read_text("utf-8"))
+    change(description)  # type: ignore[operator]
+    file.write_text(json.dumps(description), "utf-8")
+
+
+def test_gguf_and_hugging_face_files_of_one_tokenizer_agree(tiny: Path, folder: Path) -> None:
+    digest = gguf_tokenizer_digest(tiny)
+    assert len(digest) == 32
+    assert hf_tokenizer_digest(folder) == hf_tokenizer_digest(folder / "tokenizer.json") == digest
+
+
+def test_both_ways_to_write_merges_and_special_tokens_agree(tiny: Path, folder: Path) -> None:
+    edit(folder / "tokenizer.json", lambda d: d["model"].update(merges=[m.split(" ") for m in MERGES]))
+    edit(folder / "tokenizer_config.json", lambda d: d.update(eos_token={"content": SPECIALS[2], "lstrip": False}))
+    assert hf_tokenizer_digest(folder) == gguf_tokenizer_digest(tiny)
+
+
+def test_another_vocabulary_merge_or_special_token_gives_another_digest(tiny: Path, folder: Path) -> None:
+    digests = {gguf_tokenizer_digest(tiny), gguf_tokenizer_digest(make_tiny_gguf(folder / "other.gguf", vocab=301))}
+    edit(folder / "tokenizer.json", lambda d: d["model"]["merges"].pop())
+    digests.add(hf_tokenizer_digest(folder))
+    edit(folder / "tokenizer_config.json", lambda d: d.pop("bos_token"))
+    digests.add(hf_tokenizer_digest(folder))
+    (folder / "tokenizer_config.json").unlink()
+    digests.add(hf_tokenizer_digest(folder))
+    assert len(digests) == 5
+
+
+def test_metadata_equals_what_the_gguf_package_reads(tiny: Path) -> None:
+    ours, theirs = gguf_metadata(tiny), gguf.GGUFReader(tiny).fields
+    assert set(ours) == {key for key in theirs if not key.startswith("GGUF.")}
+    for key, value in ours.items():
+        if isinstance(value, list) and value and isinstance(value[0], bytes):
+            value = [text.decode() for text in value]
+        assert value == theirs[key].contents(), key
+
+
+def test_a_file_cut_anywhere_in_its_metadata_is_one_sentence(tiny: Path, tmp_path: Path) -> None:
+    whole, cut = tiny.read_bytes(), tmp_path / "cut.gguf"
+    end = whole.index(b"token_embd.weight") - 8
+    for length in [0, 3, 4, 8, 23, *random.Random(1).sample(range(24, end), 60)]:
+        cut.write_bytes(whole[:length])
+        with pytest.raises(ModelError, match=r"cut\.gguf"):
+            gguf_tokenizer_digest(cut)
+
+
+@pytest.mark.parametrize("place", [0, 4, 8 + 8, 24])
+def test_a_damaged_head_is_one_sentence(place: int, tiny: Path, tmp_path: Path) -> None:
+    damaged = bytearray(tiny.read_bytes())
+    damaged[place : place + 8] = b"\xff" * 8
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(damaged)
+    with pytest.raises(ModelError, match="not a usable GGUF file"):
+        gguf_metadata(path)
+
+
+def test_a_gguf_file_without_a_vocabulary_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "no-vocabulary.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="no tokenizer vocabulary"):
+        gguf_tokenizer_digest(path)
+
+
+@pytest.mark.parametrize("read", [gguf_tokenizer_digest, hf_tokenizer_digest])
+def test_a_missing_file_is_one_sentence(read: object, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"nowhere cannot be read \(No such file or directory\)"):
+        read(tmp_path / "nowhere")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": {"vocab": 3}}', '{"model": {"vocab": {"a": "x"}}}'])
+def test_a_json_file_that_is_no_tokenizer_is_one_sentence(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+    with pytest.raises(ModelError, match=r"tokenizer\.json is not"):
+        hf_tokenizer_digest(path)
