@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help setup demo test test-live check bench clean
+.PHONY: check-format check-lint check-types check-sizes check-docs check-layers
 
 help:
 	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
@@ -36,12 +37,25 @@ test: setup
 test-live: setup
 	@$(PYTEST) -m live --durations=10
 
-check: setup
+# `make -k check` goes on after the first that fails.
+check: check-format check-lint check-types check-sizes check-docs check-layers
+
+check-format: setup
 	$(BIN)/ruff format --check .
+
+check-lint: setup
 	$(BIN)/ruff check .
+
+check-types: setup
 	$(BIN)/mypy
+
+check-sizes: setup
 	$(BIN)/python -m tools.check.sizes
+
+check-docs: setup
 	$(BIN)/python -m tools.check.docs
+
+check-layers: setup
 	$(PYTEST) -q tests/test_layers.py
 
 bench: setup

@@ -35,6 +35,7 @@ step() {
         [ -t 1 ] && printf '\r\033[K'
         echo "This failed; the last lines of $LOG:" >&2
         tail -n 25 "$LOG" >&2
+        echo "If a package could not be found, check the network and pip's settings; then run make again." >&2
         exit 1
     fi
     [ -t 1 ] && printf '\r\033[K'
@@ -65,8 +66,8 @@ packages() {
     require c++ "a C++ compiler" build-essential
     require cmake "CMake" cmake
     require make "make" make
-    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-        echo "edgespec needs Python 3.11 or later, and $PYTHON is $("$PYTHON" --version): set PYTHON=." >&2
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || {
+        echo "edgespec needs Python 3.11 or later, and $PYTHON is none: name one with make PYTHON=..." >&2
         exit 1
     }
     "$PYTHON" -c 'import ensurepip, venv' 2> /dev/null || {
