@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from cloud_gateway.core.accept import Walk, walk
-from cloud_gateway.core.controller import Controller, Outcome
-from cloud_gateway.core.flatten import FlatTree
+from cloud_gateway.core.actions import Controller, Outcome
+from cloud_gateway.core.flatten import FlatTree, flatten
 from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from cloud_gateway.core.request import Finish, GenerationRequest, Usage
 from cloud_gateway.core.sampler import Chooser
 from edgespec.core.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Tree
+from edgespec.core.tree import Node
 
 if TYPE_CHECKING:
     from cloud_gateway.stream import Stream
@@ -43,6 +45,8 @@ class Active:
     controller: Controller
     offload: bool
     submitted: float
+    context: int
+    """Most tokens that a slot can hold."""
     share_seed: bool = True
     """Whether workers may know the seed of the shared noise; without it they rank plainly (operator's choice)."""
     usage: Usage = field(default_factory=Usage)
@@ -74,7 +78,12 @@ class Active:
     @property
     def remaining(self) -> int:
         """Answer tokens that may still be emitted."""
-        return self.request.max_tokens - self.usage.completion_tokens
+        return min(self.request.max_tokens - self.usage.completion_tokens, self.room)
+
+    @property
+    def room(self) -> int:
+        """Tokens that the slot can still take."""
+        return self.context - len(self.tree.prefix)
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
@@ -113,6 +122,12 @@ class Active:
 
     # --- one round -----------------------------------------------------------------------------------------------
 
+    def flatten(self, nodes: Sequence[Node]) -> FlatTree:
+        """The tree to verify; near the end of the context only as many candidates as there is room for."""
+        if len(nodes) > self.room:
+            nodes = self.tree.best(self.room)
+        return flatten(self.tree.root, nodes)
+
     def accept(self, flat: FlatTree, result: Verified, eos: frozenset[int], now: float) -> Walk:
         """Walks the verified tree, commits what the target chose, and tells the controller."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else eos
@@ -127,13 +142,13 @@ class Active:
         )
         return taken
 
-    def finish_of(self, tokens: list[int], eos: frozenset[int], context: int) -> Finish | None:
+    def finish_of(self, tokens: list[int], eos: frozenset[int]) -> Finish | None:
         """Why the answer ends after these tokens, or None."""
         if self.cancelled:
             return "cancelled"
         if not self.request.ignore_eos and tokens[-1] in eos:
             return "stop"
-        return "length" if self.remaining <= 0 or len(self.tree.prefix) >= context else None
+        return "length" if self.remaining <= 0 else None
 
     def _count(self, flat: FlatTree, taken: Walk) -> None:
         """Credits every verified and every accepted candidate to its source."""

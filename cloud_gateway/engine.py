@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 from cloud_gateway.active import Active
 from cloud_gateway.core import controller as policies
-from cloud_gateway.core.controller import Action, CatchUp, Costs, Draft, Verify, Wait
+from cloud_gateway.core.actions import Action, CatchUp, Costs, Draft, Verify, Wait
 from cloud_gateway.core.estimators import StepCurve
-from cloud_gateway.core.flatten import FlatTree, flatten
+from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.core.request import DoneEvent, Finish, GenerationRequest, TokensEvent
-from cloud_gateway.drafts import LocalDraft
+from cloud_gateway.drafts import DraftModel
 from cloud_gateway.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.stream import Stream
 from cloud_gateway.target import Target, Verified, Work
@@ -30,6 +30,7 @@ from edgespec.core.messages import Tree
 
 log = logging.getLogger("cloud_gateway.engine")
 
+MAX_FAILURES = 5
 IDLE_S = 0.5
 """Longest sleep of the loop with nothing to do."""
 
@@ -72,7 +73,7 @@ class Engine:
     def __init__(
         self,
         target: Target,
-        local: LocalDraft | None,
+        local: DraftModel | None,
         settings: EngineSettings,
         workers: Workers | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -90,6 +91,8 @@ class Engine:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called on the event loop when the engine gave up after MAX_FAILURES failed passes."""
 
     # --- called on the event loop --------------------------------------------------------------------------------
 
@@ -168,14 +171,31 @@ class Engine:
         offload = wish.offload != "never" and policy.name not in ("plain", "colocated")
         number = next(self._ids)
         stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
-        active = Active(number, request, stream, policy, offload, self.clock(), settings.share_seed)
+        active = Active(
+            number, request, stream, policy, offload, self.clock(), self.target.context, settings.share_seed
+        )
         if not offload:
             active.usage.why_off = "the request asked for it" if wish.offload == "never" else f"policy {policy.name}"
         return active
 
     # --- the engine's thread -------------------------------------------------------------------------------------
 
-    def _run(self) -> None:  # main loop
+    def _run(self) -> None:
+        failures = rounds = 0
+        while not self._stopping and failures < MAX_FAILURES:
+            try:
+                self._serve()
+            except Exception as error:  # one failed pass must not end the other answers, nor the gateway
+                log.exception("a pass failed; its answers end with an error")
+                failures, rounds = (failures + 1 if self.stats.rounds == rounds else 1), self.stats.rounds
+                self._fail(error)
+        for active in [*self._active.values(), *self._queue]:
+            self._finish(active, "cancelled")
+        self._flush()
+        if failures and self._loop is not None:
+            self._loop.call_soon_threadsafe(self.on_failure)
+
+    def _serve(self) -> None:  # main loop
         while not self._stopping:
             began, spent = self.clock(), self.stats.target_s + self.stats.draft_s
             self._take_in()
@@ -192,9 +212,6 @@ class Engine:
                 self.stats.host_s += self.clock() - began - models
             else:
                 self._wait(wake)
-        for active in [*self._active.values(), *self._queue]:
-            self._finish(active, "cancelled")
-        self._flush()
 
     def _take_in(self) -> None:
         while self._inbox:
@@ -220,7 +237,7 @@ class Engine:
         """One chunk of one prompt, so that long prompts don't stall other answers (design section 8)."""
         active = next((a for a in self._active.values() if a.prefilling), None)
         if active is None:
-            return False
+            return self._prefill_draft_chunk()
         end = min(active.prefilled + self.settings.prefill_chunk, len(active.request.tokens) - 1)
         began = self.clock()
         self.target.prefill(active.slot, active.request.tokens[active.prefilled : end])
@@ -230,6 +247,23 @@ class Engine:
         self.stats.target_s += spent
         return True
 
+    def _prefill_draft_chunk(self) -> bool:
+        """One chunk of a prompt for the local draft, where the policy drafts from the first token on."""
+        for active in self._active.values():
+            if self.local is not None and self._prompt_pending(active):
+                began, passes = self.clock(), self.local.passes
+                self.local.catch_up(active.id, self.settings.prefill_chunk)
+                spent = self.clock() - began
+                active.usage.prefill_s += spent
+                self.stats.draft_s += spent
+                self.stats.local_passes += self.local.passes - passes
+                return True
+        return False
+
+    def _prompt_pending(self, active: Active) -> bool:
+        wanted = active.controller.drafts_from_start and active.first_token is None
+        return wanted and self.local is not None and self.local.owed(active.id) > 1
+
     def _decide(self, now: float) -> tuple[list[tuple[Active, Verify]], list[tuple[Active, Action]], float]:
         """Asks every controller; returns what to verify, what to draft, and when to ask again."""
         verifies: list[tuple[Active, Verify]] = []
@@ -238,7 +272,7 @@ class Engine:
         for active in list(self._active.values()):
             if active.cancelled:
                 self._finish(active, "cancelled")
-            elif not active.prefilling:
+            elif not active.prefilling and not self._prompt_pending(active):
                 action = active.controller.decide(
                     active.tree, self.offloading.link_of(active), self._costs_of(active), now
                 )
@@ -269,7 +303,7 @@ class Engine:
 
     def _verify(self, ready: Sequence[tuple[Active, Verify]]) -> None:
         """One pass of the target over every ready request's tree, and what follows from it."""
-        works = [Work(active.slot, flatten(active.tree.root, action.nodes)) for active, action in ready]
+        works = [Work(active.slot, active.flatten(action.nodes)) for active, action in ready]
         began = self.clock()
         results = self.target.verify(works)
         spent = self.clock() - began
@@ -289,7 +323,7 @@ class Engine:
         active.first_token = active.first_token or now
         active.usage.decode_s = now - active.first_token
         self.stats.tokens += len(taken.tokens)
-        finish = active.finish_of(taken.tokens, self.target.eos, self.target.context)
+        finish = active.finish_of(taken.tokens, self.target.eos)
         answer = taken.tokens[:-1] if finish == "stop" else taken.tokens
         if answer and not active.cancelled:
             event = TokensEvent(tuple(answer))
@@ -326,6 +360,12 @@ class Engine:
         self._wake.wait(max(until - began, 0.0))
         self._wake.clear()
         self.stats.waited_s += self.clock() - began
+
+    def _fail(self, error: Exception) -> None:
+        """Ends every answer in a slot: after a failed pass nothing is known of the slots' contents."""
+        for active in list(self._active.values()):
+            self._finish(active, "error", f"The target model failed ({type(error).__name__}); please try again.")
+        self._flush()
 
     def _outbox_add(self, item: Callable[[], None]) -> None:
         self._outbox.append(item)

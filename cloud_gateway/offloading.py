@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud_gateway.active import Active
-from cloud_gateway.core.controller import LinkView
+from cloud_gateway.core.actions import LinkView
 from cloud_gateway.core.estimators import StepClock
 from cloud_gateway.core.router import WorkerView, choose
 from edgespec.core.errors import RemoteProtocolError

@@ -95,6 +95,8 @@ class Controller(Protocol):
     name: str
     fallbacks: int
     """Times that it took up drafting itself while a worker was there."""
+    drafts_from_start: bool
+    """Whether the local draft reads the prompt together with the target, before the first token."""
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What to do next. `link` is None while no worker drafts for this request."""

@@ -54,6 +54,7 @@ class Plain:
 
     name = "plain"
     fallbacks = 0
+    drafts_from_start = False
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Always a bare target step."""
@@ -73,6 +74,7 @@ class Colocated:
     k: int = 2
     name: str = field(default="colocated", init=False)
     fallbacks: int = field(default=0, init=False)
+    drafts_from_start: bool = field(default=True, init=False)
     _debt_paid: bool = field(default=False, init=False)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
@@ -118,6 +120,7 @@ class WanSpec:
     """Most levels verified at once; None: the whole tree at hand, k: the printed algorithm's result.length <= k + 1."""
     name: str = field(default="wanspec", init=False)
     fallbacks: int = field(default=0, init=False)
+    drafts_from_start: bool = field(default=False, init=False)
     _t_update: float = field(default=float("-inf"), init=False)
     _last_useful: float = field(default=float("-inf"), init=False)
     _waits_since: float | None = field(default=None, init=False)

@@ -78,7 +78,7 @@ class Drafting:
         if digest is not None and digest != self.prefix.digest:
             raise RemoteProtocolError("prefix", f"the hash of {len(self.prefix)} committed tokens differs")
         matched = self.tree.advance(tokens)
-        self._unsent = [node for node in self._unsent if node in self.tree]
+        self._unsent = [node for node in self._unsent if node in self.tree and node is not self.tree.root]
         return matched
 
     def candidates(self) -> list[Node]:

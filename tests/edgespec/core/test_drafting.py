@@ -67,6 +67,15 @@ def test_a_commit_along_the_tree_re_roots_it_and_unsent_nodes_hang_below_the_new
     assert delta.prefix_hash == prefix_hash([1, 2, 3, 7])
 
 
+def test_a_node_that_was_committed_before_it_was_sent_is_not_sent() -> None:
+    machine = drafting(branching=2, theta=0.5)
+    machine.record(machine.candidates(), [SURE])
+    machine.record(machine.candidates(), [UNSURE])
+    machine.commit(3, [7])
+    delta = machine.delta()
+    assert delta is not None and (delta.first, delta.parents, delta.tokens) == (1, [ROOT, ROOT], [7, 8])
+
+
 def test_a_commit_off_the_tree_prunes_what_was_not_sent() -> None:
     machine = drafting()
     machine.record(machine.candidates(), [UNSURE])

@@ -1,0 +1,41 @@
+"""Local sources of candidates behind one Protocol (design section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+from edgespec.core.drafting import Proposal
+
+
+class DraftModel(Protocol):
+    """A draft model at the gateway, with KV catch-up in limited batches (WANSpec section 4.5). Owned by the engine's thread."""
+
+    passes: int
+    """Forward passes made so far, catch-up batches included."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one draft step with nothing to catch up, as measured."""
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per token of a catch-up batch, as measured."""
+
+    def open(self, request: Hashable, tokens: Sequence[int]) -> object:
+        """Begins a request with its committed tokens. Does no model work."""
+
+    def commit(self, request: Hashable, tokens: Sequence[int]) -> object:
+        """The committed tokens grow. Does no model work."""
+
+    def owed(self, request: Hashable) -> int:
+        """Committed tokens whose keys and values are missing; at least 1, the one that the next step evaluates."""
+
+    def catch_up(self, request: Hashable, limit: int) -> object:
+        """Evaluates at most `limit` of the tokens owed, in one batch, all but the last one."""
+
+    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]]) -> Sequence[Proposal]:
+        """One step over these leaves, named by their tokens below the committed ones; catches up first."""
+
+    def close(self, request: Hashable) -> object:
+        """Ends a request."""

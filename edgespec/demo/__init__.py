@@ -1,0 +1,162 @@
+"""`edgespec demo`: gateway and worker on this machine, paired for real, a delayed link between them, and a comparison.
+
+The target is SmolLM2-135M in torch; the draft is the same model quantised (matches about 95 %) or with a layer
+dropped (60-70 %). They stand in for a large target and a small draft: what carries over is the shape of
+the result and the fact that nothing changes in the text, not the milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from edgespec import models
+from edgespec.core.errors import ConfigError
+from edgespec.demo.arms import ARMS, KS, Table, answers, measure
+from edgespec.demo.report import show, summary
+from edgespec.demo.stage import Stage
+
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
+PHI = {"quantised": 3.0, "dropped": 3.0}
+"""Entropy threshold for this small target: 81 % of its positions exceed the papers' 0.5 nats."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `edgespec demo`."""
+    parser.add_argument("--draft", choices=("quantised", "dropped"), default="quantised", help="which draft model")
+    parser.add_argument("--rtt-ms", type=float, default=20.0, help="round trip of the link in milliseconds")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
+    parser.add_argument("--limit", type=int, default=3, help="prompts to use")
+    parser.add_argument("--max-tokens", type=int, default=64, help="answer tokens of each prompt")
+    parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
+    parser.add_argument("--no-identity", action="store_true", help="skip the comparison of texts in fp32")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the demo; returns 0, or 1 where a text differed."""
+    console = Console()
+    prompts = read_prompts(options.prompts, options.limit, options.seed)
+    draft = models.quantised() if options.draft == "quantised" else models.dropped()
+    with tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch:
+        with Stage(
+            folder=options.keep or Path(scratch),
+            target=str(models.quantised()),
+            draft=str(draft),
+            local_draft=str(draft),
+            rtt_ms=options.rtt_ms,
+            gateway_options={"policy.phi": PHI[options.draft], "local_draft.prefix_cache": False},
+            worker_options={"draft.prefix_cache": False},
+            cores=(0, 1) if (os.cpu_count() or 1) > 1 else (None, None),
+        ) as stage:
+            set_up(stage, console)
+            watch(stage, prompts[0], options.max_tokens, console)
+            table = compare(stage, prompts, options.max_tokens, console)
+            identity = {} if options.no_identity else check_identity(stage, prompts, options.max_tokens, table, console)
+    context = {
+        "draft": options.draft,
+        "rtt_ms": options.rtt_ms,
+        "max_tokens": options.max_tokens,
+        "seed": options.seed,
+        "policy": {"name": "wanspec", "k": 2, "phi": PHI[options.draft]},
+    }
+    figures = summary(table, identity, context)
+    show(figures, console)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 1 if figures["identical"] is False else 0
+
+
+def read_prompts(path: Path, limit: int, seed: int) -> list[str]:
+    """Up to `limit` prompts, drawn with the seed. Raises ConfigError naming the line that cannot be used."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"The prompts in {path} cannot be read: {error.strerror}.") from error
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            prompts.append(str(entry["prompt"] if "prompt" in entry else entry["turns"][0]))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ConfigError(f"Line {number} of {path} is no JSON object with `prompt` or `turns`.") from error
+    if not prompts or limit < 1:
+        raise ConfigError(f"There are no prompts to use: {path} has {len(prompts)}, and --limit is {limit}.")
+    return random.Random(seed).sample(prompts, min(limit, len(prompts)))
+
+
+def set_up(stage: Stage, console: Console) -> None:
+    """Gateway, key, delayed link, pairing, worker: each step says what it does."""
+    steps = (
+        ("Starting the gateway (loads the target model)", stage.start_gateway),
+        ("Creating an API key", stage.create_key),
+        (f"Putting a {stage.rtt_ms:g} ms round trip between worker and gateway", stage.start_proxy),
+        ("Pairing the worker with a one-time code", stage.pair),
+        ("Starting the worker (loads the draft model)", stage.start_worker),
+    )
+    for text, step in steps:
+        with console.status(text):
+            step()
+        console.print(f"[green]✓[/] {text}", highlight=False)
+
+
+def watch(stage: Stage, prompt: str, max_tokens: int, console: Console) -> None:
+    """One streamed answer, so that a person sees it happen."""
+    console.print(f"\n[bold]{prompt}[/]\n", highlight=False)
+    usage: dict[str, Any] = {}
+    for chunk in stage.stream(prompt, max_tokens, policy="wanspec"):
+        for choice in chunk["choices"]:
+            console.print(choice["delta"].get("content") or "", end="", markup=False, highlight=False, soft_wrap=True)
+        usage = chunk.get("usage") or usage
+    told = usage["edgespec"]
+    console.print(
+        f"\n\n{usage['completion_tokens']} tokens from {told['rounds']} passes of the target; "
+        f"{told['accepted'].get('worker', 0)} were the worker's guesses.\n",
+        highlight=False,
+    )
+
+
+def compare(stage: Stage, prompts: Sequence[str], max_tokens: int, console: Console) -> Table:
+    """Times every arm on every prompt."""
+    table = Table()
+    with _progress(console) as progress:
+        task = progress.add_task(f"Timing {len(ARMS)} arms in bf16", total=len(prompts))
+        for done, so_far in measure(stage, prompts, max_tokens, list(ARMS)):
+            table = so_far
+            progress.update(task, completed=done)
+    if not table.runs:
+        raise ConfigError("Every prompt was disturbed by other processes; try again when the machine is idle.")
+    return table
+
+
+def check_identity(
+    stage: Stage, prompts: Sequence[str], max_tokens: int, table: Table, console: Console
+) -> dict[str, list[bool]]:
+    """Whether remote and co-located answers equal plain decoding's, with the target in fp32."""
+    stage.restart_gateway("float32")
+    best_k = min(KS, key=lambda k: table.median(f"colocated_k{k}", lambda run: run.ms_per_token))
+    arms = list(dict.fromkeys(("plain", "colocated_k2", f"colocated_k{best_k}", "remote")))
+    with _progress(console) as progress:
+        task = progress.add_task("Comparing texts in fp32", total=len(arms) * len(prompts))
+        texts: dict[str, list[str]] = {arm: [] for arm in arms}
+        for arm in arms:
+            for text in answers(stage, prompts, max_tokens, arm):
+                texts[arm].append(text)
+                progress.advance(task)
+    return {arm: [a == b for a, b in zip(texts[arm], texts["plain"], strict=True)] for arm in arms[1:]}
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )

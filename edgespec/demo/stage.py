@@ -1,0 +1,265 @@
+"""Puts the real thing on one machine: gateway, paired worker and a delayed link between them, each its own process.
+
+Everything goes through the commands that an operator and a lab admin would type; only the addresses are loopback
+and the state is in a folder of its own. The live tests stand on the same stage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.errors import EdgespecError
+
+MODEL_LOAD_S = 180.0
+"""Longest wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
+
+
+class StageError(EdgespecError):
+    """A process of the demo did not do its part; the text ends with the last lines that it wrote."""
+
+    exit_code = 70
+
+
+@dataclass(slots=True)
+class Stage:
+    """Processes, state and addresses of one set-up. Use as a context manager: leaving it ends every process."""
+
+    folder: Path
+    """State, configuration and logs of all processes."""
+    target: str
+    draft: str
+    local_draft: str | None
+    dtype: str = "bfloat16"
+    rtt_ms: float = 20.0
+    gateway_options: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings, `table.key` -> value."""
+    worker_options: Mapping[str, Any] = field(default_factory=dict)
+    cores: Sequence[int | None] = (None, None)
+    """Cores of gateway and worker."""
+    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _key: str = ""
+    _ready: dict[str, Any] = field(default_factory=dict)
+    _proxy_port: int = 0
+
+    def __enter__(self) -> Stage:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in ("worker", "proxy", "gateway"):
+            self.stop(name)
+
+    # --- the steps, in the order of a real set-up ------------------------------------------------------------------
+
+    def start_gateway(self) -> None:
+        """`cloud-gateway serve`, until every listener is ready; on the same ports as before when started again."""
+        config = self._write("gateway.toml", self._gateway_config())
+        ready = self.folder / "ready.json"
+        ready.unlink(missing_ok=True)
+        command = [*_module("cloud_gateway"), "serve", "--config", str(config), "--ready-file", str(ready)]
+        self._start("gateway", command, self.cores[0])
+        self._wait_for("gateway", ready.exists, MODEL_LOAD_S)
+        self._ready = json.loads(ready.read_text())
+
+    def create_key(self) -> None:
+        """`cloud-gateway keys create`: an API key that allows offloading."""
+        made = self.gateway_command("keys", "create", "--name", "demo", "--offload", "--json")
+        self._key = made["key"]
+
+    def start_proxy(self) -> None:
+        """The delayed link; a worker that dials `worker_address` goes through it."""
+        link = f"127.0.0.1:{self.link_port}"
+        command = [*_module("edgespec.wan"), "--to", link, "--rtt-ms", str(self.rtt_ms)]
+        process = self._start("proxy", command, None, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        self._proxy_port = int(process.stdout.readline())
+
+    def pair(self) -> None:
+        """`cloud-gateway pair` here, `edgespec pair ADDRESS CODE` there."""
+        offer = [*_module("cloud_gateway"), "pair", "--json", "--config", str(self.folder / "gateway.toml")]
+        with subprocess.Popen(offer, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as gateway:
+            assert gateway.stdout is not None
+            code = json.loads(gateway.stdout.readline())["code"]
+            self.worker_command("pair", self.worker_address, code, "--json")
+            gateway.wait(timeout=30)
+            if gateway.returncode != 0:
+                raise StageError(f"Pairing failed at the gateway: {(gateway.stderr or sys.stdin).read()!r}")
+
+    def start_worker(self) -> None:
+        """`edgespec run`, until the gateway says that it is linked."""
+        self._start("worker", [*_module("edgespec"), "run", "--config", str(self._worker_config())], self.cores[1])
+        self.wait_linked()
+
+    def wait_linked(self, timeout_s: float = MODEL_LOAD_S) -> None:
+        """Until the gateway lists a linked worker with a measured round trip."""
+        self._wait_for("worker", self._is_linked, timeout_s)
+
+    def stop(self, name: str, sig: signal.Signals = signal.SIGTERM) -> None:
+        """Ends one process; waits until it has gone."""
+        process = self._running.pop(name, None)
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(sig)
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def restart_gateway(self, dtype: str) -> None:
+        """The gateway again, with other arithmetic, on the same ports; the worker finds it again by itself."""
+        self.stop("gateway")
+        self.dtype = dtype
+        self.start_gateway()
+        self.wait_linked()
+
+    # --- using it --------------------------------------------------------------------------------------------------
+
+    @property
+    def api(self) -> str:
+        """Base URL of the chat API."""
+        return f"http://127.0.0.1:{self._ready['api']['port']}/v1"
+
+    @property
+    def key(self) -> str:
+        """An API key."""
+        return self._key
+
+    @property
+    def link_port(self) -> int:
+        """Port on which the gateway waits for workers."""
+        return int(self._ready["link"]["port"])
+
+    @property
+    def worker_address(self) -> str:
+        """Where the worker dials: through the proxy when there is one."""
+        return f"wss://127.0.0.1:{self._proxy_port or self.link_port}"
+
+    def pid(self, name: str) -> int:
+        """Process id of `gateway`, `worker` or `proxy`."""
+        return self._running[name].pid
+
+    def chat(self, prompt: str, max_tokens: int, **edgespec: Any) -> dict[str, Any]:
+        """One greedy chat answer; `edgespec` is the request's extension. Raises StageError with the API's sentence."""
+        with self._post(self._body(prompt, max_tokens, edgespec)) as response:
+            return json.load(response)
+
+    def stream(self, prompt: str, max_tokens: int, **edgespec: Any) -> Iterator[dict[str, Any]]:
+        """The chunks of one streamed greedy answer, usage last."""
+        body = self._body(prompt, max_tokens, edgespec) | {"stream": True, "stream_options": {"include_usage": True}}
+        with self._post(body) as response:
+            for line in response:
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[6:])
+
+    def gateway_command(self, *arguments: str) -> Any:
+        """A `cloud-gateway ... --json` command's answer."""
+        return self._json([*_module("cloud_gateway"), *arguments, "--config", str(self.folder / "gateway.toml")])
+
+    def worker_command(self, *arguments: str) -> Any:
+        """An `edgespec ... --json` command's answer."""
+        return self._json([*_module("edgespec"), *arguments, "--config", str(self._worker_config())])
+
+    def log(self, name: str) -> str:
+        """What a process wrote so far."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _body(self, prompt: str, max_tokens: int, edgespec: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "model": self._ready["model"],
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "edgespec": dict(edgespec),
+        }
+
+    def _post(self, body: Mapping[str, Any]) -> Any:
+        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.api}/chat/completions", json.dumps(body).encode(), headers)
+        try:
+            return urllib.request.urlopen(request, timeout=300)
+        except urllib.error.HTTPError as error:
+            raise StageError(f"The chat API answered {error.code}: {error.read().decode(errors='replace')}") from error
+
+    def _gateway_config(self) -> dict[str, Any]:
+        ports = self._ready or {"api": {"port": 0}, "link": {"port": 0}, "metrics": {"port": 0}}
+        config: dict[str, Any] = {
+            "target.model": self.target,
+            "target.dtype": self.dtype,
+            "api.port": ports["api"]["port"],
+            "link.host": "127.0.0.1",
+            "link.port": ports["link"]["port"],
+            "link.mdns": False,
+            "metrics.port": ports["metrics"]["port"],
+            "daemon.state_dir": str(self.folder / "gateway"),
+        }
+        if self.local_draft:
+            config["local_draft.model"] = self.local_draft
+        return config | dict(self.gateway_options)
+
+    def _worker_config(self) -> Path:
+        config = {
+            "draft.model": self.draft,
+            "gateway.address": self.worker_address,
+            "gateway.discover": False,
+            "daemon.state_dir": str(self.folder / "worker"),
+            "daemon.name": "demo-worker",
+        }
+        return self._write("worker.toml", config | dict(self.worker_options))
+
+    def _write(self, name: str, settings: Mapping[str, Any]) -> Path:
+        tables: dict[str, list[str]] = {}
+        for key, value in settings.items():
+            table, _, leaf = key.partition(".")
+            tables.setdefault(table, []).append(f"{leaf} = {json.dumps(value)}")
+        path = self.folder / name
+        path.write_text("\n".join(f"[{table}]\n" + "\n".join(lines) + "\n" for table, lines in tables.items()))
+        return path
+
+    def _start(self, name: str, command: Sequence[str], core: int | None, stdout: int | None = None) -> Any:
+        log = (self.folder / f"{name}.log").open("ab")
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        pin = [] if core is None else ["taskset", "-c", str(core)]
+        with log:
+            process = subprocess.Popen([*pin, *command], stdout=stdout or log, stderr=log, env=environment)
+        self._running[name] = process
+        return process
+
+    def _wait_for(self, name: str, done: Any, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if self._running[name].poll() is not None or time.monotonic() > deadline:
+                tail = "\n".join(self.log(name).splitlines()[-8:])
+                raise StageError(f"The {name} did not get ready. It wrote:\n{tail}")
+            time.sleep(0.05)
+
+    def _is_linked(self) -> bool:
+        with contextlib.suppress(StageError):
+            listed = self.gateway_command("workers", "list", "--json")
+            return any(worker.get("linked") and worker.get("rtt_ms") is not None for worker in listed["workers"])
+        return False
+
+    def _json(self, command: Sequence[str]) -> Any:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != 0:
+            raise StageError(f"`{' '.join(command[2:5])}` failed: {done.stderr.strip()}")
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+def _module(name: str) -> list[str]:
+    return [sys.executable, "-m", name]
