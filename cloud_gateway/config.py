@@ -1,0 +1,137 @@
+"""The gateway's configuration: every key of `configs/gateway.toml`, where units and reasons stand beside each."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from edgespec.core.messages import MAX_DEPTH
+from edgespec.shared import folders, settings
+from edgespec.shared.address import DEFAULT_PORT
+from edgespec.shared.fields import (
+    Cores,
+    Folder,
+    Host,
+    LogLevel,
+    MachineName,
+    ModelPath,
+    OptionalModelPath,
+    Port,
+    Threads,
+)
+from edgespec.shared.settings import Section
+
+Policy = Literal["wanspec", "colocated", "plain", "adaptive", "rolling-k"]
+
+
+def _check_loopback(host: str) -> None:
+    if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+        raise ValueError("figures about other people's requests do not leave this machine")
+
+
+class TargetSection(Section, frozen=True):
+    """[target]: the model that decides every token."""
+
+    model: ModelPath = "auto:quantised"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    device: Annotated[
+        str, Meta(pattern=r"^(auto|cpu|cuda(:\d{1,2})?)\Z", extra={"allowed": '"auto", "cpu", "cuda" or "cuda:N"'})
+    ] = "auto"
+    threads: Threads = 0
+    slots: Annotated[int, Meta(ge=1, le=1024)] = 4
+    context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
+    prefill_chunk: Annotated[int, Meta(ge=1, le=8192)] = 128
+
+
+class LocalDraftSection(Section, frozen=True):
+    """[local_draft]: the draft model at the gateway, used while no worker's tree is there."""
+
+    model: OptionalModelPath = "auto:quantised"
+    threads: Threads = 0
+
+
+class PolicySection(Section, frozen=True):
+    """[policy]: the controller (WANSpec Algorithm 1 and its successors)."""
+
+    name: Policy = "wanspec"
+    k: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = 2
+    phi: Annotated[float, Meta(ge=0, le=100)] = 2.0
+    verify_nodes: Annotated[int, Meta(ge=1, le=512)] = 16
+    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
+    prefer: Literal["latency", "balanced", "offload"] = "balanced"
+    share_seed: bool = True
+
+
+class ApiSection(Section, frozen=True):
+    """[api]: the chat API."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 8080
+    queue_limit: Annotated[int, Meta(ge=1, le=100_000)] = 64
+    max_tokens: Annotated[int, Meta(ge=1, le=1_048_576)] = 512
+    max_tokens_limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 4096
+    keepalive_s: Annotated[float, Meta(ge=1, le=300)] = 10.0
+
+
+class LinkSection(Section, frozen=True):
+    """[link]: where workers connect and pair."""
+
+    host: Host = "0.0.0.0"  # noqa: S104  workers come from other machines; each must be paired
+    port: Port = DEFAULT_PORT
+    name: MachineName = ""
+    mdns: bool = True
+
+
+class MetricsSection(Section, frozen=True):
+    """[metrics]: figures for Prometheus and the dashboard."""
+
+    host: Annotated[str, Meta(extra={"allowed": '"127.0.0.1", "::1" or "localhost"', "check": _check_loopback})] = (
+        "127.0.0.1"
+    )
+    port: Port = 9464
+
+
+class DaemonSection(Section, frozen=True):
+    """[daemon]: the process itself."""
+
+    state_dir: Folder = ""
+    log_level: LogLevel = "info"
+    cpu: Cores = ()
+
+
+class GatewaySettings(Section, frozen=True):
+    """All of gateway.toml."""
+
+    target: TargetSection = TargetSection()
+    local_draft: LocalDraftSection = LocalDraftSection()
+    policy: PolicySection = PolicySection()
+    api: ApiSection = ApiSection()
+    link: LinkSection = LinkSection()
+    metrics: MetricsSection = MetricsSection()
+    daemon: DaemonSection = DaemonSection()
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What cannot stand together."""
+        if self.api.max_tokens > self.api.max_tokens_limit:
+            yield "api.max_tokens", f"at most `api.max_tokens_limit`, which is {self.api.max_tokens_limit}"
+        if self.target.prefill_chunk > self.target.context:
+            yield "target.prefill_chunk", f"at most `target.context`, which is {self.target.context}"
+        ports = [self.link.port, self.api.port, self.metrics.port]
+        for i, key in enumerate(("api.port", "metrics.port"), 1):
+            if ports[i] and ports[i] in ports[:i]:
+                yield key, "another port than that of [link], [api] and [metrics]"
+
+
+def load(path: Path | None = None) -> GatewaySettings:
+    """The settings of the named file, else of the file in the user's configuration folder, else the defaults.
+
+    Raises ConfigError, also where a named file does not exist.
+    """
+    usual = folders.config_file("gateway")
+    if path is None and not usual.exists():
+        return GatewaySettings()
+    return settings.load(path or usual, GatewaySettings)

@@ -1,0 +1,61 @@
+"""The worker's configuration: every key of `configs/worker.toml`, where units and reasons stand beside each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from edgespec.core.messages import MAX_NODES
+from edgespec.shared import folders, settings
+from edgespec.shared.fields import Cores, Folder, GatewayAddress, LogLevel, MachineName, ModelPath, Threads
+from edgespec.shared.settings import Section
+
+
+class DraftSection(Section, frozen=True):
+    """[draft]: the model, and Algorithm 2's parameters."""
+
+    model: ModelPath = "auto:quantised"
+    threads: Threads = 0
+    context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
+    branching: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 2
+    theta: Annotated[float, Meta(ge=0, le=100)] = 2.0
+    sequences: Annotated[int, Meta(ge=1, le=64)] = 4
+    requests: Annotated[int, Meta(ge=1, le=256)] = 8
+    prefill_batch: Annotated[int, Meta(ge=1, le=8192)] = 256
+
+
+class GatewaySection(Section, frozen=True):
+    """[gateway]: where the gateway is."""
+
+    address: GatewayAddress = ""
+    discover: bool = True
+
+
+class DaemonSection(Section, frozen=True):
+    """[daemon]: the process itself."""
+
+    name: MachineName = ""
+    state_dir: Folder = ""
+    log_level: LogLevel = "info"
+    cpu: Cores = ()
+
+
+class WorkerSettings(Section, frozen=True):
+    """All of worker.toml."""
+
+    draft: DraftSection = DraftSection()
+    gateway: GatewaySection = GatewaySection()
+    daemon: DaemonSection = DaemonSection()
+
+
+def load(path: Path | None = None) -> WorkerSettings:
+    """The settings of the named file, else of the file in the user's configuration folder, else the defaults.
+
+    Raises ConfigError, also where a named file does not exist.
+    """
+    usual = folders.config_file("worker")
+    if path is None and not usual.exists():
+        return WorkerSettings()
+    return settings.load(path or usual, WorkerSettings)

@@ -1,0 +1,69 @@
+"""A gateway's address as people write it, and as sockets and URLs need it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from edgespec.core.errors import AddressError
+
+DEFAULT_PORT = 7443
+"""Where a gateway listens for workers unless `link.port` says otherwise."""
+LINK_PATH, PAIR_PATH = "/link", "/pair"
+_FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Host (name, IPv4, or IPv6 without brackets, perhaps with `%zone`) and port of a gateway."""
+
+    host: str
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def url(self, path: str) -> str:
+        """`wss://` URL; the zone of a link-local address is left out, since it means nothing to the other side."""
+        return f"wss://{Address(self.host.split('%')[0], self.port)}{path}"
+
+
+def parse_address(text: str) -> Address:
+    """Reads HOST, HOST:PORT, an IPv6 address, or wss://HOST:PORT with or without a path of this protocol.
+
+    Raises AddressError with what is wrong and how to write it.
+    """
+    scheme, found, rest = text.strip().rpartition("://")
+    if found and scheme.lower() != "wss":
+        raise AddressError(f"`{text}` begins with {scheme}://, but the link to a gateway always uses TLS: {_FORM}.")
+    rest, _, path = rest.partition("/")
+    if f"/{path}" not in ("/", LINK_PATH, PAIR_PATH):
+        raise AddressError(f"`{text}` has the path /{path}, which no gateway serves: {_FORM}.")
+    bracketed = re.fullmatch(r"\[([^\]]*)\](?::(.*))?", rest)
+    if bracketed:
+        host, port = bracketed[1], bracketed[2]
+    elif rest.count(":") > 1:
+        host, port = rest, None
+    else:
+        host, _, port = rest.partition(":")
+        port = port if ":" in rest else None
+    return Address(_host(host, text), DEFAULT_PORT if port is None else _port(port, text))
+
+
+def _host(host: str, text: str) -> str:
+    if ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise AddressError(f"`{text}` holds no valid IPv6 address: {_FORM}.") from None
+    elif not _HOST.fullmatch(host):
+        raise AddressError(f"`{text}` names no host: {_FORM}.")
+    return host
+
+
+def _port(port: str, text: str) -> int:
+    if not (port.isascii() and port.isdecimal() and len(port) < 6 and 1 <= int(port) <= 65535):
+        raise AddressError(f"`{text}` has the port `{port}`, but a port is a whole number from 1 to 65535.")
+    return int(port)

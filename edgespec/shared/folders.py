@@ -1,0 +1,77 @@
+"""Where files live: the XDG base directories, and the folders that systemd hands to a service.
+
+configuration   $XDG_CONFIG_HOME/edgespec/ROLE.toml
+state           `daemon.state_dir`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edgespec/ROLE
+control socket  in `daemon.state_dir` if that is set, else in $RUNTIME_DIRECTORY, else $XDG_RUNTIME_DIR/edgespec,
+                else the state folder; always named ROLE.sock
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from edgespec.core.errors import ConfigError
+
+Role = Literal["worker", "gateway"]
+SYSTEM_RUNTIME = Path("/run/edgespec")
+"""Where the systemd units put the control socket (`RuntimeDirectory=edgespec`); clients look there last."""
+
+
+def config_file(role: Role) -> Path:
+    """The file that is read when none is named; it need not exist."""
+    return _xdg("XDG_CONFIG_HOME", ".config") / "edgespec" / f"{role}.toml"
+
+
+def state_dir(role: Role, configured: str = "") -> Path:
+    """The folder for keys and lists of paired machines; it need not exist. `configured` is `daemon.state_dir`."""
+    if configured:
+        return expand(configured)
+    return _systemd("STATE_DIRECTORY") or _xdg("XDG_STATE_HOME", ".local/state") / "edgespec" / role
+
+
+def socket_file(role: Role, configured: str = "") -> Path:
+    """Where a daemon of this role listens for its own commands. `configured` is `daemon.state_dir`."""
+    return _socket_folder(role, configured) / f"{role}.sock"
+
+
+def find_socket(role: Role, configured: str = "") -> Path:
+    """Where a command looks for the daemon's socket: the daemon's own place, else that of the systemd unit."""
+    usual, system = socket_file(role, configured), SYSTEM_RUNTIME / f"{role}.sock"
+    return system if not usual.exists() and system.exists() else usual
+
+
+def expand(path: str) -> Path:
+    """A path from a configuration, with `~` replaced. Raises ConfigError where there is no home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"`{path}` cannot be resolved, because this user has no home folder.") from None
+
+
+def _socket_folder(role: Role, configured: str) -> Path:
+    if configured:
+        return expand(configured)
+    if folder := _systemd("RUNTIME_DIRECTORY"):
+        return folder
+    if os.environ.get("XDG_RUNTIME_DIR"):
+        return _absolute("XDG_RUNTIME_DIR") / "edgespec"
+    return state_dir(role)
+
+
+def _systemd(variable: str) -> Path | None:
+    """The first of the folders that systemd made for the service (systemd.exec(5): separated by colons)."""
+    first = os.environ.get(variable, "").split(":")[0]
+    return Path(first) if first else None
+
+
+def _xdg(variable: str, fallback: str) -> Path:
+    return _absolute(variable) if os.environ.get(variable) else expand(f"~/{fallback}")
+
+
+def _absolute(variable: str) -> Path:
+    path = Path(os.environ[variable])
+    if not path.is_absolute():
+        raise ConfigError(f"${variable} is `{path}`, but must be an absolute path, or not be set.")
+    return path

@@ -1,0 +1,239 @@
+"""Configuration files: TOML in, frozen structs out, and for every mistake one sentence: where, what, what is allowed.
+
+A schema is a frozen `Section` whose fields are `Section`s (the tables) or annotated plain types (the keys). The allowed
+values in a message come from the type itself, so they cannot disagree with what is checked. Where a type does not
+say enough, `Meta(extra={"allowed": ..., "check": ...})` adds the words and a function that raises ValueError.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from edgespec.core.errors import ConfigError
+
+MAX_FILE_BYTES = 64 * 1024
+_SHOWN = 60  # characters of a wrong value that a message repeats
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of the tables of a configuration, and of the configuration itself."""
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Keys whose values are fine alone but not together: (dotted key, what it must be)."""
+        yield from ()
+
+
+Settings = TypeVar("Settings", bound=Section)
+Complain = Callable[[tuple[str, ...], str], NoReturn]  # (key path, the rest of the sentence)
+
+
+def load(path: Path, schema: type[Settings]) -> Settings:
+    """Reads and checks one file. Raises ConfigError: missing or unreadable file, bad TOML, any wrong key or value."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file; name an existing one with --config.") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: the file cannot be read ({error.strerror or error}).") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: {len(raw)} bytes are too many for a configuration (limit {MAX_FILE_BYTES}).")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}, line {line}: the file is not UTF-8 text.") from None
+    return parse(text, schema, str(path))
+
+
+def parse(text: str, schema: type[Settings], where: str) -> Settings:
+    """As `load`, for text; `where` names it in messages."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_syntax_sentence(str(error), text, where)) from None
+
+    def complain(key: tuple[str, ...], sentence: str) -> NoReturn:
+        line = find_line(text, key)
+        at = f"{where}, line {line}" if line else where
+        raise ConfigError(f"{at}: {sentence}")
+
+    return _checked(schema, table, complain)
+
+
+def override(settings: Settings, key: str, value: object) -> Settings:
+    """A copy with one key replaced, as a command line does it; text for a key that is not text is read as TOML.
+
+    Raises ConfigError for an unknown key or a value that the file could not have either.
+    """
+    table = msgspec.to_builtins(settings)
+    *tables, last = key.split(".")
+    kind: Any = type(settings)
+    inner = table
+    for name in [*tables, last]:
+        fields = _field_types(kind) if _is_section(kind) else {}
+        if name not in fields:
+            raise ConfigError(f"Option `{key}`: {_unknown_sentence(key, name, list(fields))}")
+        kind = fields[name]
+    for name in tables:
+        inner = inner[name]
+    inner[last] = _from_command_line(kind, value)
+
+    def complain(path: tuple[str, ...], sentence: str) -> NoReturn:
+        raise ConfigError(f"Option `{key}`: {sentence}")
+
+    return _checked(type(settings), table, complain)
+
+
+def keys(schema: type[Section], prefix: str = "") -> dict[str, tuple[object, str]]:
+    """Every key of a schema, dotted, with its default and the words for its allowed values."""
+    found: dict[str, tuple[object, str]] = {}
+    for name, kind in _field_types(schema).items():
+        if _is_section(kind):
+            found |= keys(kind, f"{prefix}{name}.")
+        else:
+            default = next(f.default for f in msgspec.structs.fields(schema) if f.encode_name == name)
+            found[prefix + name] = default, allowed(kind)
+    return found
+
+
+def allowed(kind: Any) -> str:
+    """What values a type allows, in words that follow "must be"."""
+    return _words(inspect.type_info(kind))
+
+
+def find_line(text: str, key: tuple[str, ...]) -> int | None:
+    """Line (from 1) of the statement that first defines `key` in valid TOML; None where it is not defined.
+
+    tomllib keeps no positions. A statement ends at the first line where the text so far parses, and it begins after the
+    last such line before: so parsing growing parts finds any key of any notation. Quadratic, but only after a mistake.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(), which breaks at other characters too
+    complete = 0
+    for count in range(1, len(lines) + 1):
+        try:
+            table: object = tomllib.loads("\n".join(lines[:count]))
+        except tomllib.TOMLDecodeError:
+            continue
+        for name in key:
+            table = table.get(name) if isinstance(table, dict) else None
+        if table is not None:
+            return complete + 1
+        complete = count
+    return None
+
+
+def _checked(schema: type[Settings], table: Mapping[str, Any], complain: Complain) -> Settings:
+    settings = _build(schema, table, (), complain)
+    for key, must in settings.conflicts():
+        value: Any = settings
+        given: Any = table
+        for name in key.split("."):
+            value = getattr(value, name)
+            given = given.get(name) if isinstance(given, Mapping) else None
+        default = " (the default)" if given is None else ""
+        complain(tuple(key.split(".")), f"`{key}` is {_shown(value)}{default}, but must be {must}.")
+    return settings
+
+
+def _build(schema: type[Settings], table: Mapping[str, Any], path: tuple[str, ...], complain: Complain) -> Settings:
+    fields = _field_types(schema)
+    for name in table:
+        if name not in fields:
+            complain((*path, name), _unknown_sentence(".".join((*path, name)), name, list(fields)))
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        kind, here = fields[name], (*path, name)
+        if not _is_section(kind):
+            values[name] = _value(kind, value, here, complain)
+        elif isinstance(value, dict):
+            values[name] = _build(kind, value, here, complain)
+        else:
+            complain(here, f"`{'.'.join(here)}` is {_shown(value)}, but must be a table of keys.")
+    return schema(**values)
+
+
+def _value(kind: Any, value: object, path: tuple[str, ...], complain: Complain) -> Any:
+    try:
+        result = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        complain(path, f"`{'.'.join(path)}` is {_shown(value)}, but must be {allowed(kind)}.")
+    try:
+        if check := _extra(inspect.type_info(kind)).get("check"):
+            check(result)
+    except ValueError as error:
+        complain(path, f"`{'.'.join(path)}` is {_shown(value)}, but must be {allowed(kind)} ({error}).")
+    return result
+
+
+def _words(kind: inspect.Type) -> str:
+    if words := _extra(kind).get("allowed"):
+        return str(words)
+    match kind:
+        case inspect.Metadata():
+            return _words(kind.type)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType(ge=int(low), le=int(high)):
+            return f"a whole number from {low} to {high}"
+        case inspect.FloatType(ge=int() | float() as low, le=int() | float() as high):
+            return f"a number from {low:g} to {high:g}"
+        case inspect.LiteralType(values=values):
+            quoted = [json.dumps(value) for value in values]
+            return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
+        case inspect.StrType(max_length=longest):
+            return f"text of at most {longest} characters" if longest else "text"
+        case inspect.VarTupleType(item_type=item):
+            return f"a list, each item {_words(item)}"
+    raise TypeError(f"a configuration key cannot have the type {kind}; numbers need both bounds")
+
+
+def _extra(kind: inspect.Type) -> Mapping[str, Any]:
+    return (kind.extra or {}) if isinstance(kind, inspect.Metadata) else {}
+
+
+def _field_types(schema: type[Section]) -> dict[str, Any]:
+    return {field.encode_name: field.type for field in msgspec.structs.fields(schema)}
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def _from_command_line(kind: Any, value: object) -> object:
+    if not isinstance(value, str) or isinstance(inspect.type_info(kind), inspect.StrType | inspect.LiteralType):
+        return value
+    info = inspect.type_info(kind)
+    if isinstance(info, inspect.Metadata) and isinstance(info.type, inspect.StrType):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value  # the check that follows says what it must be
+
+
+def _unknown_sentence(key: str, name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean `{close[0]}`? " if close else ""
+    return f"unknown key `{key}`; {hint}Allowed here: {', '.join(known) or 'no further keys'}."
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _syntax_sentence(message: str, text: str, where: str) -> str:
+    place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    what = message[: place.start()] if place else message
+    line = place[1] if place and place[1] else text.count("\n") + 1
+    column = f" at column {place[2]}" if place and place[2] else ""
+    return f"{where}, line {line}: this is not TOML{column}: {what[:1].lower()}{what[1:]}."

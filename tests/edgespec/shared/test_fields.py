@@ -1,0 +1,64 @@
+"""Names, threads and cores: what a configured value means on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edgespec import models
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.core.messages import Name
+from edgespec.shared.fields import AUTO_MODELS, machine_name, pin, thread_count
+from edgespec.shared.modelref import resolve_model
+
+
+def test_a_machine_without_a_configured_name_shows_its_host_name_as_the_wire_allows_it() -> None:
+    assert machine_name("lab 7") == "lab 7"
+    assert msgspec.convert(machine_name(""), Name)
+
+
+def test_no_configured_threads_means_one_for_each_core_that_may_be_used() -> None:
+    assert thread_count(3, ()) == 3
+    assert thread_count(3, (0,)) == 3
+    assert thread_count(0, (0, 1)) == 2
+    assert thread_count(0, ()) == len(os.sched_getaffinity(0))
+
+
+def test_pinning_holds_the_process_and_names_the_cores_there_are() -> None:
+    core = min(os.sched_getaffinity(0))
+    script = f"import os; from edgespec.shared.fields import pin; pin([{core}]); print(os.sched_getaffinity(0))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str({core})
+    pin([])
+    with pytest.raises(ConfigError, match=r"`daemon.cpu` is \[4000\], but this process may use the cores"):
+        pin([4000])
+    before = os.sched_getaffinity(0)
+    with pytest.raises(ConfigError, match="may use the cores"):
+        pin([core, 4000])
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_automatic_models_are_those_that_the_models_module_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names = [models.QUANTISED.file, models.dropped_name(models.QUANTISED.file, (10,))]
+    folder = models.model_dir()
+    folder.mkdir(parents=True)
+    for reference, name in zip(AUTO_MODELS, names, strict=True):
+        with pytest.raises(ModelError, match=f"{name} is missing; run `python -m tools"):
+            resolve_model(reference)
+        (folder / name).touch()
+        assert resolve_model(reference) == folder / name
+    assert models.dropped() == resolve_model("auto:dropped")
+
+
+def test_any_other_model_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/x")
+    assert resolve_model("~/m.gguf") == Path("/home/x/m.gguf")
+    assert resolve_model("m.gguf") == Path("m.gguf")

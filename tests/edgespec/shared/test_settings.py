@@ -1,0 +1,209 @@
+"""Configuration files: each mistake gives one sentence with file, line, key and what is allowed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from edgespec.core.errors import ConfigError
+from edgespec.shared.settings import MAX_FILE_BYTES, Section, find_line, keys, load, override, parse
+
+
+def even(value: int) -> None:
+    if value % 2:
+        raise ValueError("it is odd")
+
+
+class Deep(Section, frozen=True):
+    port: Annotated[int, Meta(ge=1, le=65535)] = 1
+
+
+class Link(Section, frozen=True):
+    host: Annotated[str, Meta(max_length=20)] = "localhost"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 7443
+    mdns: bool = True
+    loss: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    policy: Literal["plain", "wanspec"] = "plain"
+    cores: tuple[Annotated[int, Meta(ge=0, le=63)], ...] = ()
+    pairs: Annotated[int, Meta(extra={"allowed": "an even number", "check": even})] = 2
+    deep: Deep = Deep()
+
+
+class Root(Section, frozen=True):
+    link: Link = Link()
+    port: Annotated[int, Meta(ge=1, le=9)] = 5
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        if self.link.port == self.port:
+            yield "link.port", "another one than `port`"
+
+
+def message(text: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        parse(text, Root, "x.toml")
+    return str(error.value)
+
+
+def test_a_right_file_loads_and_what_it_leaves_out_has_its_default(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('[link]\nport = 1\nloss = 1\ncores = [0, 1]\npolicy = "wanspec"\n')
+    settings = load(file, Root)
+    assert settings == Root(link=Link(port=1, loss=1.0, cores=(0, 1), policy="wanspec"))
+    assert isinstance(settings.link.loss, float)
+    with pytest.raises(AttributeError):
+        settings.link.port = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[link]\nport = 70000", "x.toml, line 2: `link.port` is 70000, but must be a whole number from 0 to 65535."),
+        ("[link]\nport = true", "line 2: `link.port` is true, but must be a whole number from 0 to 65535."),
+        ("[link]\nport = 1.5", "line 2: `link.port` is 1.5, but must be a whole number from 0 to 65535."),
+        ('\n\n[link]\nmdns = "yes"', 'line 4: `link.mdns` is "yes", but must be true or false.'),
+        ("[link]\nloss = 1.5", "line 2: `link.loss` is 1.5, but must be a number from 0 to 1."),
+        ("[link]\nloss = nan", "line 2: `link.loss` is NaN, but must be a number from 0 to 1."),
+        ("[link]\nloss = -inf", "line 2: `link.loss` is -Infinity, but must be a number from 0 to 1."),
+        ('[link]\npolicy = "fast"', 'line 2: `link.policy` is "fast", but must be "plain" or "wanspec".'),
+        ("[link]\npolicy = 3", 'line 2: `link.policy` is 3, but must be "plain" or "wanspec".'),
+        ("[link]\ncores = 1", "line 2: `link.cores` is 1, but must be a list, each item a whole number from 0 to 63."),
+        (
+            "[link]\ncores = [\n0,\n64\n]",
+            "line 2: `link.cores` is [0, 64], but must be a list, each item a whole number",
+        ),
+        (
+            "[link]\nhost = 1979-05-27",
+            'line 2: `link.host` is "1979-05-27", but must be text of at most 20 characters.',
+        ),
+        ('[link]\nhost = "' + "a" * 99 + '"', "… , but must be text of at most 20 characters."),
+        ("[link]\npairs = 3", "line 2: `link.pairs` is 3, but must be an even number (it is odd)."),
+        ('[link]\npairs = "3"', 'line 2: `link.pairs` is "3", but must be an even number.'),
+        ("link = 3", "line 1: `link` is 3, but must be a table of keys."),
+        ("[[link]]\nport = 3", "line 1: `link` is "),
+        ("[link]\nprot = 1", "line 2: unknown key `link.prot`; did you mean `port`? Allowed here: host, port, mdns,"),
+        ("[lnik]\nport = 1", "line 1: unknown key `lnik`; did you mean `link`? Allowed here: link, port."),
+        ("[link]\nport = 5", "line 2: `link.port` is 5, but must be another one than `port`."),
+        ("[link]\nport = 1\nport = 2", "line 3: this is not TOML: cannot overwrite a value."),
+        ("[link\nport = 1", "line 1: this is not TOML at column 6: "),
+        ("[link]\nport =", "line 2: this is not TOML: invalid value."),
+    ],
+)
+def test_each_mistake_names_file_line_key_and_what_is_allowed(text: str, says: str) -> None:
+    sentence = message(text)
+    assert sentence.startswith("x.toml, line ")
+    assert says.replace("… ,", "…,") in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("port = 1\n[link]\nport = 70000", 3),
+        ("[link.deep]\nport = 1\n[link]\nport = 70000", 4),
+        ("[link]\nmdns = true\n# port = 1\nport = 70000", 4),
+        ('[link]\nhost = """\nport = 1\n"""\nport = 70000', 5),
+        ("link.mdns = true\nlink.port = 70000", 2),
+        ("\nlink = {mdns = true, port = 70000}", 2),
+        ('["link"]\n"port" = 70000', 2),
+        ('[link]\n"po\\u0072t" = 70000', 2),
+        ("[ link ] # port\nmdns = true\r\nport = 70000\r\n", 3),
+        ("# a\u2028b\n[link]\nport = 70000", 3),
+    ],
+)
+def test_the_line_is_right_in_every_notation(text: str, line: int) -> None:
+    assert message(text).startswith(f"x.toml, line {line}: `link.port` is 70000")
+
+
+def test_a_nested_table_is_told_from_its_parent() -> None:
+    text = "[link]\nport = 1\n[link.deep]\nport = 0"
+    assert message(text).startswith("x.toml, line 4: `link.deep.port` is 0")
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+VALUES = st.sampled_from(["1", "true", '"a = 1"', "[1,\n  2]", '"""\na = 1\n[b]\n"""', "'''\n'''", "{x = 1}"])
+
+
+@given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), max_size=3), st.data())
+def test_the_line_of_any_key_is_the_line_it_was_written_on(
+    tables: dict[str, dict[str, str]], data: st.DataObject
+) -> None:
+    lines: list[str] = []
+    expected: dict[tuple[str, ...], int] = {}
+    for table, content in tables.items():
+        lines += data.draw(st.sampled_from([[], [""], ["# a = 1"]]))
+        lines.append(f"[{table}]")
+        expected[(table,)] = len("\n".join(lines).split("\n"))
+        for key, value in content.items():
+            expected[table, key] = len("\n".join(lines).split("\n")) + 1
+            lines.append(f"{key} = {value}")
+    for path, line in expected.items():
+        assert find_line("\n".join(lines), path) == line
+    assert find_line("\n".join(lines), ("a", "zzz")) is None
+
+
+def test_a_missing_a_binary_and_a_too_long_file_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file; name an existing one with --config"):
+        load(tmp_path / "none.toml", Root)
+    with pytest.raises(ConfigError, match="cannot be read \\(Is a directory\\)"):
+        load(tmp_path, Root)
+    binary = tmp_path / "b.toml"
+    binary.write_bytes(b"port = 1\n\xff\xfe")
+    with pytest.raises(ConfigError, match="line 2: the file is not UTF-8 text"):
+        load(binary, Root)
+    binary.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(ConfigError, match="too many for a configuration"):
+        load(binary, Root)
+
+
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "secret.toml"
+    file.write_text("port = 1")
+    file.chmod(0)
+    tmp_path.chmod(0o755)
+    was_root = os.geteuid() == 0
+    if was_root:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigError, match="cannot be read \\(Permission denied\\)"):
+            load(file, Root)
+    finally:
+        if was_root:
+            os.seteuid(0)
+
+
+def test_the_command_line_may_replace_any_key_and_is_held_to_the_same_rules() -> None:
+    settings = Root()
+    assert override(settings, "link.port", 1).link.port == 1
+    assert override(settings, "link.port", "1").link.port == 1
+    assert override(settings, "link.mdns", "false").link.mdns is False
+    assert override(settings, "link.cores", "[1, 2]").link.cores == (1, 2)
+    assert override(settings, "link.host", "1").link.host == "1"
+    assert override(settings, "link.policy", "wanspec").link.policy == "wanspec"
+    assert override(settings, "link.deep.port", 9).link.deep.port == 9
+    assert settings == Root()
+    for key, value, says in [
+        ("link.port", "70000", "Option `link.port`: `link.port` is 70000, but must be a whole number from 0 to 65535."),
+        ("link.port", "x", 'Option `link.port`: `link.port` is "x", but must be a whole number'),
+        ("link.port", 5, "Option `link.port`: `link.port` is 5, but must be another one than `port`."),
+        ("link.prot", 1, "Option `link.prot`: unknown key `link.prot`; did you mean `port`?"),
+        ("link.port.x", 1, "Option `link.port.x`: unknown key `link.port.x`; Allowed here: no further keys."),
+        ("link", 1, "must be a table of keys"),
+        ("", 1, "unknown key ``"),
+    ]:
+        with pytest.raises(ConfigError) as error:
+            override(settings, key, value)
+        assert says in str(error.value)
+
+
+def test_keys_lists_every_key_with_default_and_words() -> None:
+    listed = keys(Root)
+    assert list(listed)[:2] == ["link.host", "link.port"]
+    assert listed["link.deep.port"] == (1, "a whole number from 1 to 65535")
+    assert listed["link.cores"] == ((), "a list, each item a whole number from 0 to 63")

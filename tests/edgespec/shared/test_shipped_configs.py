@@ -1,0 +1,62 @@
+"""The configuration files that ship: complete, commented, and equal to the defaults in the code."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.config import GatewaySettings
+from edgespec.config import WorkerSettings
+from edgespec.shared.settings import Section, find_line, keys, load
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+SHIPPED = [("worker.toml", WorkerSettings), ("gateway.toml", GatewaySettings)]
+PAIRS = [(name, schema, key) for name, schema in SHIPPED for key in keys(schema)]
+
+
+def in_file(name: str, key: str) -> object:
+    value: object = tomllib.loads((CONFIGS / name).read_text())
+    for part in key.split("."):
+        assert isinstance(value, dict)
+        value = value[part]
+    return value
+
+
+def comment(name: str, key: str) -> str:
+    """The comment lines directly above a key."""
+    text = (CONFIGS / name).read_text()
+    line = find_line(text, tuple(key.split(".")))
+    assert line is not None
+    above: list[str] = []
+    for row in reversed(text.split("\n")[: line - 1]):
+        if not row.startswith("#"):
+            break
+        above.insert(0, row.lstrip("# "))
+    return " ".join(above)
+
+
+@pytest.mark.parametrize(("name", "schema"), SHIPPED)
+def test_a_shipped_file_loads_and_is_what_the_code_takes_without_one(name: str, schema: type[Section]) -> None:
+    assert load(CONFIGS / name, schema) == schema()
+
+
+@pytest.mark.parametrize(("name", "schema", "key"), PAIRS)
+def test_every_key_stands_in_the_shipped_file_with_its_default(name: str, schema: type[Section], key: str) -> None:
+    default, _ = keys(schema)[key]
+    assert in_file(name, key) == (list(default) if isinstance(default, tuple) else default)
+
+
+@pytest.mark.parametrize(("name", "schema", "key"), PAIRS)
+def test_every_key_has_a_comment_that_names_what_is_allowed(name: str, schema: type[Section], key: str) -> None:
+    said, words = comment(name, key), keys(schema)[key][1]
+    assert len(said) > 20
+    for must in re.findall(r'"[^"]*"|\d+|true|false', words):
+        assert must in said, f"the comment on {key} does not say {must}"
+
+
+@pytest.mark.parametrize(("name", "schema"), SHIPPED)
+def test_no_line_of_a_shipped_file_is_longer_than_code_may_be(name: str, schema: type[Section]) -> None:
+    assert max(map(len, (CONFIGS / name).read_text().split("\n"))) <= 120
