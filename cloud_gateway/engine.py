@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cloud_gateway.active import Active
 from cloud_gateway.core import controller as policies
@@ -23,6 +23,7 @@ from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.core.request import DoneEvent, Finish, GenerationRequest, TokensEvent
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.offloading import NoWorkers, Offloading, Workers
+from cloud_gateway.stats import Stats
 from cloud_gateway.stream import Stream
 from cloud_gateway.target import Target, Verified, Work
 from edgespec.core.errors import ClientError
@@ -47,24 +48,6 @@ class EngineSettings:
     prefill_chunk: int = 128
     queue_limit: int = 64
     share_seed: bool = True
-
-
-@dataclass(slots=True)
-class Stats:
-    """Totals since the start, for metrics and benchmarks. Seconds; written by the engine's thread only."""
-
-    rounds: int = 0
-    tokens: int = 0
-    requests: int = 0
-    target_s: float = 0.0
-    draft_s: float = 0.0
-    waited_s: float = 0.0
-    host_s: float = 0.0
-    """Time of busy turns of the loop outside the models."""
-    local_passes: int = 0
-    drafted: dict[str, int] = field(default_factory=dict)
-    accepted: dict[str, int] = field(default_factory=dict)
-    fallbacks: int = 0
 
 
 class Engine:
@@ -192,26 +175,38 @@ class Engine:
         for active in [*self._active.values(), *self._queue]:
             self._finish(active, "cancelled")
         self._flush()
-        if failures and self._loop is not None:
+        if failures >= MAX_FAILURES and self._loop is not None:
             self._loop.call_soon_threadsafe(self.on_failure)
 
-    def _serve(self) -> None:  # main loop
+    def _serve(self) -> None:
         while not self._stopping:
-            began, spent = self.clock(), self.stats.target_s + self.stats.draft_s
-            self._take_in()
-            self._admit()
-            prefilled = self._prefill_chunk()
-            verifies, drafts, wake = self._decide(self.clock())
-            for active, action in drafts:
-                self._draft(active, action)
-            if verifies:
-                self._verify(verifies)
-            self._flush()
-            if verifies or drafts or prefilled:
-                models = self.stats.target_s + self.stats.draft_s - spent
-                self.stats.host_s += self.clock() - began - models
-            else:
+            wake = self.turn()
+            if wake is not None:
                 self._wait(wake)
+
+    def turn(self) -> float | None:  # main loop
+        """One turn of the loop; returns when to wake, or None when there may be more to do at once."""
+        began, modelled = self.clock(), self.stats.target_s + self.stats.draft_s
+        self._take_in()
+        self._admit()
+        prefilled = self._prefill_chunk()
+        verifies, drafts, wake = self._decide(self.clock())
+        for active, action in drafts:
+            self._draft(active, action)
+        if verifies:
+            self._verify(verifies)
+        self._flush()
+        if not (verifies or drafts or prefilled):
+            return wake
+        models = self.stats.target_s + self.stats.draft_s - modelled
+        self._charge(verifies, self.clock() - began - models)
+        return None
+
+    def _charge(self, verifies: Sequence[tuple[Active, Verify]], host_s: float) -> None:
+        """Books the time of a turn outside the models, shared evenly by the requests of its round."""
+        self.stats.host_s += host_s
+        for active, _ in verifies:
+            active.usage.host_s += host_s / len(verifies)
 
     def _take_in(self) -> None:
         while self._inbox:
@@ -339,18 +334,9 @@ class Engine:
                 self.local.close(active.id)
         self.offloading.release(active, finish)
         active.usage.fallbacks = active.controller.fallbacks
-        self._total(active)
+        self.stats.add(active.usage)
         done = DoneEvent(finish, active.usage, error)
         self._outbox_add(lambda: active.stream.push(done))
-
-    def _total(self, active: Active) -> None:
-        for mine, total in (
-            (active.usage.drafted, self.stats.drafted),
-            (active.usage.accepted, self.stats.accepted),
-        ):
-            for source, count in mine.items():
-                total[source] = total.get(source, 0) + count
-        self.stats.fallbacks += active.usage.fallbacks
 
     def _cancel(self, active: Active) -> None:
         active.cancelled = True

@@ -22,7 +22,7 @@ COMMITTED_SPAN = 64
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of a frame: `fresh` nodes are new candidates, `known` ones were there, `stale` ones are off the path."""
+    """What became of a frame: `fresh` nodes are new candidates, `known` were there, `stale` ones are off the path."""
 
     fresh: int = 0
     known: int = 0

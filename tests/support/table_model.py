@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import time
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -91,7 +92,7 @@ class TableTarget:
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         tree = self._trees.pop(slot)
-        assert rows[0] == 0 and all(tree.parents[b] == a for a, b in zip(rows, rows[1:], strict=False))
+        assert rows[0] == 0 and all(tree.parents[b] == a for a, b in itertools.pairwise(rows))
         self._held[slot] += [tree.tokens[row] for row in rows]
 
     def close(self, slot: int) -> None:
@@ -100,7 +101,7 @@ class TableTarget:
 
 
 def guess(tokens: Sequence[int], width: int, right: float) -> Proposal:
-    """A draft's proposal: the target's own best tokens, with the best one moved back on a share 1 - `right` of places."""
+    """A draft's proposal: the target's best tokens, the very best moved back on a share 1 - `right` of places."""
     logits = next_logits(tokens).astype(np.float64)
     order = np.argsort(-logits)
     wrong = (
