@@ -1,0 +1,11 @@
+"""The OpenAI-compatible API over HTTP (docs/api.md).
+
+A request goes through `routes` (guards), `schema` (validation), `generation` (what the engine is asked), `answer`
+(tokens to text), `respond` and `stream` (what the client reads).
+"""
+
+from cloud_gateway.api.generation import Limits, ServedModel
+from cloud_gateway.api.routes import ROUTES, make_app
+from cloud_gateway.api.service import Api, Backend
+
+__all__ = ["Api", "Backend", "Limits", "ROUTES", "ServedModel", "make_app"]

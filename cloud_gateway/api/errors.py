@@ -1,0 +1,73 @@
+"""Errors in OpenAI's shape, so that its clients raise the classes that their users know (docs/api.md)."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import traceback
+from collections.abc import Mapping
+
+import msgspec
+from aiohttp import web
+
+from edgespec.core.errors import ClientError, EdgespecError
+
+log = logging.getLogger(__name__)
+
+TYPES: Mapping[int, str] = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+"""OpenAI's `type` by status; every other status is an `invalid_request_error`."""
+
+HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
+    404: ("unknown_url", "There is nothing at {method} {path}; docs/api.md lists the endpoints."),
+    405: ("method_not_allowed", "{path} does not take {method}."),
+    413: ("request_too_large", "The request body is larger than this gateway takes."),
+}
+"""Code and sentence for what the HTTP library refuses by itself."""
+
+
+def unavailable(why: str, *, code: str, retry_after_s: float = 5.0) -> ClientError:
+    """503: the gateway cannot serve anybody just now."""
+    return ClientError(why, status=503, code=code, retry_after_s=retry_after_s)
+
+
+def internal(error: BaseException | str) -> ClientError:
+    """500 for a failure of ours: the client gets a reference, the log gets the failure under it."""
+    reference = secrets.token_hex(4)
+    if isinstance(error, EdgespecError | str):
+        log.error("request failed (reference %s): %s", reference, error)
+    else:
+        # The place and the type only: the text of a foreign exception may quote the prompt.
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        log.error("request failed (reference %s): %s at\n%s", reference, type(error).__name__, frames)
+    sentence = f"The gateway failed while serving this request; its log says more under the reference {reference}."
+    return ClientError(sentence, status=500, code="internal_error")
+
+
+def as_client_error(error: Exception, request: web.Request) -> ClientError:
+    """What the client is told of any exception."""
+    if isinstance(error, ClientError):
+        return error
+    if isinstance(error, web.HTTPException):
+        code, sentence = HTTP_ERRORS.get(error.status, ("bad_request", error.reason))
+        return ClientError(sentence.format(method=request.method, path=request.path), status=error.status, code=code)
+    return internal(error)
+
+
+def error_object(error: ClientError) -> dict[str, object]:
+    """The body: `{"error": {message, type, param, code}}`."""
+    kind = TYPES.get(error.status, "invalid_request_error")
+    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+
+
+def error_response(error: ClientError, allow: str | None = None) -> web.Response:
+    """The whole response; `Retry-After` in whole seconds where the error says when to come back."""
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if allow is not None:
+        headers["Allow"] = allow
+    body = msgspec.json.encode(error_object(error))
+    return web.Response(body=body, status=error.status, content_type="application/json", headers=headers)

@@ -1,0 +1,108 @@
+"""From a validated body to what the engine is asked for."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cloud_gateway.api.schema import ChatBody, Common, Extension, refusal
+from cloud_gateway.core.request import GenerationRequest, Speculation
+from edgespec.core.messages import Sampling
+
+SEED_SPAN = 2**63
+"""Seeds of the engine are 63 bits wide; the API takes signed 64-bit ones and folds the negative half onto them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model as clients see it. `context` and `vocab_size` in tokens, `created` in Unix seconds."""
+
+    id: str
+    created: int
+    context: int
+    vocab_size: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may ask for, and for how long it is waited for."""
+
+    max_tokens: int = 4096
+    """Most tokens of one answer."""
+    default_tokens: int = 512
+    """Tokens of an answer where a request names no limit, as far as the context goes."""
+    max_choices: int = 8
+    """Most answers of one request: its `n`, times its prompts."""
+    max_body_bytes: int = 4 * 2**20
+    read_timeout_s: float = 30.0
+    """For the whole request body to arrive."""
+    keepalive_s: float = 10.0
+    """Silence on a stream after which a comment is sent."""
+    write_timeout_s: float = 20.0
+    """After which a client that does not read its stream is given up."""
+
+
+def generations(
+    body: Common, prompts: Sequence[Sequence[int]], model: ServedModel, limits: Limits, *, may_offload: bool
+) -> list[GenerationRequest]:
+    """The answers to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter."""
+    n = body.n or 1
+    if n * len(prompts) > limits.max_choices:
+        most = limits.max_choices // len(prompts)
+        raise refusal("n" if most else "prompt", f"one request gets at most {limits.max_choices} answers here")
+    outside = max(body.logit_bias or [0])
+    if outside >= model.vocab_size:
+        raise refusal("logit_bias", f"token {outside} is outside the model's vocabulary of {model.vocab_size}")
+    seed = secrets.randbits(63) if body.seed is None else body.seed
+    extension = body.edgespec or Extension()
+    return [
+        GenerationRequest(
+            tokens=prompt,
+            max_tokens=_max_tokens(body, len(prompt), model, limits),
+            sampling=_sampling(body, (seed + choice) % SEED_SPAN),
+            stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+            ignore_eos=bool(extension.ignore_eos),
+            speculation=Speculation(
+                policy=extension.policy,
+                k=extension.k,
+                phi=extension.phi,
+                offload="never" if extension.offload == "never" or not may_offload else "auto",
+            ),
+        )
+        for prompt in prompts
+        for choice in range(n)
+    ]
+
+
+def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Limits) -> int:
+    name, asked = "max_tokens", body.max_tokens
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        if asked not in (None, body.max_completion_tokens):
+            raise refusal("max_tokens", "it differs from 'max_completion_tokens', which means the same")
+        name, asked = "max_completion_tokens", body.max_completion_tokens
+    if asked is not None:
+        if asked > limits.max_tokens:
+            raise refusal(name, f"this gateway gives at most {limits.max_tokens} tokens in one answer")
+        return asked
+    room = max(1, model.context - prompt_tokens)  # a prompt without any room is refused by the engine
+    return min(room, limits.default_tokens, limits.max_tokens)
+
+
+def _sampling(body: Common, seed: int) -> Sampling:
+    return Sampling(
+        temperature=_or(body.temperature, 1.0),
+        top_k=max(0, body.top_k or 0),
+        top_p=_or(body.top_p, 1.0),
+        min_p=_or(body.min_p, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        logit_bias=body.logit_bias or {},
+        seed=seed,
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else float(value)

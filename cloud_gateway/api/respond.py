@@ -1,0 +1,91 @@
+"""One response from its answers: as a whole, or as a stream of events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from cloud_gateway.api.answer import Answer
+from cloud_gateway.api.errors import error_object
+from cloud_gateway.api.formats import Envelope, Json
+from cloud_gateway.api.generation import Limits
+from cloud_gateway.api.stream import ClientGoneError, EventStream, merged
+from cloud_gateway.api.usage import usage_object
+from edgespec.core.errors import ClientError
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The answers of one request, in the order of their index."""
+
+    envelope: Envelope
+    answers: Sequence[Answer]
+    prompt_tokens: int
+    include_usage: bool = False
+    """Whether a stream ends with a usage chunk."""
+
+    async def usage(self) -> Json:
+        """The `usage` object, once all pieces are out."""
+        return usage_object(self.prompt_tokens, [await answer.settle() for answer in self.answers])
+
+
+async def whole(job: Job) -> web.Response:
+    """Waits for all answers. Raises ClientError where one fails."""
+    texts: list[list[str]] = [[] for _ in job.answers]
+    async with aclosing(merged([answer.pieces() for answer in job.answers])) as items:
+        async for item in items:
+            if item is not None and item[1] is not None:
+                texts[item[0]].append(item[1])
+    form = job.envelope.form
+    choices = [
+        form.choice(index, "".join(pieces), answer.finish)
+        for index, (pieces, answer) in enumerate(zip(texts, job.answers, strict=True))
+    ]
+    body = msgspec.json.encode(job.envelope.whole(choices, await job.usage()))
+    return web.Response(body=body, content_type="application/json")
+
+
+async def streamed(job: Job, request: web.Request, limits: Limits) -> web.StreamResponse:
+    """Sends events as answers grow.
+
+    The headers go out with the first of them, or after `keepalive_s`: a failure before that has a status of its own
+    (raises ClientError), a later one becomes an event. Raises ClientGoneError.
+    """
+    events = EventStream(request, limits.write_timeout_s)
+    try:
+        await _send_pieces(job, events, limits.keepalive_s)
+        if job.include_usage:
+            await events.send(job.envelope.chunk(None, {"usage": await job.usage()}))
+        await events.done()
+    except ClientError as error:
+        if not events.opened:
+            raise
+        await events.send(error_object(error))
+    return events.response
+
+
+async def _send_pieces(job: Job, events: EventStream, keepalive_s: float) -> None:
+    form = job.envelope.form
+    extra: Json = {"usage": None} if job.include_usage else {}
+    begun: set[int] = set()
+    async with aclosing(merged([answer.pieces() for answer in job.answers], keepalive_s)) as items:
+        async for item in items:
+            await events.open()
+            if item is None:
+                await events.keep_alive()
+                continue
+            index, text = item
+            opening = form.opening(index) if index not in begun else None
+            begun.add(index)
+            if opening is not None:
+                await events.send(job.envelope.chunk(opening, extra))
+            ended = text is None
+            choice = form.closing(index, job.answers[index].finish) if ended else form.piece(index, text or "")
+            await events.send(job.envelope.chunk(choice, extra))
+
+
+__all__ = ["ClientGoneError", "Job", "streamed", "whole"]

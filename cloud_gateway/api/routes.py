@@ -1,0 +1,76 @@
+"""Every route with its guard, in one table; what is not in it does not exist (design section 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from aiohttp import web
+
+from cloud_gateway.api.errors import as_client_error, error_response
+from cloud_gateway.api.service import KEY, Api
+from cloud_gateway.api.stream import ClientGoneError
+from cloud_gateway.auth import KeyRing
+
+Guard = Literal["public", "key"]
+Endpoint = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+CLIENT_LEFT = 499
+"""Status in the metrics, after nginx, where nobody was there any more to be told one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method and path, who may use it, and what answers."""
+
+    method: str
+    path: str
+    guard: Guard
+    endpoint: Endpoint
+
+
+ROUTES = (
+    Route("GET", "/healthz", "public", Api.healthz),
+    Route("GET", "/v1/models", "key", Api.models),
+    Route("GET", "/v1/models/{model:.+}", "key", Api.model),
+    Route("POST", "/v1/chat/completions", "key", Api.chat),
+    Route("POST", "/v1/completions", "key", Api.completions),
+)
+
+
+def make_app(api: Api, keys: KeyRing) -> web.Application:
+    """The app of the API listener. Run it with `handler_cancellation=True`, so that answers end when clients leave."""
+    table: dict[web.AbstractRoute, Route] = {}
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        route = table.get(request.match_info.route)
+        status = CLIENT_LEFT
+        try:
+            _admit(request, route, keys)
+            response = await handler(request)
+            status = response.status
+        except ClientGoneError:
+            response = web.Response(status=CLIENT_LEFT)  # into the void; aiohttp needs something to close
+        except Exception as error:  # noqa: BLE001 - the last place where a failure can become an answer
+            allow = error.headers.get("Allow") if isinstance(error, web.HTTPException) else None
+            response = error_response(as_client_error(error, request), allow)
+            status = response.status
+        finally:
+            api.metrics.request(route.path if route is not None else "other", status)
+        return response
+
+    app = web.Application(middlewares=[guarded], client_max_size=api.limits.max_body_bytes)
+    for route in ROUTES:
+        table[app.router.add_route(route.method, route.path, partial(route.endpoint, api))] = route
+    return app
+
+
+def _admit(request: web.Request, route: Route | None, keys: KeyRing) -> None:
+    """Lets a request through to its endpoint, with its key. Raises ClientError 401, HTTPException 404 or 405."""
+    if route is None:
+        raise request.match_info.http_exception or web.HTTPNotFound  # the latter: a route behind the table's back
+    if route.guard == "key":
+        request[KEY] = keys.check(request.headers.get("Authorization"))

@@ -1,0 +1,219 @@
+"""The bodies of API requests, decoded and validated once (docs/api.md lists every parameter).
+
+Unknown parameters are refused by name, as OpenAI does. Known ones are served, ignored where they cannot change the
+answer, or refused where they would change it and are not supported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from cloud_gateway.core.controller import POLICIES
+from edgespec.core.errors import ClientError
+
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+StopString = Annotated[str, Meta(min_length=1, max_length=500)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenPrompt = Annotated[list[TokenId], Meta(min_length=1)]
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    """`stream_options`. `include_obfuscation` pads OpenAI's chunks against traffic analysis; here it is ignored."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Extension(Struct, forbid_unknown_fields=True):
+    """Our own `edgespec` parameter: how this request may be sped up. None means: as the gateway is configured."""
+
+    offload: Literal["auto", "never"] | None = None
+    policy: str | None = None
+    k: Annotated[int, Meta(ge=1, le=16)] | None = None
+    phi: Annotated[float, Meta(ge=0, le=100)] | None = None
+    ignore_eos: bool | None = None
+
+
+class Common(Struct, kw_only=True):
+    """What chat and text completions share."""
+
+    model: str
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Fraction | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """0 and -1 both mean: all tokens."""
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    n: Count | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=4)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    edgespec: Extension | None = None
+
+
+class Part(Struct):
+    """One part of a message's content; only text is served."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(Struct):
+    """One message. Fields of former answers that clients send back (`refusal`, `annotations`, ...) are ignored."""
+
+    role: str
+    content: str | list[Part] | None = None
+    tool_calls: list[Raw] | None = None
+    function_call: Raw | None = None
+    audio: Raw | None = None
+
+
+class ChatBody(Common, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+
+
+class CompletionBody(Common, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: str | Annotated[list[str | TokenId | TokenPrompt], Meta(min_length=1)]
+
+
+IGNORED = frozenset(
+    "user metadata store service_tier parallel_tool_calls safety_identifier prediction"
+    " prompt_cache_key prompt_cache_options prompt_cache_retention".split()
+)
+"""OpenAI's parameters that cannot change the answer here."""
+
+HARMLESS: Mapping[str, tuple[bytes, ...]] = {
+    "logprobs": (b"false", b"0"),
+    "top_logprobs": (b"0",),
+    "response_format": (b'{"type":"text"}',),
+    "tools": (b"[]",),
+    "functions": (b"[]",),
+    "tool_choice": (b'"none"', b'"auto"'),
+    "function_call": (b'"none"', b'"auto"'),
+    "modalities": (b'["text"]',),
+    "reasoning_effort": (b'"none"',),
+    "best_of": (b"1",),
+    "echo": (b"false",),
+    "suffix": (b'""',),
+    "audio": (),
+    "moderation": (),
+    "verbosity": (),
+    "web_search_options": (),
+}
+"""OpenAI's parameters that are not supported, with the values (beside null) that ask for nothing and are let pass."""
+
+SHOWN = 64
+"""Characters of a client's own words that a message repeats."""
+JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+ROLES = ("system", "developer", "user", "assistant")
+
+Body = TypeVar("Body", bound=Common)
+_WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_TYPE = re.compile(r"\b(?:str|int|float|bool)\b")
+_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
+
+
+def decode(data: bytes, kind: type[Body]) -> Body:
+    """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault."""
+    fields: dict[str, Raw] = _decoded(data, dict[str, Raw])
+    served = {field.encode_name for field in msgspec.structs.fields(kind)}
+    for name, value in fields.items():
+        if name not in served and name not in IGNORED:
+            _check_unserved(name, value)
+    body = _decoded(data, kind)
+    policy = body.edgespec.policy if body.edgespec else None
+    if policy is not None and policy not in POLICIES:
+        raise refusal("edgespec.policy", f"expected one of {', '.join(POLICIES)}")
+    if body.stream_options is not None and not body.stream:
+        raise refusal("stream_options", "it is only allowed together with 'stream': true")
+    return body
+
+
+def refusal(param: str, why: str, code: str | None = "invalid_value") -> ClientError:
+    """400 for one parameter; `why` begins in lower case and has no full stop."""
+    return ClientError(f"Invalid '{param}': {why}.", param=param, code=code)
+
+
+def _check_unserved(name: str, value: Raw) -> None:
+    if name not in HARMLESS:
+        shown = name[:SHOWN]
+        raise ClientError(f"Unknown parameter: '{shown}'.", param=shown, code="unknown_parameter")
+    plain = msgspec.json.encode(msgspec.json.decode(value))
+    if plain != b"null" and plain not in HARMLESS[name]:
+        sentence = f"The parameter '{name}' would change the answer and is not supported by this gateway; leave it out."
+        raise ClientError(sentence, param=name, code="unsupported_parameter")
+
+
+T = TypeVar("T")
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise _validation(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ClientError("The request body is not valid JSON in UTF-8.", code="invalid_json") from None
+    except RecursionError:
+        raise ClientError("The request body is nested too deeply.", code="invalid_json") from None
+
+
+def _validation(text: str) -> ClientError:
+    """A ClientError from msgspec's text, such as "Expected `int`, got `str` - at `$.messages[0].role`"."""
+    where = _WHERE.search(text)
+    path = where["path"] if where else ""
+    what = text[: where.start()] if where else text
+    missing = _MISSING.match(what)
+    if missing is not None:
+        param = f"{path}.{missing['name']}".lstrip(".")
+        return ClientError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+    if not path:
+        return ClientError("The request body is not a JSON object.", code="invalid_json")
+    plain = _TYPE.sub(lambda name: JSON_NAMES.get(name[0], name[0]), what[0].lower() + what[1:]).replace("`", "")
+    return refusal(path.replace("[...]", ""), plain[: 4 * SHOWN])
+
+
+def chat_messages(messages: list[ChatMessage]) -> list[dict[str, str]]:
+    """Messages as the chat template takes them. Raises ClientError 400 where one cannot be rendered."""
+    rendered = []
+    for index, message in enumerate(messages):
+        at = f"messages[{index}]"
+        if message.role in ("tool", "function") or message.tool_calls or _present(message.function_call):
+            raise refusal(at, "tool calls are not supported by this gateway", "unsupported_parameter")
+        if message.role not in ROLES:
+            raise refusal(f"{at}.role", f"expected one of {', '.join(ROLES)}")
+        role = "system" if message.role == "developer" else message.role
+        rendered.append({"role": role, "content": _text(message.content, f"{at}.content")})
+    return rendered
+
+
+def _text(content: str | list[Part] | None, at: str) -> str:
+    if content is None:
+        raise refusal(at, "expected a string or text parts, got null")
+    if isinstance(content, str):
+        return content
+    for index, part in enumerate(content):
+        if part.type != "text" or part.text is None:
+            raise refusal(f"{at}[{index}]", "only parts of the type 'text' are supported", "unsupported_parameter")
+    return "".join(part.text or "" for part in content)
+
+
+def _present(value: Raw | None) -> bool:
+    return value is not None and bytes(value).strip() != b"null"

@@ -1,0 +1,94 @@
+"""Server-sent events to one client (WHATWG HTML, section 9.2), and several answers taken in the order they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+
+import msgspec
+from aiohttp import web
+
+HEADERS: Mapping[str, str] = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # nginx would hold the events back
+}
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection, or does not read what it is sent."""
+
+
+class EventStream:
+    """One open response. What the client has not read is bounded by aiohttp's write buffer (64 KiB) and the kernel's.
+
+    All methods raise ClientGoneError.
+    """
+
+    def __init__(self, request: web.Request, write_timeout_s: float) -> None:
+        self._request, self._write_timeout_s = request, write_timeout_s
+        self.response = web.StreamResponse(headers=HEADERS)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the headers, and with them the status, are out."""
+        return self.response.prepared
+
+    async def open(self) -> None:
+        """Sends the headers, once."""
+        if self.opened:
+            return
+        try:
+            await self.response.prepare(self._request)
+        except ConnectionError as error:
+            raise ClientGoneError from error
+
+    async def send(self, item: object) -> None:
+        """One event with a JSON object."""
+        await self._write(b"data: " + msgspec.json.encode(item) + b"\n\n")
+
+    async def done(self) -> None:
+        """OpenAI's end mark."""
+        await self._write(b"data: [DONE]\n\n")
+
+    async def keep_alive(self) -> None:
+        """A comment, which clients skip and proxies count as traffic."""
+        await self._write(b": keep-alive\n\n")
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await self.response.write(data)
+        except TimeoutError as error:
+            if self._request.transport is not None:
+                self._request.transport.abort()  # close() would wait for the unread bytes
+            raise ClientGoneError from error
+        except ConnectionError as error:
+            raise ClientGoneError from error
+
+
+Item = tuple[int, str | None]
+
+
+async def merged(
+    sources: Sequence[AsyncIterator[str]], idle_s: float | None = None
+) -> AsyncGenerator[Item | None, None]:
+    """What several sources give, as (index, piece); (index, None) where one ends; None after `idle_s` without anything.
+
+    An exception of one source is raised at once; the other sources are then given up.
+    """
+    waiting = {asyncio.ensure_future(anext(source, None)): index for index, source in enumerate(sources)}
+    try:
+        while waiting:
+            ready, _ = await asyncio.wait(waiting, timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
+            if not ready:
+                yield None
+            for task in sorted(ready, key=waiting.__getitem__):
+                index, piece = waiting.pop(task), task.result()
+                if piece is not None:
+                    waiting[asyncio.ensure_future(anext(sources[index], None))] = index
+                yield index, piece
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

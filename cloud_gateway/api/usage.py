@@ -1,0 +1,98 @@
+"""The `usage` object: OpenAI's counts, and what speculation did in our `edgespec` extension."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cloud_gateway.core.request import Usage
+
+COLOCATED_DEPTH = 2
+"""k of the co-located speculative decoding that the offload share compares with."""
+
+
+def usage_object(prompt_tokens: int, choices: Sequence[Usage]) -> dict[str, object]:
+    """`usage` of a whole response. `prompt_tokens` counts each prompt once, however many choices it has."""
+    completion_tokens = sum(usage.completion_tokens for usage in choices)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "edgespec": usage_extension(combined(choices)),
+    }
+
+
+def combined(choices: Sequence[Usage]) -> Usage:
+    """One Usage for all choices of a response: counts and times are summed, the policy is the first one's."""
+    if len(choices) == 1:
+        return choices[0]
+    total = Usage(policy=choices[0].policy, why_off=next((u.why_off for u in choices if u.why_off), None))
+    for usage in choices:
+        total = replace(
+            total,
+            prompt_tokens=total.prompt_tokens + usage.prompt_tokens,
+            completion_tokens=total.completion_tokens + usage.completion_tokens,
+            rounds=total.rounds + usage.rounds,
+            drafted=_sum(total.drafted, usage.drafted),
+            accepted=_sum(total.accepted, usage.accepted),
+            local_draft_passes=total.local_draft_passes + usage.local_draft_passes,
+            frames=_sum(total.frames, usage.frames),
+            fallbacks=total.fallbacks + usage.fallbacks,
+            queued_s=total.queued_s + usage.queued_s,
+            prefill_s=total.prefill_s + usage.prefill_s,
+            local_s=total.local_s + usage.local_s,
+            decode_s=total.decode_s + usage.decode_s,
+            host_s=total.host_s + usage.host_s,
+        )
+    return total
+
+
+def usage_extension(usage: Usage) -> dict[str, object]:
+    """The `edgespec` object of `usage` (docs/api.md explains each field)."""
+    return {
+        "policy": usage.policy,
+        "why_off": usage.why_off,
+        "rounds": usage.rounds,
+        "drafted": usage.drafted,
+        "accepted": usage.accepted,
+        "worker_share": worker_share(usage),
+        "offload_share": offload_share(usage),
+        "local_draft_passes": usage.local_draft_passes,
+        "fallbacks": usage.fallbacks,
+        "frames": usage.frames,
+        "timings_ms": {
+            "queued": _ms(usage.queued_s),
+            "prefill": _ms(usage.prefill_s),
+            "local": _ms(usage.local_s),
+            "decode": _ms(usage.decode_s),
+            "host": _ms(usage.host_s),
+        },
+    }
+
+
+def worker_share(usage: Usage) -> float | None:
+    """Share of the accepted candidates that came from a worker; None where none was accepted."""
+    accepted = sum(usage.accepted.values())
+    return round(usage.accepted.get("worker", 0) / accepted, 4) if accepted else None
+
+
+def offload_share(usage: Usage) -> float | None:
+    """1 - (draft passes at the gateway) / (those of co-located speculative decoding), the latter estimated.
+
+    Co-located decoding makes COLOCATED_DEPTH draft passes in each round, and is taken to need no more rounds than this
+    answer took, so the share is rather too low than too high. None where nothing was drafted.
+    """
+    if not usage.rounds or not sum(usage.drafted.values()):
+        return None
+    return round(max(0.0, 1 - usage.local_draft_passes / (COLOCATED_DEPTH * usage.rounds)), 4)
+
+
+def _sum(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
+    total = Counter(left)
+    total.update(right)
+    return dict(total)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

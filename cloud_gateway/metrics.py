@@ -1,0 +1,181 @@
+"""Prometheus metrics, served on a listener of their own that is bound to loopback ([metrics] in gateway.toml).
+
+No label comes from a client or a worker: no prompt, key, model or worker name is ever in here.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from cloud_gateway.core.request import Usage
+
+MAX_REASONS = 32
+"""Distinct reasons of refused frames that get a label of their own; the protocol has fewer."""
+TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+ROUND_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1)
+HOST_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.02)
+
+
+class Stats(Protocol):
+    """The engine's totals since it started (cloud_gateway/engine.py)."""
+
+    rounds: int
+    tokens: int
+    target_s: float
+    draft_s: float
+    host_s: float
+    local_passes: int
+    drafted: dict[str, int]
+    accepted: dict[str, int]
+    fallbacks: int
+
+
+class WatchedOffloading(Protocol):
+    """What is read of the assignments to workers."""
+
+    frames: dict[str, int]
+
+
+class WatchedEngine(Protocol):
+    """What the gauges and counters read of the engine when they are scraped."""
+
+    stats: Stats
+    offloading: WatchedOffloading
+
+    @property
+    def queued(self) -> int: ...
+    @property
+    def active(self) -> int: ...
+
+
+class WatchedWorker(Protocol):
+    """What is read of a linked worker."""
+
+    @property
+    def rtt_s(self) -> float: ...
+    @property
+    def paused(self) -> bool: ...
+
+
+class Metrics:
+    """The gateway's metrics in a registry of their own; cheap enough to be always on."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._counter("requests", "API requests by endpoint and status.", "endpoint", "status")
+        self._answers = self._counter("answers", "Answers by how they ended.", "finish")
+        self._prompt_tokens = self._counter("prompt_tokens", "Tokens of the prompts of ended answers.")
+        self._rejected = self._counter("rejected_frames", "Frames of workers refused, by reason.", "reason")
+        self._ttft = self._histogram("ttft", "From request to first token.", TTFT_S)
+        self._round = self._histogram("round", "Mean time of an answer's rounds.", ROUND_S)
+        self._host = self._histogram("host", "Mean time of an answer's rounds outside the models.", HOST_S)
+        self._reasons: set[str] = set()
+
+    def request(self, endpoint: str, status: int) -> None:
+        """One API request was answered; `endpoint` is a path of the route table, or `other`."""
+        self._requests.labels(endpoint, str(status)).inc()
+
+    def first_token(self, seconds: float) -> None:
+        """An answer's first token came this long after its request."""
+        self._ttft.observe(seconds)
+
+    def answer(self, finish: str, usage: Usage | None) -> None:
+        """An answer ended; `finish` as in the API, or `cancelled` or `error`."""
+        self._answers.labels(finish).inc()
+        if usage is None:
+            return
+        self._prompt_tokens.inc(usage.prompt_tokens)
+        if usage.rounds > 1:
+            self._round.observe(usage.decode_s / (usage.rounds - 1))
+        if usage.rounds and usage.host_s:
+            self._host.observe(usage.host_s / usage.rounds)
+
+    def rejected(self, reason: str) -> None:
+        """A worker's frame was refused; `reason` is RemoteProtocolError's."""
+        if reason not in self._reasons and len(self._reasons) >= MAX_REASONS:
+            reason = "other"
+        self._reasons.add(reason)
+        self._rejected.labels(reason).inc()
+
+    def watch(self, engine: WatchedEngine, workers: Callable[[], Iterable[WatchedWorker]]) -> None:
+        """Reads the engine's totals and the linked workers at every scrape from now on."""
+        self.registry.register(_Watch(engine, workers))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"edgespec_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"edgespec_{name}_seconds", text, buckets=buckets, registry=self.registry)
+
+    def exposition(self) -> bytes:
+        """The text format that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+
+class _Watch(Collector):
+    def __init__(self, engine: WatchedEngine, workers: Callable[[], Iterable[WatchedWorker]]) -> None:
+        self._engine, self._workers = engine, workers
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # otherwise registering would collect, while the engine may not run yet
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._engine.stats
+        yield _total("rounds", "Verify passes of the target.", stats.rounds)
+        yield _total("tokens", "Tokens emitted by the target.", stats.tokens)
+        yield _total("target_seconds", "Time in the target model.", stats.target_s)
+        yield _total("draft_seconds", "Time in the gateway's own draft model.", stats.draft_s)
+        yield _total("host_busy_seconds", "Time of busy engine turns outside the models.", stats.host_s)
+        yield _total("local_draft_passes", "Draft passes at the gateway.", stats.local_passes)
+        yield _total("fallbacks", "Times that the gateway drafted though a worker was there.", stats.fallbacks)
+        yield _totals("drafted_tokens", "Candidate tokens verified, by source.", "source", stats.drafted)
+        yield _totals("accepted_tokens", "Candidate tokens accepted, by source.", "source", stats.accepted)
+        yield _totals("frames", "Frames of workers by outcome.", "outcome", self._engine.offloading.frames)
+        yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", self._engine.queued)
+        yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", self._engine.active)
+        yield from self._of_workers()
+
+    def _of_workers(self) -> Iterator[Metric]:
+        linked = list(self._workers())
+        count = GaugeMetricFamily("edgespec_workers", "Linked workers by state.", labels=["state"])
+        paused = sum(worker.paused for worker in linked)
+        count.add_metric(["ready"], len(linked) - paused)
+        count.add_metric(["paused"], paused)
+        yield count
+        rtt = GaugeMetricFamily("edgespec_worker_rtt_seconds", "Round trips to the linked workers.", labels=["stat"])
+        times = [worker.rtt_s for worker in linked]
+        if times:
+            rtt.add_metric(["min"], min(times))
+            rtt.add_metric(["median"], statistics.median(times))
+            rtt.add_metric(["max"], max(times))
+        yield rtt
+
+
+def _total(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"edgespec_{name}", text, value)
+
+
+def _totals(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"edgespec_{name}", text, labels=[label])
+    for key, value in list(values.items()):  # the engine's thread may add a key meanwhile
+        family.add_metric([key], value)
+    return family
+
+
+def metrics_app(metrics: Metrics) -> web.Application:
+    """The app of the loopback listener: `GET /metrics` and nothing else, without a key."""
+
+    async def scrape(request: web.Request) -> web.Response:
+        return web.Response(body=metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_route("GET", "/metrics", scrape)
+    return app

@@ -1,0 +1,120 @@
+"""The metrics: what requests leave in them, and that nothing a client or worker sends becomes a label."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from cloud_gateway.api.listener import listen
+from cloud_gateway.core.request import Usage
+from cloud_gateway.metrics import MAX_REASONS, Metrics, metrics_app
+from cloud_gateway.stats import Stats
+from edgespec.core.errors import AddressError
+from tests.support.echo import echo_gateway
+
+CHAT = {"model": "echo", "messages": [{"role": "user", "content": "tell nobody"}]}
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"edgespec_{name}", labels)
+
+
+async def test_requests_are_counted_by_endpoint_and_status_without_their_content(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path) as echo:
+        metrics = echo.api.metrics
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}"}) as session:
+            for body in (CHAT, {**CHAT, "stream": True}, {**CHAT, "n": 0}):
+                async with session.post(f"{echo.base_url}/chat/completions", json=body) as response:
+                    await response.read()
+            await session.get(f"{echo.base_url}/models/my-secret-model")
+            await session.get(f"{echo.listener.url}/wp-login.php")
+        chat = "/v1/chat/completions"
+        assert sample(metrics, "requests_total", endpoint=chat, status="200") == 2
+        assert sample(metrics, "requests_total", endpoint=chat, status="400") == 1
+        assert sample(metrics, "requests_total", endpoint="/v1/models/{model:.+}", status="404") == 1
+        assert sample(metrics, "requests_total", endpoint="other", status="404") == 1
+        assert sample(metrics, "answers_total", finish="stop") == 2
+        assert sample(metrics, "prompt_tokens_total") == 2 * len("user: tell nobody")
+        assert sample(metrics, "ttft_seconds_count") == 2
+        text = metrics.exposition().decode()
+        for private in ("nobody", "my-secret-model", "wp-login", "echo", echo.key.split("-")[1]):
+            assert private not in text
+
+
+@dataclass
+class FakeOffloading:
+    frames: dict[str, int] = field(default_factory=lambda: {"received": 5, "used": 3, "stale": 1, "rejected": 1})
+
+
+@dataclass
+class FakeEngine:
+    stats: Stats = field(default_factory=Stats)
+    offloading: FakeOffloading = field(default_factory=FakeOffloading)
+    queued: int = 4
+    active: int = 2
+
+
+@dataclass(frozen=True)
+class FakeWorker:
+    rtt_s: float
+    paused: bool
+
+
+def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
+    metrics, engine, workers = Metrics(), FakeEngine(), [FakeWorker(0.02, False), FakeWorker(0.08, True)]
+    metrics.watch(engine, lambda: workers)
+    engine.stats.rounds = 10
+    engine.stats.accepted["worker"] = 7
+    assert sample(metrics, "rounds_total") == 10
+    engine.stats.rounds = 11
+    assert sample(metrics, "rounds_total") == 11
+    assert sample(metrics, "accepted_tokens_total", source="worker") == 7
+    assert sample(metrics, "frames_total", outcome="stale") == 1
+    assert (sample(metrics, "queued_requests"), sample(metrics, "active_requests")) == (4, 2)
+    assert (sample(metrics, "workers", state="ready"), sample(metrics, "workers", state="paused")) == (1, 1)
+    assert sample(metrics, "worker_rtt_seconds", stat="median") == pytest.approx(0.05)
+    workers.clear()
+    assert sample(metrics, "worker_rtt_seconds", stat="median") is None
+    assert metrics.exposition()
+
+
+def test_an_answers_mean_round_and_host_time_are_observed() -> None:
+    metrics = Metrics()
+    metrics.answer("stop", Usage(rounds=5, decode_s=0.4, host_s=0.001, prompt_tokens=3))
+    assert sample(metrics, "round_seconds_sum") == pytest.approx(0.1)
+    assert sample(metrics, "host_seconds_sum") == pytest.approx(0.0002)
+    metrics.answer("cancelled", None)
+    assert sample(metrics, "answers_total", finish="cancelled") == 1
+    assert sample(metrics, "round_seconds_count") == 1
+
+
+def test_a_hostile_worker_cannot_grow_the_metrics_without_bound() -> None:
+    metrics = Metrics()
+    for number in range(1000):
+        metrics.rejected(f"reason-{number}")
+    assert sample(metrics, "rejected_frames_total", reason="reason-3") == 1
+    assert sample(metrics, "rejected_frames_total", reason="other") == 1000 - MAX_REASONS
+    assert metrics.exposition().decode().count("edgespec_rejected_frames_total{") == MAX_REASONS + 1
+
+
+async def test_the_listener_serves_metrics_and_nothing_else() -> None:
+    metrics = Metrics()
+    metrics.rejected("sequence")
+    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "[metrics] port")
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{listener.url}/metrics") as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"].startswith("text/plain")
+            assert 'edgespec_rejected_frames_total{reason="sequence"} 1.0' in await response.text()
+        async with session.get(f"{listener.url}/v1/models") as response:
+            assert response.status == 404
+        async with session.post(f"{listener.url}/metrics") as response:
+            assert response.status == 405
+    with pytest.raises(AddressError, match=rf"127.0.0.1 port {listener.port} .*in use.*\[metrics\] port"):
+        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "[metrics] port")
+    await listener.close()
+    await asyncio.sleep(0)
+    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "[metrics] port")
+    await again.close()

@@ -1,0 +1,164 @@
+"""A gateway without models: an engine that says the prompt again, and a text side whose tokens are bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
+from cloud_gateway.api.listener import Listener, listen
+from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.request import DoneEvent, GenerationRequest, TokensEvent, Usage
+from cloud_gateway.metrics import Metrics
+from cloud_gateway.stream import Stream
+from edgespec.core.errors import ClientError
+
+MODEL = ServedModel("echo", created=1_700_000_000, context=512, vocab_size=256, fingerprint="es_echo")
+
+
+@dataclass
+class EchoEngine:
+    """Answers with the prompt's tokens, over and over with `ignore_eos`, in events of `per_event` tokens."""
+
+    step_s: float = 0.0
+    """Seconds between events."""
+    per_event: int = 3
+    queue_limit: int = 64
+    fail_after: int | None = None
+    """Events after which the answer fails."""
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing is generated before it is set."""
+    requests: list[GenerationRequest] = field(default_factory=list)
+    cancelled: list[GenerationRequest] = field(default_factory=list)
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def submit(self, request: GenerationRequest) -> Stream:
+        if len(request.tokens) >= MODEL.context:
+            raise ClientError("The prompt is too long.", param="messages", code="context_length_exceeded")
+        if len(self.running) >= self.queue_limit:
+            raise ClientError("The queue is full.", status=429, code="queue_full", retry_after_s=2.5)
+        self.requests.append(request)
+        leaving = asyncio.Event()
+        stream = Stream(leaving.set)
+        task = asyncio.ensure_future(self._generate(request, stream, leaving))
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+        return stream
+
+    async def _generate(self, request: GenerationRequest, stream: Stream, leaving: asyncio.Event) -> None:
+        usage = Usage(prompt_tokens=len(request.tokens), policy="wanspec")
+        if request.speculation.offload == "never":
+            usage.why_off = "the request asked for it"
+        await self.gate.wait()
+        source = itertools.cycle(request.tokens) if request.ignore_eos else iter(request.tokens)
+        answer = itertools.islice(source, request.max_tokens)
+        while tokens := tuple(itertools.islice(answer, self.per_event)):
+            await asyncio.sleep(self.step_s)
+            if leaving.is_set():
+                self.cancelled.append(request)
+                stream.push(DoneEvent("cancelled", usage))
+                return
+            if self.fail_after == usage.rounds:
+                stream.push(DoneEvent("error", usage, "the model caught fire"))
+                return
+            usage.rounds += 1
+            usage.completion_tokens += len(tokens)
+            usage.drafted["worker"] = usage.drafted.get("worker", 0) + 3
+            usage.accepted["worker"] = usage.accepted.get("worker", 0) + len(tokens) - 1
+            stream.push(TokensEvent(tokens))
+        full = usage.completion_tokens == request.max_tokens
+        stream.push(DoneEvent("length" if full else "stop", usage))
+
+
+class ByteText:
+    """Tokens are the bytes of UTF-8; a chat is its messages, one a line."""
+
+    def render_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        return self.encode("\n".join(f"{message['role']}: {message['content']}" for message in messages))
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def detokeniser(self) -> ByteDetokeniser:
+        return ByteDetokeniser()
+
+    def stops(self, strings: Sequence[str]) -> StopStrings:
+        return StopStrings(strings)
+
+
+class ByteDetokeniser:
+    """Holds back bytes of an unfinished character."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token: int) -> str:
+        return self._decoder.decode(bytes([token]))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    def __init__(self, strings):
+        self.strings = strings
+        self.buf = ""
+        self.stopped = False
+
+    def feed(self, text):
+        if self.stopped:
+            return ""
+        self.buf += text
+        for s in self.strings:
+            i = self.buf.find(s)
+            if i >= 0:
+                self.stopped = True
+                return self.buf[:i]
+        k = max([n for s in self.strings for n in range(len(s)) if self.buf.endswith(s[:n])] or [0])
+        out, self.buf = self.buf[: len(self.buf) - k], self.buf[len(self.buf) - k :]
+        return out
+
+    def flush(self):
+        out, self.buf = self.buf, ""
+        return "" if self.stopped else out
+
+
+@dataclass(frozen=True)
+class Echo:
+    """A running API over real sockets, with a key that may offload."""
+
+    api: Api
+    engine: EchoEngine
+    keys: KeyRing
+    listener: Listener
+    key: str
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.listener.url}/v1"
+
+
+@asynccontextmanager
+async def echo_gateway(
+    state: Path, limits: Limits | None = None, engine: EchoEngine | None = None, *, loaded: bool = True
+) -> AsyncIterator[Echo]:
+    """Serves an EchoEngine on a free port of loopback."""
+    keys, engine = KeyRing(state), engine or EchoEngine()
+    _, key = keys.create("test", offload=True)
+    api = Api(limits or Limits(), Metrics())
+    if loaded:
+        api.serve(Backend(engine, ByteText(), MODEL))
+    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "[api] port")
+    try:
+        yield Echo(api, engine, keys, listener, key)
+    finally:
+        await api.drain(0)
+        await listener.close()
