@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.core.drafting import Drafting, DraftRule
@@ -60,6 +60,8 @@ class Daemon:
     max_requests: int = 8
     prefill_batch: int = 64
     """Committed tokens evaluated at once; between batches other requests and commits have their turn."""
+    prefix_cache: bool = True
+    """Whether a closed request's prompt serves later ones that begin alike."""
     clock: Callable[[], float] = time.perf_counter
     given: Given = field(default_factory=Given)
     paused: bool = False
@@ -189,7 +191,13 @@ class Daemon:
                 if drafting is not None and drafting.epoch == message.epoch:
                     self._close(message.request)
 
+    def _check(self, tokens: Sequence[int]) -> None:
+        if tokens and max(tokens) >= self.drafter.vocab_size:
+            size = self.drafter.vocab_size
+            raise RemoteProtocolError("vocabulary", f"the gateway sent token {max(tokens)}; the vocabulary has {size}")
+
     def _open(self, message: Open) -> None:
+        self._check(message.tokens)
         if message.request in self._requests:
             self._close(message.request)
         if len(self._requests) >= self.max_requests:
@@ -208,6 +216,7 @@ class Daemon:
         drafting = self._requests.get(message.request)
         if drafting is None or drafting.epoch != message.epoch:
             return
+        self._check(message.tokens)
         matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash)
         self.drafter.commit(message.request, message.tokens)
         self.given.committed += len(message.tokens)
@@ -219,4 +228,4 @@ class Daemon:
 
     def _close(self, number: int) -> None:
         if self._requests.pop(number, None) is not None:
-            self.drafter.close(number)
+            self.drafter.close(number, keep=self.prefix_cache)

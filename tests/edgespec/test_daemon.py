@@ -1,0 +1,198 @@
+"""The worker's loop with a real (tiny) model in llama.cpp, driven as the link would drive it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.core.merge import CandidateTree
+from edgespec.core.drafting import DraftRule
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.messages import Close, Commit, Decline, Open, Sampling, Tree
+from edgespec.core.prefix import prefix_hash
+from edgespec.daemon import Daemon, Outlet
+from edgespec.drafter import Drafter
+from tests.support.tiny_gguf import make_tiny_gguf
+
+PROMPT = [5, 6, 7, 8, 9]
+RULE = DraftRule(branching=2, theta=0.5, sequences=4, max_depth=8)
+
+
+class Desk:
+    """Collects what the daemon hands to the link."""
+
+    def __init__(self) -> None:
+        self.sent: queue.Queue[Tree | Decline] = queue.Queue()
+        self.broken: queue.Queue[RemoteProtocolError] = queue.Queue()
+        self.daemon: Daemon
+        self.open = True
+
+    def send(self, message: Tree | Decline) -> None:
+        self.sent.put(message)
+        if self.open and isinstance(message, Tree):
+            self.daemon.writable()
+
+    def next_tree(self) -> Tree:
+        message = self.sent.get(timeout=10)
+        assert isinstance(message, Tree), message
+        return message
+
+    def settle(self) -> list[Tree | Decline]:
+        """Everything sent until nothing comes for a while."""
+        found = []
+        while True:
+            try:
+                found.append(self.sent.get(timeout=0.3))
+            except queue.Empty:
+                return found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture
+def start(model: Path) -> Iterator[Callable[..., Desk]]:
+    running: list[tuple[Desk, threading.Thread]] = []
+
+    def begin(**options: object) -> Desk:
+        desk = Desk()
+        drafter = Drafter(model, context=2048, sequences=4)
+        desk.daemon = Daemon(drafter, RULE, Outlet(desk.send, desk.broken.put), **options)  # type: ignore[arg-type]
+        thread = threading.Thread(target=desk.daemon.run)
+        thread.start()
+        running.append((desk, thread))
+        return desk
+
+    yield begin
+    for desk, thread in running:
+        desk.daemon.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        desk.daemon.drafter.shutdown()
+
+
+def opened(request: int = 1, prompt: list[int] = PROMPT) -> Open:
+    return Open(request, 1, len(prompt), prompt, Sampling())
+
+
+def test_it_streams_a_tree_that_a_gateway_can_merge_until_it_is_deep_enough(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.take(opened())
+    tree = CandidateTree(PROMPT)
+    for frame in desk.settle():
+        assert isinstance(frame, Tree)
+        merged = tree.merge("w", frame, "w")
+        assert merged.fresh == len(frame.tokens)
+    assert tree.depth() == RULE.max_depth
+
+
+def test_a_commit_moves_the_tree_on_and_the_frames_under_way_still_fit(start: Callable[..., Desk]) -> None:
+    desk = start()
+    tree, prefix = CandidateTree(PROMPT), list(PROMPT)
+    desk.daemon.take(opened())
+    for _ in range(20):
+        tree.merge("w", desk.next_tree(), "w")
+        best = tree.best_leaf()
+        chosen = [*best.path(tree.root)[:2], 3]
+        tree.advance(chosen)
+        desk.daemon.take(Commit(1, 1, len(prefix), chosen, prefix_hash([*prefix, *chosen])))
+        prefix += chosen
+    for frame in desk.settle():
+        assert isinstance(frame, Tree)
+        tree.merge("w", frame, "w")
+    assert tree.depth() > 0 and desk.broken.empty()
+    assert desk.daemon.given.committed == len(prefix) - len(PROMPT) and desk.daemon.given.matched > 0
+
+
+def test_while_the_link_is_busy_nodes_wait_and_a_commit_prunes_them(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.open = False
+    desk.daemon.take(opened())
+    first = desk.next_tree()
+    time.sleep(0.3)
+    assert desk.sent.empty(), "the link has not said that it can take more"
+    desk.daemon.take(Commit(1, 1, len(PROMPT), [60], prefix_hash([*PROMPT, 60])))
+    time.sleep(0.2)
+    desk.daemon.writable()
+    second = desk.next_tree()
+    assert second.prefix_len == len(PROMPT) + 1
+    assert second.first == first.first + len(first.tokens), "what was pruned never got a number"
+
+
+def test_several_requests_share_the_model_step_by_step(start: Callable[..., Desk]) -> None:
+    desk = start()
+    for number in range(1, 5):
+        desk.daemon.take(opened(number, [number, *PROMPT]))
+    order = [frame.request for frame in desk.settle() if isinstance(frame, Tree)]
+    first_round = order[: order.index(1, 1) if 1 in order[1:] else len(order)]
+    assert set(order) == {1, 2, 3, 4}
+    assert max(order.index(number) for number in (2, 3, 4)) <= 8, order
+    assert len(set(first_round)) == len(first_round)
+
+
+def test_a_request_too_many_or_too_long_is_declined_with_the_reason(start: Callable[..., Desk]) -> None:
+    desk = start(max_requests=1)
+    desk.daemon.take(opened(1))
+    desk.daemon.take(opened(2))
+    desk.daemon.take(Close(1, 1, "stop"))
+    desk.daemon.take(Open(3, 1, 100_000, PROMPT, Sampling()))
+    declined = {message.request: message.reason for message in desk.settle() if isinstance(message, Decline)}
+    assert "1 requests are open" in declined[2] and "context" in declined[3]
+
+
+def test_pausing_stops_the_drafting_and_going_on_resumes_it(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.pause(True)
+    desk.daemon.take(opened())
+    assert desk.settle() == []
+    desk.daemon.pause(False)
+    assert desk.settle()
+
+
+def test_a_new_link_begins_with_no_requests(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.take(opened())
+    desk.settle()
+    desk.daemon.forget_all()
+    desk.daemon.take(Commit(1, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
+    assert desk.settle() == [] and desk.daemon.open_requests == 0
+
+
+def test_a_closed_or_replaced_epoch_is_not_served(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.take(opened())
+    desk.settle()
+    desk.daemon.take(Open(1, 2, len(PROMPT), PROMPT, Sampling()))
+    frames = desk.settle()
+    assert frames and all(isinstance(frame, Tree) and frame.epoch == 2 for frame in frames)
+    desk.daemon.take(Close(1, 1, "an old one"))
+    desk.daemon.take(Commit(1, 2, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
+    assert desk.settle(), "the close of a former epoch does not end the present one"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Commit(1, 1, 99, [3], b"x" * 32), "prefix"),
+        (Commit(1, 1, len(PROMPT), [3], b"x" * 32), "prefix"),
+        (Commit(1, 1, len(PROMPT), [64], prefix_hash([*PROMPT, 64])), "vocabulary"),
+        (Open(2, 1, 1, [1_000_000], Sampling()), "vocabulary"),
+    ],
+)
+def test_a_gateway_that_breaks_the_protocol_is_told_off_and_the_thread_lives(
+    start: Callable[..., Desk], message: Commit | Open, reason: str
+) -> None:
+    desk = start()
+    desk.daemon.take(opened())
+    desk.daemon.take(message)
+    assert desk.broken.get(timeout=10).reason == reason
+    desk.daemon.forget_all()
+    desk.daemon.take(opened(7))
+    assert any(isinstance(frame, Tree) and frame.request == 7 for frame in desk.settle())
