@@ -81,8 +81,12 @@ class Engine:
 
     def start(self) -> None:
         """Starts the thread; call on the event loop that will receive the answers."""
-        self._loop = asyncio.get_running_loop()
+        self.use_loop(asyncio.get_running_loop())
         self._thread.start()
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Where answers and messages go; `start` calls it, and whoever turns the engine by hand."""
+        self._loop = loop
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Ends every answer as cancelled and waits for the thread."""

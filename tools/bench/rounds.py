@@ -1,0 +1,213 @@
+"""`python -m tools.bench rounds`: the gateway's own time in one round, everything except the models' passes.
+
+One round here is what a round is in service: the frames that arrive meanwhile (verified, decoded, merged), the
+decision, flattening, the walk, committing, signing and encoding the `Commit`, the token event and its SSE chunk. The
+target is one whose pass takes no time: it answers from a table that was computed before. All on one thread, so that
+nothing is hidden by overlap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.request import GenerationRequest, TokensEvent
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.offloading import LinkedWorker
+from cloud_gateway.target import Work
+from edgespec.core.drafting import Drafting, DraftRule, Proposal
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.handshake import GatewayIdentity, Pin, WorkerIdentity
+from edgespec.core.messages import Close, Commit, Open, Tree, check_tree_shape
+from edgespec.core.session import GatewaySession, WorkerSession
+from edgespec.core.signing import SigningKey
+
+VOCAB = 49_152
+
+
+class InstantTarget:
+    """Says that the next token is a fixed function of the last one, at once."""
+
+    vocab_size, context, slots, eos = VOCAB, 1_000_000, 8, frozenset[int]()
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(1)
+        self.following: list[int] = rng.permutation(VOCAB).tolist()
+        self._row: NDArray[np.float32] = rng.normal(0, 2, VOCAB).astype(np.float32)
+
+    def open(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """A slot."""
+        return 0, len(tokens)
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Nothing to do."""
+
+    def verify(self, batch: Sequence[Work]) -> list[InstantRows]:
+        """Looks every row up."""
+        return [InstantRows([self.following[t] for t in work.tree.tokens], self._row) for work in batch]
+
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """Nothing to do."""
+
+    def close(self, slot: int) -> None:
+        """Nothing to do."""
+
+
+class InstantRows:
+    """What `InstantTarget` says of one tree."""
+
+    def __init__(self, argmax: list[int], row: NDArray[np.float32]) -> None:
+        self.argmax, self.entropies, self._row = argmax, [0.1] * len(argmax), row
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """The same logits everywhere."""
+        return self._row
+
+
+def linked_sessions() -> tuple[WorkerSession, GatewaySession]:
+    """Both ends of an authenticated link, without a socket."""
+    worker_key, gateway_key = SigningKey(b"w" * 32), SigningKey(b"g" * 32)
+    spki, digest = b"s" * 32, b"t" * 32
+    me = WorkerIdentity(worker_key, "bench", digest, b"m" * 32, VOCAB, 4)
+    worker = WorkerSession(me, Pin(gateway_key.public, spki), spki, b"1" * 32, 0.0)
+    gateway = GatewaySession(GatewayIdentity(gateway_key, "bench", spki, digest), lambda key: "paired", b"2" * 32, 0.0)
+    for _ in range(4):
+        for data in worker.outgoing():
+            gateway.receive(data, 0.0)
+        for data in gateway.outgoing():
+            worker.receive(data, 0.0)
+    return worker, gateway
+
+
+class BenchLink:
+    """The engine's link layer over the two sessions; the worker's own work is done between rounds and not timed."""
+
+    def __init__(self, target: InstantTarget, right: float, rule: DraftRule) -> None:
+        self.worker, self.gateway = linked_sessions()
+        self.target, self.right, self.rule = target, right, rule
+        self.drafting: Drafting | None = None
+        self.wire: list[bytes] = []
+        self._rng = random.Random(1)
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        """The one worker."""
+        return {"w": LinkedWorker("w", 0.0, 0.0, paused=False)}
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        """Signs and encodes; timed."""
+        self.wire.append(self.gateway.send(body))
+
+    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+        """Never happens here."""
+        raise error
+
+    def draft(self, steps: int) -> list[bytes]:
+        """The worker's turn: takes in what was sent, drafts, and signs its frames; not timed."""
+        for data in self.wire:
+            for event in self.worker.receive(data, 0.0):
+                if isinstance(event, Open):
+                    self.drafting = Drafting(event.request, event.epoch, event.prompt_len, self.rule)
+                    self.drafting.commit(0, event.tokens)
+                elif isinstance(event, Commit) and self.drafting is not None:
+                    self.drafting.commit(event.prefix_len, event.tokens, event.prefix_hash)
+        self.wire.clear()
+        frames: list[bytes] = []
+        for _ in range(steps):
+            assert self.drafting is not None
+            leaves = self.drafting.candidates()
+            self.drafting.record(leaves, [self._guess(leaf.token) for leaf in leaves])
+            while (tree := self.drafting.delta()) is not None:
+                frames.append(self.worker.send(tree))
+        return frames
+
+    def _guess(self, token: int) -> Proposal:
+        if token < 0:
+            assert self.drafting is not None
+            token = self.drafting.prefix.tokens[-1]
+        best = self.target.following[token]
+        others = [token for token in (7, 8, 9, 10) if token != best][:3]
+        order = [best, *others] if self._rng.random() < self.right else [others[0], best, *others[1:]]
+        return Proposal(order, [0.2, 1.8, 3.0, 4.0], 0.8)
+
+
+def measure(rounds: int, right: float, branching: int) -> dict[str, Any]:
+    """Microseconds of each part of a round: median over `rounds`."""
+    return asyncio.run(_measure(rounds, right, branching))
+
+
+async def _measure(rounds: int, right: float, branching: int) -> dict[str, Any]:
+    target = InstantTarget()
+    link = BenchLink(target, right, DraftRule(branching=branching, theta=0.5, sequences=4))
+    engine = Engine(target, None, EngineSettings(policy="wanspec", k=2, phi=9.0), link)
+    stream = engine.submit(GenerationRequest(list(range(100, 190)), 10**6, ignore_eos=True))
+    engine.use_loop(asyncio.get_running_loop())
+    parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "round": []}
+    tokens = frames_seen = 0
+    engine.turn()  # admits the request and takes its first, bare step
+    await asyncio.sleep(0)
+    await anext(aiter(stream))
+    for number in range(rounds + 50):
+        frames = link.draft(steps=4)
+        began = time.perf_counter()
+        for data in frames:
+            for event in link.gateway.receive(data, 0.0):
+                assert isinstance(event, Tree)
+                check_tree_shape(event, VOCAB)
+                engine.frame("w", event)
+        received = time.perf_counter()
+        before, modelled = engine.stats.rounds, engine.stats.target_s
+        while engine.stats.rounds == before:
+            engine.turn()
+        turned = time.perf_counter() - (engine.stats.target_s - modelled)
+        resumed = time.perf_counter()
+        await asyncio.sleep(0)  # the event loop's share: signs and encodes the commit, hands the tokens on
+        event = await anext(aiter(stream))
+        assert isinstance(event, TokensEvent)
+        chunk = json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * len(event.tokens)}}]})
+        sent = time.perf_counter()
+        if number >= 50:  # the first rounds warm caches up
+            parts["receive"].append(received - began)
+            parts["engine"].append(turned - received)
+            parts["send"].append(sent - resumed)
+            parts["round"].append(turned - began + sent - resumed)
+            tokens += len(event.tokens)
+            frames_seen += len(frames)
+        assert chunk
+    medians = {f"{name}_us": round(statistics.median(values) * 1e6, 1) for name, values in parts.items()}
+    slowest = round(statistics.quantiles(parts["round"], n=100)[98] * 1e6, 1)
+    return {
+        "rounds": rounds,
+        **medians,
+        "round_p99_us": slowest,
+        "frames_per_round": round(frames_seen / rounds, 2),
+        "tokens_per_round": round(tokens / rounds, 2),
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.bench rounds`."""
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument(
+        "--match", type=float, default=0.8, help="share of places where the draft's best guess is right"
+    )
+    parser.add_argument("--branching", type=int, default=2)
+    parser.add_argument("--json", type=Path, metavar="OUT")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures and prints; returns 0."""
+    figures = measure(options.rounds, options.match, options.branching)
+    print(json.dumps(figures, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0
