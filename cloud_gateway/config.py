@@ -45,6 +45,7 @@ class TargetSection(Section, frozen=True):
     slots: Annotated[int, Meta(ge=1, le=1024)] = 4
     context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
     prefill_chunk: Annotated[int, Meta(ge=1, le=8192)] = 128
+    prefix_cache: bool = True
 
 
 class LocalDraftSection(Section, frozen=True):
@@ -52,6 +53,7 @@ class LocalDraftSection(Section, frozen=True):
 
     model: OptionalModelPath = "auto:quantised"
     threads: Threads = 0
+    prefix_cache: bool = True
 
 
 class PolicySection(Section, frozen=True):

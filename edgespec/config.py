@@ -24,6 +24,7 @@ class DraftSection(Section, frozen=True):
     sequences: Annotated[int, Meta(ge=1, le=64)] = 4
     requests: Annotated[int, Meta(ge=1, le=256)] = 8
     prefill_batch: Annotated[int, Meta(ge=1, le=8192)] = 256
+    prefix_cache: bool = True
 
 
 class GatewaySection(Section, frozen=True):

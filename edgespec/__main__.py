@@ -1,0 +1,137 @@
+"""The command `edgespec`: the worker's side. Models and their libraries are loaded by the commands that need them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import platform
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from edgespec import __version__, config
+from edgespec.core.errors import EdgespecError
+from edgespec.shared import folders
+
+EPILOG = "docs/operations.md tells how to set a worker up; exit codes are those of sysexits.h."
+Command = Callable[[argparse.Namespace], int]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line; each subcommand leaves its function in `run`."""
+    parser = argparse.ArgumentParser(
+        prog="edgespec", description="Drafts for a paired gateway on this machine's idle time.", epilog=EPILOG
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    run = _verb(verbs, "run", _run, "run the worker", reports=False)
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as draft.theta=1")
+    pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
+    pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
+    pair.add_argument("code", metavar="CODE", help="the one-time code, as 7-word-word-word")
+    _verb(verbs, "status", _status, "show what the running worker gives")
+    pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
+    pause.add_argument("--reason", default="paused by its admin", help="what the gateway's operator is told")
+    _verb(verbs, "resume", _resume, "draft again")
+    demo = verbs.add_parser("demo", help="show gateway and worker together on this machine")
+    from edgespec import demo as demonstration
+
+    demonstration.add_arguments(demo)
+    demo.set_defaults(run=demonstration.run)
+    version = verbs.add_parser("version", help="show the version")
+    version.set_defaults(run=_version)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; an expected error is one sentence on stderr and its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except EdgespecError as error:
+        print(f"edgespec: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: no second complaint at exit
+        return 128 + signal.SIGPIPE
+
+
+def _verb(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, text: str, reports: bool = True
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.add_argument(
+        "--config", type=Path, metavar="PATH", help="worker.toml (default: the one in ~/.config/edgespec)"
+    )
+    if reports:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    settings = config.load(args.config)
+    for assignment in args.set:
+        key, _, value = assignment.partition("=")
+        settings = config.override(settings, key, value)
+    logging.basicConfig(
+        level=settings.daemon.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    from edgespec.service import Service  # llama.cpp
+
+    asyncio.run(Service(settings).run())
+    return 0
+
+
+def _pair(args: argparse.Namespace) -> int:
+    from edgespec import pair
+    from edgespec.service import worker_name
+
+    settings = config.load(args.config)
+    state = folders.state_dir("worker", settings.daemon.state_dir)
+    gateway = asyncio.run(pair.run(args.address or settings.gateway.address, args.code, state, worker_name(settings)))
+    if args.json:
+        print(json.dumps({"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex()}))
+    else:
+        print(f"Paired with {gateway.name} at {gateway.address}. Start drafting with `edgespec run`.")
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    return _ask(args, "status")
+
+
+def _pause(args: argparse.Namespace) -> int:
+    return _ask(args, "pause", reason=args.reason)
+
+
+def _resume(args: argparse.Namespace) -> int:
+    return _ask(args, "resume")
+
+
+def _ask(args: argparse.Namespace, method: str, **params: object) -> int:
+    """Asks the running worker through its control socket and shows the answer."""
+    from edgespec.shared import control
+
+    settings = config.load(args.config)
+    answer = control.call(folders.find_socket("worker", settings.daemon.state_dir), method, **params)
+    if args.json:
+        print(json.dumps(answer))
+    else:
+        for name, value in answer.items():
+            print(f"{name.replace('_', ' '):18} {'-' if value is None else value}")
+    return 0
+
+
+def _version(args: argparse.Namespace) -> int:
+    print(f"edgespec {__version__} (Python {platform.python_version()})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""`edgespec run`: the draft model in its thread, the link and the control socket on the event loop, wired together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from edgespec import __version__, discovery
+from edgespec.config import WorkerSettings
+from edgespec.core.drafting import DraftRule
+from edgespec.core.errors import PairingError, RemoteProtocolError
+from edgespec.core.handshake import Pin, WorkerIdentity
+from edgespec.core.messages import Decline, Pause, Resume, Tree
+from edgespec.daemon import Daemon, Outlet
+from edgespec.drafter import Drafter
+from edgespec.link import FromGateway, Link, keep_linked
+from edgespec.shared import control, folders, sdnotify
+from edgespec.shared.keystore import KeyStore, key_id
+from edgespec.shared.modelref import resolve_model
+from edgespec.shared.paired import PairedGateway, PairedGateways
+
+log = logging.getLogger("edgespec.service")
+
+
+def worker_name(settings: WorkerSettings) -> str:
+    """The name that the gateway's operator sees."""
+    return settings.daemon.name or socket.gethostname()[:64] or "worker"
+
+
+class Service:
+    """One worker process. Lives on the event loop; implements the link's `Handler`."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Reads the keys and loads the draft model, which takes a second or so.
+
+        Raises PairingError without a paired gateway, KeyStoreError, ModelError.
+        """
+        self.settings = settings
+        state = folders.state_dir("worker", settings.daemon.state_dir)
+        store = KeyStore(state)
+        self.gateway = paired_gateway(PairedGateways(store.folder))
+        if settings.daemon.cpu:
+            os.sched_setaffinity(0, settings.daemon.cpu)
+        draft = settings.draft
+        drafter = Drafter(
+            resolve_model(draft.model),
+            context=draft.context,
+            sequences=draft.sequences,
+            threads=draft.threads or len(os.sched_getaffinity(0)),
+            prefill_batch=draft.prefill_batch,
+            requests=draft.requests,
+        )
+        self.identity = WorkerIdentity(
+            store.identity(),
+            worker_name(settings),
+            drafter.tokenizer_digest,
+            drafter.model_digest,
+            drafter.vocab_size,
+            draft.sequences,
+        )
+        rule = DraftRule(draft.branching, draft.theta, draft.sequences)
+        self.daemon = Daemon(
+            drafter, rule, Outlet(self._send_soon, self._broken_soon), draft.requests, draft.prefill_batch,
+            prefix_cache=draft.prefix_cache,
+        )  # fmt: skip
+        self.paused_because: str | None = None
+        self._link: Link | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._failed: asyncio.Future[None]
+
+    async def run(self) -> None:
+        """Drafts until SIGTERM or SIGINT; raises what is final (revoked, unpaired, another tokenizer)."""
+        self._loop = asyncio.get_running_loop()
+        self._failed = self._loop.create_future()
+        stop = asyncio.Event()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(sig, stop.set)
+        thread = threading.Thread(target=self._draft, name="drafting", daemon=True)
+        thread.start()
+        path = folders.socket_file("worker", self.settings.daemon.state_dir)
+        async with control.serve(path, self._commands()), discovery.Browser(self.settings.gateway.discover) as browser:
+            link = asyncio.ensure_future(self._keep_linked(browser))
+            sdnotify.notify("READY=1", "STATUS=looking for the gateway")
+            waits: list[asyncio.Future[Any]] = [link, self._failed, asyncio.ensure_future(stop.wait())]
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            sdnotify.notify("STOPPING=1")
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(link, return_exceptions=True)  # lets it say goodbye
+            self.daemon.stop()
+            thread.join(5)
+            for one in done:
+                one.result()
+
+    async def _keep_linked(self, browser: discovery.Browser) -> None:
+        async def addresses() -> Sequence[str]:
+            found = await browser.addresses(key_id(self.gateway.key))
+            static = self.settings.gateway.address
+            return list(dict.fromkeys(a for a in (static, *found, self.gateway.address) if a))
+
+        pin = Pin(self.gateway.key, self.gateway.spki)
+        await keep_linked(addresses, self.identity, pin, self, rng=random.SystemRandom())
+
+    # --- the link's handler ----------------------------------------------------------------------------------------
+
+    def on_up(self, link: Link) -> None:
+        """The link is authenticated."""
+        self._link = link
+        self.daemon.writable()
+        log.info("linked to gateway %s", self.gateway.name)
+        sdnotify.notify(f"STATUS=linked to {self.gateway.name}")
+        if self.paused_because is not None:
+            link.send(Pause(self.paused_because))
+
+    def on_message(self, message: FromGateway) -> None:
+        """Work from the gateway."""
+        self.daemon.take(message)
+
+    def on_writable(self) -> None:
+        """The link can take another delta."""
+        self.daemon.writable()
+
+    def on_down(self, why: str) -> None:
+        """The link is gone."""
+        self._link = None
+        self.daemon.forget_all()
+        sdnotify.notify("STATUS=looking for the gateway")
+
+    # --- from the drafting thread ------------------------------------------------------------------------------------
+
+    def _draft(self) -> None:
+        try:
+            self.daemon.run()
+        except Exception as error:  # noqa: BLE001  whatever stops the drafting stops the service, for systemd to restart
+            self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _send_soon(self, body: Tree | Decline) -> None:
+        self._loop.call_soon_threadsafe(self._send, body)
+
+    def _send(self, body: Tree | Decline) -> None:
+        if self._link is not None:
+            self._link.send(body)
+        else:
+            self.daemon.writable()
+
+    def _broken_soon(self, error: RemoteProtocolError) -> None:
+        self._loop.call_soon_threadsafe(self._broken, error)
+
+    def _broken(self, error: RemoteProtocolError) -> None:
+        if self._link is not None:
+            self._link.end(error)
+
+    # --- edgespec status, pause, resume ------------------------------------------------------------------------------
+
+    def _commands(self) -> dict[str, control.Method]:
+        return {"status": self._status, "pause": self._pause, "resume": self._resume}
+
+    async def _status(self) -> dict[str, object]:
+        given = self.daemon.given
+        return {
+            "version": __version__,
+            "name": self.identity.name,
+            "gateway": self.gateway.name,
+            "linked": self._link is not None,
+            "paused": self.paused_because,
+            "requests_open": self.daemon.open_requests,
+            "requests": given.requests,
+            "steps": given.steps,
+            "nodes": given.nodes,
+            "frames": given.frames,
+            "tokens_committed": given.committed,
+            "tokens_matched": given.matched,
+            "step_ms": round(given.drafting_s / max(given.steps, 1) * 1e3, 3),
+            "host_us_per_step": round(given.host_s / max(given.steps, 1) * 1e6, 1),
+        }
+
+    async def _pause(self, reason: str = "paused by its admin") -> dict[str, object]:
+        if self.paused_because is None:
+            self.paused_because = reason[:200]
+            self.daemon.pause(True)
+            if self._link is not None:
+                self._link.send(Pause(self.paused_because))
+        return {"paused": self.paused_because}
+
+    async def _resume(self) -> dict[str, object]:
+        if self.paused_because is not None:
+            self.paused_because = None
+            self.daemon.pause(False)
+            if self._link is not None:
+                self._link.send(Resume())
+        return {"paused": None}
+
+
+def paired_gateway(gateways: PairedGateways) -> PairedGateway:
+    """The gateway to work for: the one paired last. Raises PairingError when there is none."""
+    known = gateways.all()
+    if not known:
+        raise PairingError(
+            "This worker is not paired with a gateway; ask its operator for a code and run `edgespec pair`."
+        )
+    return max(known, key=lambda gateway: gateway.paired_at)
