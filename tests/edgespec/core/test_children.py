@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.ranking import best_children, largest
+from edgespec.core.children import best_children, largest
 
 
 @given(

@@ -1,0 +1,182 @@
+"""A thin layer over llama.cpp: one model, one context with shared KV cells, batches whose rows name sequences.
+
+Every call of llama.cpp goes through `ctypes.CDLL`, which releases the interpreter's lock for the duration of the call:
+a decode in one thread does not hold up an event loop in another. A context belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import llama_cpp as llama
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.errors import ModelError
+
+_ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
+_errors: deque[str] = deque(maxlen=20)
+
+
+class Row(NamedTuple):
+    """One token of a batch. It attends to the cells of its sequences at lower positions: the same cells in each."""
+
+    token: int
+    position: int
+    sequences: Sequence[int]
+    wants_logits: bool = False
+
+
+class Context:
+    """A loaded model and its KV cells, which all sequences share. Runs on the CPU alone."""
+
+    def __init__(self, path: Path, *, cells: int, sequences: int, batch: int, outputs: int, threads: int) -> None:
+        """`batch`: most rows that are computed at once; `outputs`: most rows of one decode that want logits.
+
+        Raises ModelError: llama.cpp cannot load the file, the model cannot draft trees, or memory is short.
+        """
+        _quiet()
+        self._context = None
+        self._model = _load(path)
+        self._require_memory(path, cells)
+        params = llama.llama_context_default_params()
+        params.n_ctx = params.n_batch = cells
+        params.n_ubatch = min(batch, cells)
+        params.n_seq_max = sequences
+        params.n_outputs_max = outputs
+        params.n_threads = params.n_threads_batch = threads
+        params.kv_unified = True
+        params.offload_kqv = params.op_offload = False
+        _errors.clear()
+        self._context = llama.llama_init_from_model(self._model, params)
+        if self._context is None:
+            self.close()
+            raise ModelError(f"no memory for {cells} tokens of context with {path}: lower `context`{_reason()}")
+        self._memory = llama.llama_get_memory(self._context)
+        self.vocab_size = int(llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model)))
+        self.trained_context = int(llama.llama_model_n_ctx_train(self._model))
+        self.cells = int(llama.llama_n_ctx(self._context))
+        self._logits_row = ctypes.c_float * self.vocab_size
+        self._make_batch(sequences)
+
+    def _require_memory(self, path: Path, cells: int) -> None:
+        """Asks before llama.cpp does: it touches what it reserves, and the kernel would kill the process."""
+        model = self._model
+        per_head = llama.llama_model_n_embd(model) // max(llama.llama_model_n_head(model), 1)
+        per_layer = 2 * 2 * per_head * llama.llama_model_n_head_kv(model)  # K and V, two bytes each
+        needed, available = cells * per_layer * llama.llama_model_n_layer(model), _available_bytes()
+        if needed > available:
+            self.close()
+            raise ModelError(
+                f"a context of {cells} tokens of {path} needs {needed / 1e9:.1f} GB of memory "
+                f"and {available / 1e9:.1f} GB are available: lower `context`"
+            )
+
+    def _make_batch(self, sequences: int) -> None:
+        rows = self.cells
+        self._tokens, self._positions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
+        self._wanted, self._counts = np.zeros(rows, np.int8), np.zeros(rows, np.int32)
+        self._ids = np.zeros((rows, sequences), np.int32)
+        # llama_batch wants a pointer per row; they point into the table of ids and never change.
+        self._id_rows = self._ids.ctypes.data + np.arange(rows, dtype=np.uintp) * self._ids.strides[0]
+        self._batch = llama.llama_batch(
+            n_tokens=0,
+            token=self._tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            pos=self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            n_seq_id=self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            seq_id=self._id_rows.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+            logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def decode(self, rows: Sequence[Row]) -> bool:
+        """Evaluates the rows, positions ascending; False where the KV cells do not suffice (then nothing has changed).
+
+        Raises ModelError when llama.cpp fails otherwise.
+        """
+        count = len(rows)
+        if count > self.cells:
+            return False
+        self._batch.n_tokens = count
+        self._tokens[:count] = [row.token for row in rows]
+        self._positions[:count] = [row.position for row in rows]
+        self._wanted[:count] = [row.wants_logits for row in rows]
+        self._counts[:count] = [len(row.sequences) for row in rows]
+        for ids, row in zip(self._ids, rows):
+            ids[: len(row.sequences)] = row.sequences
+        _errors.clear()
+        code = llama.llama_decode(self._context, self._batch)
+        if code not in (0, 1):
+            raise ModelError(f"llama.cpp could not evaluate a batch of {count} tokens (code {code}){_reason()}")
+        return bool(code == 0)
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        """Raw logits, shape [vocab_size], of a row of the last decode: a read-only view, valid until the next one."""
+        first = llama.llama_get_logits_ith(self._context, index)
+        buffer = memoryview(self._logits_row.from_address(ctypes.addressof(first.contents)))
+        row = np.frombuffer(buffer, np.float32)
+        row.flags.writeable = False
+        return row
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Lets `target` share the cells of `source` at positions [start, end)."""
+        if start < end:
+            llama.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def trim(self, sequence: int, start: int) -> None:
+        """Takes all positions from `start` on out of a sequence; cells that no sequence holds become free."""
+        llama.llama_memory_seq_rm(self._memory, sequence, start, -1)
+
+    def close(self) -> None:
+        """Frees the memory; the context cannot be used any more."""
+        if self._context is not None:
+            llama.llama_free(self._context)
+        if self._model is not None:
+            llama.llama_model_free(self._model)
+        self._context = self._model = None
+
+
+def _load(path: Path) -> llama.llama_model_p:
+    params = llama.llama_model_default_params()
+    params.n_gpu_layers = 0
+    _errors.clear()
+    model = llama.llama_model_load_from_file(str(path).encode(), params)
+    if model is None:
+        raise ModelError(f"llama.cpp cannot load {path}: fetch it again or choose another GGUF file{_reason()}")
+    # A recurrent state cannot be rolled back to an earlier token, which every misprediction asks for.
+    unsuitable = llama.llama_model_is_recurrent, llama.llama_model_is_hybrid, llama.llama_model_has_encoder
+    if any(test(model) for test in unsuitable):
+        llama.llama_model_free(model)
+        raise ModelError(f"{path} cannot draft trees: choose a plain decoder-only transformer as the draft model")
+    return model
+
+
+def _available_bytes() -> float:
+    """Memory that can be had without swapping; infinite where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), float("inf"))
+
+
+def _reason() -> str:
+    """What llama.cpp said first about an error (it is the cause), without the name of its function."""
+    return f" ({_errors[0].splitlines()[0].split(': ', 1)[-1]})" if _errors else ""
+
+
+@llama.llama_log_callback
+def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    if level == _ERROR_LEVEL:
+        _errors.append(text.decode(errors="replace").strip())
+
+
+def _quiet() -> None:
+    """Takes llama.cpp's log lines, which otherwise go to stderr; errors are kept for the exception's text."""
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a failed assertion would otherwise start a debugger
+    llama.llama_log_set(_on_log, ctypes.c_void_p(0))
+    llama.llama_backend_init()

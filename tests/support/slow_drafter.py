@@ -1,0 +1,46 @@
+"""The slow, obvious twin of `edgespec.drafter`: every leaf from scratch, token by token, in one plain sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.drafting import Proposal
+from edgespec.llama import Context, Row
+
+
+class SlowDrafter:
+    """Plain chains in a context of their own; no state between calls but a memo."""
+
+    def __init__(self, path: Path, context: int = 1024) -> None:
+        self._llama = Context(path, cells=context, sequences=1, batch=32, outputs=1, threads=1)
+        self._memo: dict[tuple[int, ...], NDArray[np.float64]] = {}
+
+    def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float64]:
+        """Of the token after `tokens`, shape [vocab_size]."""
+        key = tuple(tokens)
+        if key not in self._memo:
+            self._llama.trim(0, 0)
+            for position, token in enumerate(tokens):
+                assert self._llama.decode([Row(token, position, (0,), True)])
+            logits = self._llama.logits(0).astype(np.float64)
+            shifted = logits - logits.max()
+            self._memo[key] = shifted - np.log(np.exp(shifted).sum())
+        return self._memo[key]
+
+    def check(self, tokens: Sequence[int], proposal: Proposal, tolerance: float) -> None:
+        """Asserts that a proposal for the token after `tokens` is right: costs, entropy, nothing better left out."""
+        expected = self.log_probabilities(tokens)
+        assert list(proposal.costs) == sorted(proposal.costs)
+        assert len(set(proposal.tokens)) == len(proposal.tokens) == len(proposal.costs)
+        np.testing.assert_allclose(proposal.costs, -expected[list(proposal.tokens)], atol=tolerance)
+        others = np.delete(expected, list(proposal.tokens))
+        assert not others.size or -others.max() >= proposal.costs[-1] - tolerance
+        assert abs(proposal.entropy + float((np.exp(expected) * expected).sum())) <= tolerance
+
+    def close(self) -> None:
+        """Frees the model."""
+        self._llama.close()
