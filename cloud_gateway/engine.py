@@ -366,7 +366,6 @@ class Engine:
             return
         batch, self._outbox = self._outbox, []
         self._loop.call_soon_threadsafe(_run_all, batch)
-        time.sleep(0)  # lets the event loop send now, rather than when this thread next enters a model
 
     def _costs_of(self, active: Active) -> Costs:
         if self.local is None:
