@@ -7,13 +7,10 @@ such as scrypt protects secrets that can be guessed, and 256 random bits cannot,
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
-import os
 import secrets
 import string
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +20,10 @@ from typing import Annotated
 import msgspec
 
 from edgespec.core.errors import ClientError, KeyStoreError
+from edgespec.shared.files import locked, private_folder, read_private, write_private
 
 ALPHABET = string.digits + string.ascii_letters
-ID_LENGTH, SECRET_LENGTH = 8, 43
+ID_LENGTH, SECRET_LENGTH, NAME_LENGTH = 8, 43, 100
 FILE_NAME = "api-keys.json"
 
 
@@ -33,7 +31,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is stored of one API key; times are Unix seconds, `salt` and `hash` hexadecimal."""
 
     id: Annotated[str, msgspec.Meta(min_length=ID_LENGTH, max_length=ID_LENGTH)]
-    name: Annotated[str, msgspec.Meta(max_length=200)]
+    name: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]
     created: int
     salt: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})+$")]
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -56,15 +54,16 @@ NOBODY = Key(id="0" * ID_LENGTH, name="", created=0, salt="00", hash="0" * 64, r
 
 
 class KeyRing:
-    """The API keys in one 0600 file, read again whenever the file changes.
+    """The API keys in one file of the key folder, read again whenever the file changes.
 
-    Several processes may use it at once: changes hold a lock file and replace the file in one step.
-    All methods raise KeyStoreError where the file cannot be read or written, is damaged, or is open to other users.
+    Several processes may use it at once. All methods raise KeyStoreError where the file cannot be read or written, is
+    damaged, or is open to other users.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        self.path = state_dir / FILE_NAME
-        self._stamp: tuple[int, int, int] | None = None
+    def __init__(self, folder: Path) -> None:
+        """`folder`: that of edgespec/shared/keystore.py; it is made when the first key is."""
+        self.path = folder / FILE_NAME
+        self._stamp: tuple[int, ...] | None = None
         self._keys: dict[str, Key] = {}
 
     def check(self, authorization: str | None) -> Key:
@@ -87,6 +86,8 @@ class KeyRing:
 
     def create(self, name: str, *, offload: bool = False, now: float | None = None) -> tuple[Key, str]:
         """Makes and stores a key; returns its record and the key itself, which is not kept anywhere."""
+        if len(name) > NAME_LENGTH or not name.isprintable():
+            raise KeyStoreError(f"the name of an API key is at most {NAME_LENGTH} printable characters.")
         secret, salt = _random(SECRET_LENGTH), secrets.token_hex(16)
         created = int(time.time() if now is None else now)
         with self._locked():
@@ -102,54 +103,42 @@ class KeyRing:
         with self._locked():
             key = self._keys.get(key_id)
             if key is None:
-                raise KeyStoreError(f"there is no API key '{key_id}'; 'cloud-gateway keys list' shows the ids")
+                raise KeyStoreError(f"there is no API key '{key_id}'; 'cloud-gateway keys list' shows the ids.")
             if key.revoked is None:
                 key = msgspec.structs.replace(key, revoked=int(time.time() if now is None else now))
                 self._write([key if other.id == key_id else other for other in self._keys.values()])
         return key
 
     def _refresh(self) -> None:
+        stamp = self._stamp_on_disk()
+        if stamp == self._stamp:
+            return
+        data = read_private(self.path)
         try:
-            with self.path.open("rb") as file:
-                stat = os.fstat(file.fileno())
-                stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-                if stamp == self._stamp:
-                    return
-                if stat.st_mode & 0o077:
-                    raise KeyStoreError(f"{self.path} is open to other users; run 'chmod 600 {self.path}'")
-                self._keys = {key.id: key for key in msgspec.json.decode(file.read(), type=_File).keys}
-                self._stamp = stamp
-        except FileNotFoundError:
-            self._keys, self._stamp = {}, None
-        except OSError as error:
-            raise KeyStoreError(f"the API keys in {self.path} cannot be read: {error.strerror}") from error
+            keys = msgspec.json.decode(data, type=_File).keys if data is not None else []
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise KeyStoreError(f"{self.path} is damaged ({error}); restore or remove it") from error
+            raise KeyStoreError(f"{self.path} is damaged ({error}); restore it from a backup, or remove it.") from None
+        self._keys, self._stamp = {key.id: key for key in keys}, stamp
+
+    def _stamp_on_disk(self) -> tuple[int, ...]:
+        try:
+            info = self.path.stat()
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise KeyStoreError(f"{self.path} cannot be read ({error.strerror or error}).") from None
+        return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(self.path.with_suffix(".lock"), "w", opener=_private) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                self._refresh()
-                yield
-        except OSError as error:
-            raise KeyStoreError(f"the API keys in {self.path} cannot be changed: {error.strerror}") from error
+        private_folder(self.path.parent)
+        with locked(self.path.parent):
+            self._refresh()
+            yield
 
     def _write(self, keys: list[Key]) -> None:
-        data = msgspec.json.format(msgspec.json.encode(_File(keys=keys)), indent=1) + b"\n"
-        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".api-keys-")  # mode 0600
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        self._stamp = None
+        write_private(self.path, msgspec.json.format(msgspec.json.encode(_File(keys=keys)), indent=1) + b"\n")
+        self._refresh()
 
 
 def _denied(message: str) -> ClientError:
@@ -162,7 +151,3 @@ def _digest(salt: str, secret: str) -> str:
 
 def _random(length: int) -> str:
     return "".join(secrets.choice(ALPHABET) for _ in range(length))
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -17,7 +17,7 @@ def bearer(key: str) -> str:
 
 
 def test_a_new_key_opens_and_carries_its_permission(tmp_path: Path) -> None:
-    ring = KeyRing(tmp_path)
+    ring = KeyRing(tmp_path / "keys")
     _, plain = ring.create("lab")
     _, offloading = ring.create("lab 2", offload=True)
     assert ring.check(bearer(plain)).name == "lab"
@@ -33,7 +33,7 @@ def test_a_new_key_opens_and_carries_its_permission(tmp_path: Path) -> None:
      "Bearer es-", "Bearer \udcff\udcfe", "Bearer es-00000000-" + "0" * 43],
 )  # fmt: skip
 def test_everything_else_is_refused_with_401(tmp_path: Path, header: str | None) -> None:
-    ring = KeyRing(tmp_path)
+    ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
     with pytest.raises(ClientError) as refused:
         ring.check(header and header.format(key=key))
@@ -41,7 +41,7 @@ def test_everything_else_is_refused_with_401(tmp_path: Path, header: str | None)
 
 
 def test_a_right_secret_with_another_id_is_refused(tmp_path: Path) -> None:
-    ring = KeyRing(tmp_path)
+    ring = KeyRing(tmp_path / "keys")
     first, key = ring.create("a")
     second, _ = ring.create("b")
     with pytest.raises(ClientError):
@@ -49,18 +49,18 @@ def test_a_right_secret_with_another_id_is_refused(tmp_path: Path) -> None:
 
 
 def test_neither_key_nor_secret_is_stored_and_the_file_is_private(tmp_path: Path) -> None:
-    ring = KeyRing(tmp_path / "state")
+    ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
     stored = ring.path.read_text()
     assert key not in stored
     assert key.split("-")[2] not in stored
     assert stat.S_IMODE(ring.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(ring.path.parent.stat().st_mode) == 0o700
-    assert [p.name for p in ring.path.parent.iterdir() if p.name.startswith(".api-keys-")] == []
+    assert [p.name for p in ring.path.parent.iterdir()] == [ring.path.name], "nothing else is left behind"
 
 
 def test_a_running_gateway_sees_new_and_revoked_keys_at_once(tmp_path: Path) -> None:
-    running, admin = KeyRing(tmp_path), KeyRing(tmp_path)
+    running, admin = KeyRing(tmp_path / "keys"), KeyRing(tmp_path / "keys")
     record, key = admin.create("lab")
     assert running.check(bearer(key)).id == record.id
     admin.revoke(record.id, now=5)
@@ -72,12 +72,12 @@ def test_a_running_gateway_sees_new_and_revoked_keys_at_once(tmp_path: Path) -> 
 
 def test_revoking_an_unknown_key_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(KeyStoreError, match="no API key 'nope'"):
-        KeyRing(tmp_path).revoke("nope")
+        KeyRing(tmp_path / "keys").revoke("nope")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 2, "keys": []}', '{"keys": [{"id": "x"}]}', "\xff"])
 def test_a_damaged_file_lets_nobody_in(tmp_path: Path, content: str) -> None:
-    ring = KeyRing(tmp_path)
+    ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
     ring.path.write_text(content, encoding="latin-1")
     for _ in range(2):  # also not on the second try
@@ -89,7 +89,7 @@ def test_a_damaged_file_lets_nobody_in(tmp_path: Path, content: str) -> None:
 
 
 def test_a_file_open_to_others_is_refused(tmp_path: Path) -> None:
-    ring = KeyRing(tmp_path)
+    ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
     ring.path.chmod(0o644)
     with pytest.raises(KeyStoreError, match="chmod 600"):
@@ -97,7 +97,7 @@ def test_a_file_open_to_others_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_file_nobody_gets_in(tmp_path: Path) -> None:
-    ring = KeyRing(tmp_path)
+    ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
     assert ring.check(bearer(key))
     ring.path.unlink()
@@ -106,9 +106,9 @@ def test_without_a_file_nobody_gets_in(tmp_path: Path) -> None:
 
 
 def test_a_state_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("a file")
-    with pytest.raises(KeyStoreError, match="cannot be changed"):
-        KeyRing(tmp_path / "state").create("lab")
+    (tmp_path / "keys").write_text("a file")
+    with pytest.raises(KeyStoreError, match="is not a folder"):
+        KeyRing(tmp_path / "keys").create("lab")
 
 
 def _create(folder: str) -> None:
@@ -118,10 +118,10 @@ def _create(folder: str) -> None:
 
 def test_processes_that_create_at_once_lose_no_key(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    children = [context.Process(target=_create, args=(str(tmp_path),)) for _ in range(4)]
+    children = [context.Process(target=_create, args=(str(tmp_path / "keys"),)) for _ in range(4)]
     for child in children:
         child.start()
     for child in children:
         child.join()
-    assert len(KeyRing(tmp_path).keys()) == 20
-    assert len(json.loads((tmp_path / "api-keys.json").read_text())["keys"]) == 20
+    assert len(KeyRing(tmp_path / "keys").keys()) == 20
+    assert len(json.loads((tmp_path / "keys" / "api-keys.json").read_text())["keys"]) == 20

@@ -151,7 +151,7 @@ async def echo_gateway(
     state: Path, limits: Limits | None = None, engine: EchoEngine | None = None, *, loaded: bool = True
 ) -> AsyncIterator[Echo]:
     """Serves an EchoEngine on a free port of loopback."""
-    keys, engine = KeyRing(state), engine or EchoEngine()
+    keys, engine = KeyRing(state / "keys"), engine or EchoEngine()
     _, key = keys.create("test", offload=True)
     api = Api(limits or Limits(), Metrics())
     if loaded:
