@@ -1,0 +1,147 @@
+"""The main job on real models and sockets: pairing, a delayed link, remote drafts, a worker killed and come back."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from edgespec import models
+from edgespec.demo.stage import Stage
+
+pytestmark = pytest.mark.live
+RTT_MS = 20.0
+PROMPTS = (
+    "Explain in a few sentences why leaves turn red in autumn.",
+    "Write a short story about a lighthouse keeper and a whale.",
+    "List six tools that a carpenter needs and say what each is for.",
+)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    draft = str(models.quantised())
+    with Stage(tmp_path_factory.mktemp("stage"), draft, draft, draft, dtype="float32", rtt_ms=RTT_MS) as stage:
+        stage.start_gateway()
+        stage.create_key()
+        stage.start_proxy()
+        stage.pair()
+        stage.start_worker()
+        yield stage
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_remote_drafts_save_passes_and_change_nothing(stage: Stage, prompt: str) -> None:
+    plain = stage.chat(prompt, 48, policy="plain")
+    remote = stage.chat(prompt, 48, policy="wanspec", phi=3.0)
+    usage = remote["usage"]["edgespec"]
+    assert text_of(remote) == text_of(plain)
+    assert usage["rounds"] < plain["usage"]["edgespec"]["rounds"] * 0.8
+    assert usage["accepted"].get("worker", 0) > 0 and usage["frames"]["used"] > 0 and usage["why_off"] is None
+
+
+def test_sampled_answers_with_a_seed_are_the_same_with_and_without_the_worker(stage: Stage) -> None:
+    body = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
+    client = openai.OpenAI(base_url=stage.api, api_key=stage.key)
+    texts = []
+    for policy in ("plain", "wanspec"):
+        answer = client.chat.completions.create(
+            model=client.models.list().data[0].id,
+            messages=[{"role": "user", "content": PROMPTS[1]}],
+            max_tokens=40,
+            extra_body={"edgespec": {"policy": policy}},
+            **body,  # type: ignore[arg-type]
+        )
+        texts.append(answer.choices[0].message.content)
+    assert texts[0] == texts[1]
+
+
+def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Stage) -> None:
+    private = stage.gateway_command("keys", "create", "--name", "private", "--json")["key"]
+    client = openai.OpenAI(base_url=stage.api, api_key=private)
+    answer = client.chat.completions.create(
+        model=client.models.list().data[0].id, messages=[{"role": "user", "content": PROMPTS[0]}], max_tokens=16
+    )
+    usage = answer.usage.model_extra["edgespec"]  # type: ignore[union-attr,index]
+    assert usage["frames"]["received"] == 0 and usage["why_off"]
+
+
+def test_a_worker_killed_in_the_middle_costs_no_text_no_error_and_hardly_any_time(stage: Stage) -> None:
+    """Must show 3: the stall is at most one round trip plus one target step beyond normal."""
+    prompt, count = PROMPTS[1], 96
+    expected = text_of(stage.chat(prompt, count, policy="plain"))
+    gaps, text, killed_at, at = [], "", 0, [time.monotonic()]
+    for chunk in stage.stream(prompt, count, policy="wanspec", phi=3.0):
+        piece = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+        if not piece:
+            continue
+        text += piece
+        at.append(time.monotonic())
+        if len(at) == 14:
+            stage.stop("worker", signal.SIGKILL)
+            killed_at = len(at)
+            at[-1] = time.monotonic()
+    gaps = [b - a for a, b in itertools.pairwise(at[1:])]
+    normal, after = gaps[: killed_at - 2], gaps[killed_at - 2 :]
+    step = statistics.median(normal)
+    allowed = max(normal) + RTT_MS / 1e3 + 2 * step
+    assert text == expected
+    assert max(after) <= allowed, f"stalled for {max(after):.3f} s, allowed {allowed:.3f}"
+    stage.start_worker()
+    again = stage.chat(prompt, 32, policy="wanspec", phi=3.0)["usage"]["edgespec"]
+    assert again["frames"]["used"] > 0, "after a restart the worker is used again without anyone's help"
+
+
+def test_a_pause_moves_requests_on_and_resuming_brings_them_back(stage: Stage) -> None:
+    stage.worker_command("pause", "--reason", "its owner is back", "--json")
+    try:
+        usage = stage.chat(PROMPTS[2], 16, policy="wanspec")["usage"]["edgespec"]
+        assert usage["frames"]["used"] == 0 and usage["why_off"]
+    finally:
+        stage.worker_command("resume", "--json")
+    assert stage.chat(PROMPTS[2], 24, policy="wanspec", phi=3.0)["usage"]["edgespec"]["frames"]["used"] > 0
+
+
+def test_the_openai_client_streams_and_maps_errors(stage: Stage) -> None:
+    client = openai.OpenAI(base_url=stage.api, api_key=stage.key, max_retries=0)
+    model = client.models.list().data[0].id
+    messages: Any = [{"role": "user", "content": "Say hello."}]
+    chunks = list(
+        client.chat.completions.create(
+            model=model, messages=messages, max_tokens=12, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens <= 12
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=stage.api, api_key="es-wrong", max_retries=0).models.list()
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="no-such-model", messages=messages)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=model, messages=messages, temperature=9)
+    assert refused.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError) as long:
+        client.chat.completions.create(model=model, messages=[{"role": "user", "content": "word " * 9000}])
+    assert long.value.code == "context_length_exceeded"
+
+
+def test_a_revoked_worker_is_cut_off_at_once_and_stops_for_good(stage: Stage, tmp_path: Path) -> None:
+    listed = stage.gateway_command("workers", "list", "--json")["workers"]
+    stage.gateway_command("workers", "revoke", listed[0]["id"], "--json")
+    deadline = time.monotonic() + 10
+    while "revoked" not in stage.log("worker").splitlines()[-1] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "revoked" in stage.log("worker").splitlines()[-1] and "Traceback" not in stage.log("worker")
+    answer = stage.chat(PROMPTS[0], 16, policy="wanspec")
+    assert answer["usage"]["edgespec"]["frames"]["received"] == 0
