@@ -1,0 +1,123 @@
+"""Files that only their owner may read, and that are there whole or not at all.
+
+A file is written under a temporary name that is created exclusively, fsynced, and renamed; then the folder is fsynced.
+A lock on the folder keeps two processes from doing so at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgespec.core.errors import KeyStoreError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def private_folder(folder: Path) -> None:
+    """Makes a folder for its owner alone (0700), or checks one that is there. Raises KeyStoreError."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
+        info = folder.stat()
+    except OSError as error:
+        raise _cannot("make", folder, error) from None
+    if not stat.S_ISDIR(info.st_mode):
+        raise KeyStoreError(f"{folder} is not a folder; move it out of the way.")
+    _require_private(folder, info, 0o700)
+
+
+def read_private(path: Path) -> bytes | None:
+    """The content of a file that only its owner may read; None if there is no such file. Raises KeyStoreError."""
+    try:
+        descriptor = os.open(path, _READ)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise KeyStoreError(f"{path} is a symbolic link; keys are read from plain files only.") from None
+        raise _cannot("read", path, error) from None
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise KeyStoreError(f"{path} is not a plain file; move it out of the way.")
+        _require_private(path, info, 0o600)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    except OSError as error:
+        raise _cannot("read", path, error) from None
+    finally:
+        os.close(descriptor)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Puts a file (0600) in place whole or not at all; call it under `locked`. Raises KeyStoreError."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.unlink(missing_ok=True)  # left by a process that died; nobody else is here, because of the lock
+        descriptor = os.open(temporary, _CREATE, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(descriptor, 0o600)  # whatever the umask took away
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _cannot("write", path, error) from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes and threads from changing the folder's files. Raises KeyStoreError."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise _cannot("lock", folder, error) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)  # ends the lock
+
+
+def _require_private(path: Path, info: os.stat_result, mode: int) -> None:
+    if info.st_uid != os.geteuid():
+        raise KeyStoreError(f"{path} belongs to the user with id {info.st_uid}; run this command as that user.")
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        raise KeyStoreError(
+            f"{path} is open to other users (mode {stat.S_IMODE(info.st_mode):04o}); "
+            f"run `chmod {mode:o} {shlex.quote(str(path))}`."
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cannot(what: str, path: Path, error: OSError) -> KeyStoreError:
+    if error.errno in _FULL:
+        return KeyStoreError(
+            f"{path} cannot be written: the disk is full; nothing was changed, make room and try again."
+        )
+    return KeyStoreError(f"{path}: cannot {what} it ({error.strerror or error}).")

@@ -1,0 +1,85 @@
+"""This machine's own keys: the Ed25519 identity of either role, and the gateway's TLS key and certificate.
+
+    STATE/keys/               0700
+        identity.key          0600  Ed25519 private key, PEM (PKCS #8)
+        tls.pem               0600  ECDSA P-256 private key and self-signed certificate, PEM (gateway only)
+        gateways.json         0600  paired gateways (worker only, paired.py)
+        workers.json          0600  paired workers (gateway only, paired.py)
+
+`identity.key` and `tls.pem` may also come from systemd's LoadCredential=, which is looked at first and never written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from edgespec.core.errors import KeyStoreError
+from edgespec.core.signing import SigningKey
+from edgespec.shared import tls
+from edgespec.shared.files import locked, private_folder, read_private, write_private
+
+
+def key_id(key: bytes) -> str:
+    """How a public key is shown to people and announced by mDNS: the first 16 hex digits of its SHA-256."""
+    return hashlib.sha256(key).hexdigest()[:16]
+
+
+class KeyStore:
+    """The keys below one state folder. Every method raises KeyStoreError where a file cannot be read or written."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.folder = state_dir / "keys"
+        given = os.environ.get("CREDENTIALS_DIRECTORY", "")
+        self._credentials = Path(given) if given else None
+        private_folder(self.folder)
+
+    def identity(self) -> SigningKey:
+        """This machine's identity, made when it is first needed."""
+        path, pem = self._read_or_make("identity.key", _new_identity)
+        try:
+            private = load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            private = None
+        if not isinstance(private, Ed25519PrivateKey):
+            raise KeyStoreError(
+                f"{path} is not an Ed25519 private key in PEM; restore it from a backup, or remove it and pair again."
+            )
+        return SigningKey(private.private_bytes_raw())
+
+    def tls_identity(self) -> tls.ServerIdentity:
+        """The gateway's TLS key and certificate, made when they are first needed."""
+        path, pem = self._read_or_make("tls.pem", tls.new_identity)
+        return tls.ServerIdentity(path, tls.certificate_spki(path, pem))
+
+    def _read_or_make(self, name: str, make: tls.MakePem) -> tuple[Path, bytes]:
+        if self._credentials is not None:
+            path = self._credentials / name
+            try:
+                # systemd guards this folder itself, by access lists that show up as group permissions
+                return path, path.read_bytes()
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise KeyStoreError(f"The credential {path} cannot be read ({error.strerror or error}).") from None
+        path = self.folder / name
+        with locked(self.folder):  # so that two processes that start together make one key
+            pem = read_private(path)
+            if pem is None:
+                pem = make()
+                write_private(path, pem)
+        return path, pem
+
+
+def _new_identity() -> bytes:
+    return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

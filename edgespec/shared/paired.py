@@ -1,0 +1,202 @@
+"""Who is paired with this machine: gateways on a worker, workers on a gateway.
+
+Each list is one JSON file that is replaced whole and read again when another process has replaced it. Dates
+are Unix seconds of this machine's wall clock and for people only: nothing is decided by them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Generic, Literal, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.core.messages import Bytes32, Name
+from edgespec.core.pairing_messages import Version
+from edgespec.shared.files import locked, private_folder, read_private, write_private
+from edgespec.shared.keystore import key_id
+
+Standing = Literal["paired", "unpaired", "revoked"]
+UnixTime = Annotated[int, Meta(ge=0)]
+
+
+class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True):
+    """A gateway that this worker trusts."""
+
+    key: Bytes32
+    """Its Ed25519 public key."""
+    spki: Bytes32
+    """SHA-256 of its TLS public key: the pin."""
+    name: Name
+    address: Annotated[str, Meta(max_length=300)]
+    """Where it was when it was paired or last reached (`Address` as text): a hint."""
+    min_version: Version
+    """The protocol version agreed at pairing, below which this gateway must not fall."""
+    paired_at: UnixTime
+
+
+class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker that this gateway knows."""
+
+    key: Bytes32
+    name: Name
+    paired_at: UnixTime
+    min_version: Version = 1
+    revoked_at: UnixTime | None = None
+    last_seen: UnixTime | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """Whether it may connect."""
+        return "paired" if self.revoked_at is None else "revoked"
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def name(self) -> str: ...
+
+
+Record = TypeVar("Record", bound=_Keyed)
+
+
+class _Stored(Struct, Generic[Record], forbid_unknown_fields=True):
+    format: Literal[1]
+    records: list[Record]
+
+
+class _List(Generic[Record]):
+    """Records by public key in one file of the key folder. Every method raises KeyStoreError for a file gone bad."""
+
+    def __init__(self, folder: Path, file: str, record: type[Record]) -> None:
+        private_folder(folder)
+        self._file = folder / file
+        stored: type[_Stored[Record]] = _Stored[record]  # type: ignore[valid-type]
+        self._decode = msgspec.json.Decoder(stored).decode
+        self._records: dict[bytes, Record] = {}
+        self._stamp: tuple[int, ...] | None = None
+        self.all()
+
+    def all(self) -> list[Record]:
+        """Every record, in the order of pairing."""
+        stamp = self._stamp_on_disk()
+        if stamp != self._stamp:
+            self._records, self._stamp = self._read(), stamp
+        return list(self._records.values())
+
+    def get(self, key: bytes) -> Record | None:
+        """The record of a public key."""
+        self.all()
+        return self._records.get(key)
+
+    def find(self, text: str) -> Record:
+        """The one record that a person means by a name or by (the beginning of) a key id. Raises PairingError."""
+        records = self.all()
+        meant = [r for r in records if key_id(r.key) == text] or [r for r in records if r.name == text]
+        if not meant and len(text) >= 4:
+            meant = [r for r in records if key_id(r.key).startswith(text.lower())]
+        if not meant:
+            known = ", ".join(f"{r.name} ({key_id(r.key)})" for r in records) or "none"
+            raise PairingError(f"No machine called `{text}` is paired; paired are: {known}.")
+        if len(meant) > 1:
+            raise PairingError(f"`{text}` may mean {' or '.join(key_id(r.key) for r in meant)}; give the key id.")
+        return meant[0]
+
+    def _replace(self, key: bytes, **changes: object) -> None:
+        def change(records: dict[bytes, Record]) -> None:
+            if key in records:
+                records[key] = msgspec.structs.replace(records[key], **changes)  # type: ignore[type-var]
+
+        self._change(change)
+
+    def _change(self, change: Callable[[dict[bytes, Record]], None]) -> None:
+        with locked(self._file.parent):
+            records = self._read()
+            change(records)
+            stored: _Stored[Record] = _Stored(format=1, records=list(records.values()))
+            write_private(self._file, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
+            self._records, self._stamp = records, self._stamp_on_disk()
+
+    def _read(self) -> dict[bytes, Record]:
+        data = read_private(self._file)
+        if data is None:
+            return {}
+        try:
+            return {one.key: one for one in self._decode(data).records}
+        except msgspec.DecodeError as error:
+            raise KeyStoreError(
+                f"{self._file} is damaged ({error}); restore it from a backup, or remove it and pair again."
+            ) from None
+
+    def _stamp_on_disk(self) -> tuple[int, ...] | None:
+        try:
+            info = self._file.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise KeyStoreError(f"{self._file} cannot be read ({error.strerror or error}).") from None
+        return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
+
+
+class PairedGateways(_List[PairedGateway]):
+    """The worker's list, in `gateways.json`."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: `KeyStore.folder`."""
+        super().__init__(folder, "gateways.json", PairedGateway)
+
+    def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedGateway:
+        """Stores a gateway just paired, in place of what was known of its key."""
+        gateway = PairedGateway(key, spki, name, address, min_version, int(time.time()))
+        self._change(lambda records: records.update({key: gateway}))
+        return gateway
+
+    def moved(self, key: bytes, address: str) -> None:
+        """Remembers where a paired gateway was reached; does nothing when that is known."""
+        known = self.get(key)
+        if known is not None and known.address != address:
+            self._replace(key, address=address)
+
+    def forget(self, key: bytes) -> None:
+        """Removes a gateway."""
+
+        def change(records: dict[bytes, PairedGateway]) -> None:
+            records.pop(key, None)
+
+        self._change(change)
+
+
+class PairedWorkers(_List[PairedWorker]):
+    """The gateway's list, in `workers.json`. Revoked workers stay in it, so that they can be told so."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: `KeyStore.folder`."""
+        super().__init__(folder, "workers.json", PairedWorker)
+
+    def add(self, key: bytes, name: str, min_version: int = 1) -> PairedWorker:
+        """Stores a worker just paired, in place of what was known of its key; that also ends a revocation."""
+        worker = PairedWorker(key, name, int(time.time()), min_version)
+        self._change(lambda records: records.update({key: worker}))
+        return worker
+
+    def lookup(self, key: bytes) -> Standing:
+        """Whether the worker with this key may connect; another process's change counts from its next call on."""
+        worker = self.get(key)
+        return worker.standing if worker is not None else "unpaired"
+
+    def revoke(self, text: str) -> PairedWorker:
+        """Revokes the worker that `text` means (`find`); revoking twice changes nothing. Raises PairingError."""
+        worker = self.find(text)
+        if worker.revoked_at is None:
+            self._replace(worker.key, revoked_at=int(time.time()))
+        return self.find(key_id(worker.key))
+
+    def seen(self, key: bytes) -> None:
+        """Notes that the worker is connected now; does nothing for an unknown key."""
+        if self.get(key) is not None:
+            self._replace(key, last_seen=int(time.time()))

@@ -1,0 +1,30 @@
+"""Tells systemd how a service is doing (sd_notify(3)), without libsystemd; does nothing where systemd does not ask."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+def notify(*states: str) -> bool:
+    """Sends assignments such as `READY=1` or `STATUS=drafting`; returns whether systemd was there to be told.
+
+    A socket that is named but cannot be reached raises OSError: a service that systemd waits for must not go unheard.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return False
+    if address[0] not in "/@":
+        raise OSError(f"NOTIFY_SOCKET is `{address}`; only paths and abstract addresses (@) are supported")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.connect("\0" + address[1:] if address[0] == "@" else address)
+        sender.sendall("\n".join(state.replace("\n", " ") for state in states).encode())
+    return True
+
+
+def watchdog_interval_s() -> float | None:
+    """How often `WATCHDOG=1` is to be sent: half of what systemd allows; None where it does not watch this process."""
+    period_us = os.environ.get("WATCHDOG_USEC", "")
+    if not period_us.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    return int(period_us) / 2e6

@@ -1,0 +1,96 @@
+"""TLS of the link: version 1.3 only, a self-signed certificate, and trust by the pinned public key alone.
+
+The worker compares the SHA-256 of the certificate's SubjectPublicKeyInfo with the one from pairing. Names, issuers and
+dates in the certificate mean nothing, so a machine whose clock is wrong by years still connects.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from edgespec.core.errors import KeyStoreError, RemoteProtocolError
+from edgespec.core.signing import spki_hash
+
+MakePem = Callable[[], bytes]
+NOT_BEFORE = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+NOT_AFTER = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
+"""RFC 5280 section 4.1.2.5: no well-defined expiration."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """The gateway's TLS side: the PEM file with key and certificate, and the pin that workers store (32 bytes)."""
+
+    pem: Path
+    spki_hash: bytes
+
+    def context(self) -> ssl.SSLContext:
+        """For the gateway's server socket. Raises KeyStoreError where the file holds no usable pair."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # links last for days: resuming one saves nothing
+        try:
+            context.load_cert_chain(self.pem)
+        except (ssl.SSLError, OSError) as error:
+            raise KeyStoreError(
+                f"{self.pem} holds no TLS key with its certificate ({error.strerror or error}); "
+                "restore it from a backup, or remove it and pair every worker again."
+            ) from None
+        return context
+
+
+def client_context() -> ssl.SSLContext:
+    """For the worker's socket: no authority, name or date is checked; `peer_spki_hash` must be compared instead."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def peer_spki_hash(connection: ssl.SSLObject | ssl.SSLSocket | None) -> bytes:
+    """SHA-256 of the public key that the server of this connection proved to hold (32 bytes).
+
+    Raises RemoteProtocolError (reason `tls`) without TLS or with a certificate that cannot be read.
+    """
+    certificate = connection.getpeercert(binary_form=True) if connection is not None else None
+    try:
+        if certificate:
+            return spki_hash(certificate)
+    except ValueError:
+        pass  # said below
+    raise RemoteProtocolError("tls", "the gateway shows no certificate that can be read")
+
+
+def new_identity(not_before: dt.datetime = NOT_BEFORE, not_after: dt.datetime = NOT_AFTER) -> bytes:
+    """A fresh key and its self-signed certificate, both in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "edgespec gateway")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(not_before)
+        .not_valid_after(not_after)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private + certificate.public_bytes(Encoding.PEM)
+
+
+def certificate_spki(path: Path, pem: bytes) -> bytes:
+    """The pin of the first certificate in `pem`, which was read from `path`. Raises KeyStoreError."""
+    try:
+        return spki_hash(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
+    except ValueError:
+        raise KeyStoreError(
+            f"{path} holds no certificate; restore it from a backup, or remove it and pair every worker again."
+        ) from None

@@ -1,0 +1,139 @@
+"""The lists of paired machines: whole, private, shared between processes, and never guessed when damaged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.shared.keystore import key_id
+from edgespec.shared.paired import PairedGateways, PairedWorkers
+
+A, B, C = b"A" * 32, b"B" * 32, b"C" * 32
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def test_a_worker_is_unpaired_then_paired_then_revoked_and_may_be_paired_again(folder: Path) -> None:
+    workers = PairedWorkers(folder)
+    assert workers.lookup(A) == "unpaired"
+    worker = workers.add(A, "lab-7")
+    assert workers.lookup(A) == "paired"
+    assert worker.paired_at > 1_500_000_000
+    revoked = workers.revoke("lab-7")
+    assert revoked.revoked_at is not None
+    assert workers.lookup(A) == "revoked"
+    assert workers.revoke("lab-7") == revoked
+    workers.add(A, "lab-7")
+    assert workers.lookup(A) == "paired"
+    assert (folder / "workers.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_another_process_sees_a_change_at_once(folder: Path) -> None:
+    running, command = PairedWorkers(folder), PairedWorkers(folder)
+    command.add(A, "lab-7")
+    assert running.lookup(A) == "paired"
+    command.revoke("lab-7")
+    assert running.lookup(A) == "revoked"
+    running.add(B, "lab-8")
+    assert command.lookup(B) == "paired"
+    assert command.lookup(A) == "revoked"
+    (folder / "workers.json").unlink()
+    assert running.lookup(B) == "unpaired"
+
+
+def test_changes_made_at_the_same_time_are_all_kept(folder: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from edgespec.shared.paired import PairedWorkers\n"
+        "workers = PairedWorkers(Path(sys.argv[1]))\n"
+        "for i in range(10): workers.add(bytes([int(sys.argv[2]), i]) * 16, 'w')"
+    )
+    racing = [subprocess.Popen([sys.executable, "-c", script, folder, str(n)]) for n in range(3)]
+    assert [process.wait(60) for process in racing] == [0, 0, 0]
+    assert len(PairedWorkers(folder).all()) == 30
+
+
+def test_when_a_worker_was_last_seen_is_kept(folder: Path) -> None:
+    workers = PairedWorkers(folder)
+    workers.seen(A)
+    assert workers.all() == []
+    workers.add(A, "lab-7")
+    assert workers.find("lab-7").last_seen is None
+    workers.seen(A)
+    assert PairedWorkers(folder).find("lab-7").last_seen
+
+
+def test_a_person_may_name_a_machine_by_name_or_by_the_beginning_of_its_key_id(folder: Path) -> None:
+    workers = PairedWorkers(folder)
+    workers.add(A, "lab-7")
+    workers.add(B, "twin")
+    workers.add(C, "twin")
+    assert workers.find("lab-7").key == A
+    assert workers.find(key_id(B)).key == B
+    assert workers.find(key_id(C)[:6].upper()).key == C
+    with pytest.raises(PairingError, match=f"`twin` may mean {key_id(B)} or {key_id(C)}; give the key id"):
+        workers.find("twin")
+    for nobody in ("lab", "", key_id(A)[:3]):
+        with pytest.raises(PairingError, match=f"No machine called .* paired are: lab-7 \\({key_id(A)}\\), twin"):
+            workers.find(nobody)
+
+
+def test_a_gateway_is_stored_moved_and_forgotten(folder: Path) -> None:
+    gateways = PairedGateways(folder)
+    gateways.add(A, B, "dept", "10.0.0.1:7443", 1)
+    gateways.moved(A, "10.0.0.2:7443")
+    gateways.moved(C, "10.0.0.3:7443")
+    again = PairedGateways(folder)
+    (known,) = again.all()
+    assert (known.key, known.spki, known.name, known.address, known.min_version) == (A, B, "dept", "10.0.0.2:7443", 1)
+    assert again.get(A) == known
+    stamp = (folder / "gateways.json").stat().st_mtime_ns
+    again.moved(A, "10.0.0.2:7443")
+    assert (folder / "gateways.json").stat().st_mtime_ns == stamp
+    again.forget(A)
+    again.forget(A)
+    assert gateways.get(A) is None
+
+
+def wrong(change: dict[str, object]) -> bytes:
+    record = {"key": "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=", "name": "x", "paired_at": 1} | change
+    return json.dumps({"format": 1, "records": [record]}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"format": 2, "records": []}',
+        wrong({"key": "AAAA"}),
+        wrong({"extra": 1}),
+        wrong({"name": "\x1b"}),
+    ],
+)
+def test_a_damaged_list_is_told_and_left_alone(folder: Path, data: bytes) -> None:
+    workers = PairedWorkers(folder)
+    workers.add(A, "x")
+    (folder / "workers.json").write_bytes(data)
+    for use in (lambda: workers.lookup(A), lambda: workers.add(B, "y"), lambda: PairedWorkers(folder)):
+        with pytest.raises(KeyStoreError, match="is damaged .*; restore it from a backup, or remove it and pair again"):
+            use()
+    assert (folder / "workers.json").read_bytes() == data
+    (folder / "workers.json").write_bytes(wrong({}))
+    assert workers.lookup(A) == "paired"
+
+
+def test_a_list_that_others_may_read_is_refused(folder: Path) -> None:
+    workers = PairedWorkers(folder)
+    workers.add(A, "x")
+    (folder / "workers.json").chmod(0o644)
+    with pytest.raises(KeyStoreError, match="run `chmod 600 "):
+        workers.lookup(A)

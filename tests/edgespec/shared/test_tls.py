@@ -1,0 +1,79 @@
+"""TLS of the link, over real sockets: version 1.3, the pin decides, and no date matters."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+from pathlib import Path
+
+import pytest
+
+from edgespec.core.errors import KeyStoreError, RemoteProtocolError
+from edgespec.shared import tls
+from edgespec.shared.keystore import KeyStore
+
+
+def identity(folder: Path, pem: bytes) -> tls.ServerIdentity:
+    path = folder / "tls.pem"
+    path.write_bytes(pem)
+    return tls.ServerIdentity(path, tls.certificate_spki(path, pem))
+
+
+async def seen_pin(server: tls.ServerIdentity, client: ssl.SSLContext) -> bytes:
+    """Connects once; returns the pin that the client sees."""
+    listening = await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", 0, ssl=server.context())
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname="anything")
+        connection = writer.get_extra_info("ssl_object")
+        assert connection.version() == "TLSv1.3"
+        writer.close()
+        return tls.peer_spki_hash(connection)
+
+
+def year(number: int) -> dt.datetime:
+    return dt.datetime(number, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(("start", "end"), [(1990, 1991), (2090, 2091), (1951, 9999)])
+async def test_the_dates_of_a_certificate_do_not_matter(tmp_path: Path, start: int, end: int) -> None:
+    """So a clock that is wrong by decades on either machine does not matter."""
+    server = identity(tmp_path, tls.new_identity(year(start), year(end)))
+    assert await seen_pin(server, tls.client_context()) == server.spki_hash
+
+
+async def test_the_client_sees_the_pin_that_the_gateway_stores(tmp_path: Path) -> None:
+    server = KeyStore(tmp_path).tls_identity()
+    assert server == KeyStore(tmp_path).tls_identity()
+    assert await seen_pin(server, tls.client_context()) == server.spki_hash
+    other = KeyStore(tmp_path / "other").tls_identity()
+    assert await seen_pin(other, tls.client_context()) != server.spki_hash
+
+
+async def test_older_tls_is_refused(tmp_path: Path) -> None:
+    server = KeyStore(tmp_path).tls_identity()
+    old = tls.client_context()
+    old.minimum_version = ssl.TLSVersion.TLSv1_2
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(OSError):
+        await seen_pin(server, old)
+
+
+def test_a_made_certificate_is_valid_from_long_ago_and_without_end() -> None:
+    assert tls.NOT_BEFORE.year == 2000
+    assert tls.NOT_AFTER.year == 9999
+
+
+def test_a_file_with_a_certificate_but_another_key_is_told(tmp_path: Path) -> None:
+    one, two = tls.new_identity().decode(), tls.new_identity().decode()
+    mark = "-----BEGIN CERT"
+    mixed = one.split(mark)[0] + mark + two.split(mark)[1]
+    with pytest.raises(KeyStoreError, match="holds no TLS key with its certificate"):
+        identity(tmp_path, mixed.encode()).context()
+
+
+def test_a_connection_without_tls_has_no_pin() -> None:
+    with pytest.raises(RemoteProtocolError) as error:
+        tls.peer_spki_hash(None)
+    assert error.value.reason == "tls"
