@@ -20,11 +20,13 @@ from edgespec.llama import Context, Row
 from edgespec.sequences import Leaf, Request, Tip, batch_rows, common_prefix
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 
-SEQUENCES = 64
-"""Sequence ids of one context: a trunk per open request, a cached prefix per closed one, and the tips."""
+IDS_PER_REQUEST = 8
+"""Sequence ids that a request has on average: its trunk, its cached prefix when it is closed, and its tips."""
+_MOST_IDS = 256
+"""What llama.cpp is compiled for. It suffices for 1 id per request and 2 per leaf of a step under all `_LIMITS`."""
 _CACHE_SHARE = 4
 """Closed requests keep at most 1/4 of the cells (one may keep more): a cell costs every step time, even if masked."""
-_LIMITS = {"context": 2**20, "sequences": 32, "requests": 16, "prefill_batch": 2**14, "threads": 512}
+_LIMITS = {"context": 2**20, "sequences": 32, "requests": 64, "prefill_batch": 2**14, "threads": 512}
 
 
 class DraftMemoryError(EdgespecError):
@@ -62,9 +64,8 @@ class Drafter:
         self.tokenizer_digest = gguf_tokenizer_digest(path)
         with path.open("rb") as file:
             self.model_digest = hashlib.file_digest(file, "sha256").digest()
-        self._llama = Context(
-            path, cells=context, sequences=SEQUENCES, batch=prefill_batch, outputs=SEQUENCES, threads=threads
-        )
+        ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MOST_IDS)
+        self._llama = Context(path, cells=context, sequences=ids, batch=prefill_batch, threads=threads)
         self.vocab_size = self._llama.vocab_size
         self.context = min(context, self._llama.trained_context)
         """Most tokens of one request: beyond it there are no cells, or positions that the model never saw."""
@@ -75,7 +76,7 @@ class Drafter:
         """Tokens evaluated so far."""
         self._open: dict[Hashable, Request] = {}
         self._closed: deque[Request] = deque()  # least recently used first
-        self._free = list(range(SEQUENCES))
+        self._free = list(range(ids))
         self._now = 0  # counts calls, to know what was used least recently
         (log or logging.getLogger(__name__)).info("draft model %s: %d tokens of context", path.name, self.context)
 
@@ -180,10 +181,9 @@ class Drafter:
         self._require_room(len(r.tokens) + max(map(len, unique)))
         self._now += 1
         leaves = [self._locate(r, path) for path in unique]
-        forks: list[int] = []
+        forks = self._place(r, leaves)
+        rows, row_of = batch_rows(r, leaves)
         try:
-            self._place(r, leaves, forks)
-            rows, row_of = batch_rows(r, leaves)
             self._decode(rows)
         except DraftMemoryError:
             for sequence in forks:
@@ -204,8 +204,9 @@ class Drafter:
         held, length = r.evaluated + common, len(r.tokens) + len(path)
         return Leaf(path, min(held, length - 1), source, repeated=held == length)
 
-    def _place(self, r: Request, leaves: Sequence[Leaf], forks: list[int]) -> None:
-        """Gives every leaf a sequence: the trunk, the tip that ends at its parent, or a fork (which joins `forks`)."""
+    def _place(self, r: Request, leaves: Sequence[Leaf]) -> list[int]:
+        """Gives every leaf a sequence: the trunk, the tip that ends at its parent, or a fork; returns the forks."""
+        forks: list[int] = []
         taken: set[int] = set()
         for leaf in leaves:
             tip = leaf.source
@@ -218,6 +219,7 @@ class Drafter:
                 leaf.sequence = self._take_sequence()
                 forks.append(leaf.sequence)
                 self._llama.copy(r.trunk if tip is None else tip.id, leaf.sequence, 0, leaf.held)
+        return forks
 
     def _settle(self, r: Request, leaves: Sequence[Leaf]) -> None:
         """After a decode: the leaves' sequences become tips."""
@@ -242,9 +244,12 @@ class Drafter:
     # --- sequences and cells -------------------------------------------------------------------------------------
 
     def _take_sequence(self) -> int:
-        """A free sequence id; the tip that was idle longest gives up its own if need be, then a cached prefix."""
-        if not self._free and not (self._drop_idle_tip() or self._drop_cached()):
-            raise DraftMemoryError(f"the draft model's {SEQUENCES} sequences are in use by one step")
+        """A free sequence id; the tip that was idle longest gives up its own if need be, then a cached prefix.
+
+        There always is one: open requests and one step's leaves and their sources cannot hold all ids.
+        """
+        if not self._free and not self._drop_idle_tip():
+            self._drop_cached()
         return self._free.pop()
 
     def _drop(self, sequence: int) -> None:

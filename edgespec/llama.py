@@ -35,20 +35,20 @@ class Row(NamedTuple):
 class Context:
     """A loaded model and its KV cells, which all sequences share. Runs on the CPU alone."""
 
-    def __init__(self, path: Path, *, cells: int, sequences: int, batch: int, outputs: int, threads: int) -> None:
-        """`batch`: most rows that are computed at once; `outputs`: most rows of one decode that want logits.
+    def __init__(self, path: Path, *, cells: int, sequences: int, batch: int, threads: int) -> None:
+        """`sequences`: ids, and most rows of one decode that want logits; `batch`: most rows that are computed at once.
 
         Raises ModelError: llama.cpp cannot load the file, the model cannot draft trees, or memory is short.
         """
         _quiet()
+        cells = -(-cells // 256) * 256  # as llama.cpp rounds; a batch may then fill them
         self._context = None
         self._model = _load(path)
         self._require_memory(path, cells)
         params = llama.llama_context_default_params()
         params.n_ctx = params.n_batch = cells
         params.n_ubatch = min(batch, cells)
-        params.n_seq_max = sequences
-        params.n_outputs_max = outputs
+        params.n_seq_max = params.n_outputs_max = sequences
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = True
         params.offload_kqv = params.op_offload = False

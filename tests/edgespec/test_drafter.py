@@ -204,17 +204,23 @@ def test_a_ranker_sees_raw_logits_and_decides(drafter: Drafter, slow: SlowDrafte
 def test_when_sequence_ids_run_out_the_tip_idle_longest_goes_and_nothing_breaks(
     model: Path, slow: SlowDrafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edgespec.drafter, "SEQUENCES", 5)
-    drafter = Drafter(model, context=512, sequences=4, requests=2)
+    monkeypatch.setattr(edgespec.drafter, "IDS_PER_REQUEST", 1)
+    drafter = Drafter(model, context=512, sequences=3, requests=2)
+    drafter.open("closed", PROMPT[:2])
+    drafter.step("closed", [()], 1)
+    drafter.close("closed")
     drafter.open("a", PROMPT)
     drafter.open("b", PROMPT[:4])
     drafter.step("b", [(9,)], 1)
     for paths in ([(3,), (4,), (5,)], [(6,), (7,)], [(3, 8), (6, 8)], [(4, 8), (5, 8), (7, 8)]):
         for path, proposal in zip(paths, drafter.step("a", paths, 2), strict=True):
             slow.check([*PROMPT, *path], proposal, TOLERANCE)
-    with pytest.raises(DraftMemoryError, match="5 sequences"):
-        drafter.step("a", [(3,), (4,), (5,), (6,)], 2)
-    slow.check([*PROMPT, 4, 8, 8], drafter.step("a", [(4, 8, 8)], 2)[0], TOLERANCE)
+    assert not drafter._free
+    # Three leaves beside three others whose cells they share: nothing else can be kept.
+    drafter.step("a", [(3, 1, 1), (4, 1, 1), (5, 1, 1)], 1)
+    beside = [(3, 1, 2), (4, 1, 2), (5, 1, 2)]
+    for path, proposal in zip(beside, drafter.step("a", beside, 2), strict=True):
+        slow.check([*PROMPT, *path], proposal, TOLERANCE)
     slow.check([*PROMPT[:4], 9, 9], drafter.step("b", [(9, 9)], 2)[0], TOLERANCE)
     drafter.shutdown()
 
@@ -262,6 +268,19 @@ def test_a_step_of_more_rows_than_there_are_cells_is_refused(model: Path, slow: 
     with pytest.raises(DraftMemoryError, match="full"):
         drafter.step("a", [(i,) * 16 for i in range(8)], 1)
     slow.check([*(i % 60 for i in range(200)), 1], drafter.step("a", [(1,)], 2)[0], TOLERANCE)
+    drafter.shutdown()
+
+
+def test_the_smallest_settings_work(model: Path, slow: SlowDrafter) -> None:
+    drafter = Drafter(model, context=1, sequences=1, requests=1, prefill_batch=1)
+    drafter.open("r", [5])
+    slow.check([5], drafter.step("r", [()], 2)[0], TOLERANCE)
+    drafter.shutdown()
+    drafter = Drafter(model, context=100, sequences=32, requests=64, prefill_batch=16)
+    drafter.open("r", [5] * 90)
+    paths = [(1, 2, i, 3) for i in range(32)]
+    for path, proposal in zip(paths, drafter.step("r", paths, 1), strict=True):
+        slow.check([*[5] * 90, *path], proposal, TOLERANCE)
     drafter.shutdown()
 
 
@@ -441,17 +460,17 @@ class Walk(RuleBasedStateMachine):
     def every_sequence_is_held_once(self) -> None:
         opened, closed = self.drafter._open.values(), self.drafter._closed
         held = [r.trunk for r in (*opened, *closed)] + [tip.id for r in opened for tip in r.tips]
-        assert sorted(held + self.drafter._free) == list(range(edgespec.drafter.SEQUENCES))
+        assert sorted(held + self.drafter._free) == list(range(8 + 3 * edgespec.drafter.IDS_PER_REQUEST))
 
     def teardown(self) -> None:
         self.drafter.shutdown()
 
 
-@pytest.mark.parametrize("sequences", [8, 64])
+@pytest.mark.parametrize("ids", [1, 8])
 def test_random_walks_equal_the_slow_twin(
-    sequences: int, model: Path, slow: SlowDrafter, monkeypatch: pytest.MonkeyPatch
+    ids: int, model: Path, slow: SlowDrafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edgespec.drafter, "SEQUENCES", sequences)
+    monkeypatch.setattr(edgespec.drafter, "IDS_PER_REQUEST", ids)
     monkeypatch.setattr(Walk, "model", model, raising=False)
     monkeypatch.setattr(Walk, "slow", slow, raising=False)
     run_state_machine_as_test(Walk, settings=settings(max_examples=25, stateful_step_count=40))

@@ -16,7 +16,7 @@ class SlowDrafter:
     """Plain chains in a context of their own; no state between calls but a memo."""
 
     def __init__(self, path: Path, context: int = 1024) -> None:
-        self._llama = Context(path, cells=context, sequences=1, batch=32, outputs=1, threads=1)
+        self._llama = Context(path, cells=context, sequences=1, batch=32, threads=1)
         self._memo: dict[tuple[int, ...], NDArray[np.float64]] = {}
 
     def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float64]:
