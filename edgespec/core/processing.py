@@ -42,10 +42,10 @@ class History:
         self._arrays: tuple[Tokens, Floats] | None = None
         self.extend(answer)
 
-    def extend(self, answer: Iterable[int]) -> None:
-        """Counts further tokens of the answer."""
-        for token in answer:
-            self._counts[token] = self._counts.get(token, 0) + 1
+    def extend(self, tokens: Iterable[int], *, answer: bool = True) -> None:
+        """Counts further tokens of the answer, or of a prompt that arrives in parts."""
+        for token in tokens:
+            self._counts[token] = self._counts.get(token, 0) + answer
         self._arrays = None
 
     def committed(self) -> tuple[Tokens, Floats]:
@@ -179,8 +179,8 @@ def process(
 
 def entropy(logits: Floats) -> float:
     """Entropy in nats of softmax(logits); -inf is probability 0."""
-    finite = logits[logits > -np.inf]
-    shifted = finite - finite.max()
+    # Beyond -800 a weight is 0 in float64 anyway, and 0 times -inf is not a number.
+    shifted = np.maximum(logits - logits.max(), -800.0)
     weights = np.exp(shifted)
     total = float(weights.sum())
     return max(math.log(total) - float(weights @ shifted) / total, 0.0)
@@ -189,7 +189,7 @@ def entropy(logits: Floats) -> float:
 def _filtered(x: Floats, rule: Sampling) -> Candidates:
     tokens: Tokens | None = None
     if 0 < rule.top_k < len(x):
-        tokens = np.flatnonzero(x >= _kth_largest(x, rule.top_k))
+        tokens = np.flatnonzero(x >= kth_largest(x, rule.top_k))
         x = x[tokens]
     if rule.top_p < 1:
         kept = _nucleus(x, rule.top_p)
@@ -200,8 +200,8 @@ def _filtered(x: Floats, rule: Sampling) -> Candidates:
     return Candidates(tokens, x)
 
 
-def _kth_largest(x: Floats, k: int) -> float:
-    """The k-th largest value, equal ones counted as often as they occur."""
+def kth_largest(x: Floats, k: int) -> float:
+    """The k-th largest value (1 <= k <= n), equal ones counted as often as they occur. Quick for a small k."""
     chunks = len(x) // _CHUNK
     if k <= chunks:
         # The k-th largest of the chunks' maxima is a lower bound that leaves few values to look at.

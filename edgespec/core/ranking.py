@@ -1,48 +1,145 @@
-"""From a row of logits to the children that a draft model proposes."""
+"""The worker's guesses at the target's next token, ranked with the target's own noise (design section 6).
+
+The target takes argmax_v(z(v) / T + g(v)) of its adjusted logits z. The draft knows T and g and has logits z' near z.
+If the errors z - z' were independent Gumbel noise of scale s, the target would take v with probability
+
+    softmax_v( (z'(v) + T g(v)) / s )
+
+which is what this module ranks and prices by. The *spread* s, in logits, says how far draft and target disagree; it is
+a property of the pair and the same at every temperature, greedy included (T = 0), as docs/numerics.md shows on data. It
+is learned from what the target chose. With s = 1 and T = 0 a cost is WANSpec's -log q.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafting import Proposal
+from edgespec.core.messages import Sampling
+from edgespec.core.processing import Candidates, History, Processor, entropy, kth_largest
+from edgespec.core.sampling import shortlist
 
-TokenPath = tuple[int, ...]
-"""A node of the speculation tree, by its tokens below the committed prefix; () is the prefix's end."""
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
 
-Rank = Callable[[NDArray[np.float32], TokenPath, int], Proposal]
-"""`rank(logits, path, width)` chooses the children of one node.
-
-`logits`: raw float32 row, shape [vocab_size], read-only and valid during the call only. `path`: the node. `width`: most
-children wanted; fewer may come back, for example under top-k. The proposal lists them in the order in which they shall
-be tried; its costs and entropy are of the distribution after whatever processing the ranker does.
-"""
-
-
-def best_children(logits: NDArray[np.float32], path: TokenPath, width: int) -> Proposal:
-    """The plain `Rank`: the most probable tokens of the softmax, ties by id."""
-    shifted = logits - logits.max()
-    weights = np.exp(shifted)
-    total = float(weights.sum())
-    log_total = math.log(total)
-    tokens = largest(logits, width)
-    costs = log_total - shifted[tokens].astype(np.float64)
-    entropy = max(log_total - float(weights @ shifted) / total, 0.0)
-    return Proposal(tokens.tolist(), costs.tolist(), entropy)
+_REACH = 16.0
+"""Tokens whose score is further below the best one, in spreads, get no share of the probability."""
+_KEPT = 16
+"""Best tokens of a row that are remembered to learn the spread from."""
+_OUTSIDE_NATS = 7.0
+"""Price, while learning, of a choice that was not among them."""
 
 
-def largest(scores: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    """Indices of the `count` largest scores, best first, ties by index.
+class Spread:
+    """Learns how far draft and target disagree; one per pair of models, shared by its requests."""
 
-    Twenty times as fast as `argpartition` on 49,152 scores: at least `count` scores reach the `count`-th largest of
-    the maxima of some 256 blocks, and hardly any others do.
+    GRID = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4])
+    START = 0.7
+    """A draft of about 70 % acceptance; the first twenty tokens or so move it."""
+    FORGET = 0.995
+    """Weight of all former tokens against the newest one: a memory of about 200."""
+
+    def __init__(self, fixed: float | None = None) -> None:
+        """`fixed` switches learning off."""
+        self._fixed = fixed
+        self._loss: Floats = 4 * np.log(self.GRID / self.START) ** 2
+
+    @property
+    def value(self) -> float:
+        """The spread under which the target's choices so far were most probable, in logits."""
+        return self._fixed or float(self.GRID[int(np.argmin(self._loss))])
+
+    def observe(self, scores: Floats, chosen: int | None) -> None:
+        """The target chose the token at index `chosen` of these scores (in logits), or one outside (None)."""
+        scaled = (scores - scores.max()) / self.GRID[:, None]
+        price = np.log(np.exp(scaled).sum(axis=1))
+        if chosen is not None:
+            price -= scaled[:, chosen]
+        self._loss *= self.FORGET
+        self._loss += np.minimum(price, _OUTSIDE_NATS) if chosen is not None else _OUTSIDE_NATS
+
+
+class Ranker:
+    """One request's ranking at a worker: callable as `drafter.Rank`, `ranker(logits, path, width)`.
+
+    Without a seed (the operator does not share it) it ranks by the processed distribution alone.
     """
-    blocks = np.maximum.reduceat(scores, np.arange(0, len(scores), max(len(scores) // 256, 1)))
-    if count < len(blocks):
-        ready = np.flatnonzero(scores >= np.partition(blocks, -count)[-count])
-    else:
-        ready = np.arange(len(scores))
-    return ready[np.argsort(-scores[ready], kind="stable")[:count]]
+
+    def __init__(
+        self, sampling: Sampling, prompt: Sequence[int] = (), *, spread: Spread | None = None, resolved: bool = False
+    ) -> None:
+        """`resolved`: report the entropy that is left once the noise is known, not that of the processed distribution;
+        it foretells wrong guesses better, and is far lower where the draft is good."""
+        self.sampling, self.resolved = sampling, resolved
+        self.spread = spread or Spread()
+        # The filters and the temperature serve to find the distribution; a greedy request is ranked by all its logits.
+        self._processor = Processor(sampling)
+        self._history = History(prompt) if self._processor.has_penalties else None
+        self._length = len(prompt)
+        self._recent: dict[tuple[int, ...], tuple[Tokens, Floats]] = {}
+
+    def __call__(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
+        """The best `width` guesses after `path` (tokens below the committed ones), from raw `logits`, [vocab_size].
+
+        Costs: nats of -log P(the target takes this token | noise). Entropy: nats, see `resolved`.
+        """
+        found = self._candidates(logits, path)
+        tokens, scores = self._scores(found, self._length + len(path))
+        scaled = (scores - scores.max()) / self._scale
+        near = np.flatnonzero(scaled >= -_REACH)
+        if len(near) < width:
+            near = np.flatnonzero(scaled >= kth_largest(scaled, min(width, len(scaled))))
+        tokens, scores, scaled = tokens[near], scores[near], scaled[near]
+        log_total = math.log(float(np.exp(scaled).sum()))
+        best = np.argsort(-scores, kind="stable")[: max(width, _KEPT)]
+        self._recent[tuple(path)] = tokens[best], scores[best]
+        best = best[:width]
+        left = entropy(scaled) if self.resolved else found.entropy()
+        return Proposal(tokens[best].tolist(), (log_total - scaled[best]).tolist(), left)
+
+    def committed(self, tokens: Sequence[int], *, answer: bool = True) -> None:
+        """The committed prefix grew: learns from the rows along it and forgets those beside it.
+
+        `answer` is False for the rest of a long prompt, whose tokens count for the repetition penalty only.
+        """
+        path, learning = tuple(tokens), self._noisy or self._processor.greedy
+        for depth, token in enumerate(path):
+            row = self._recent.get(path[:depth])
+            if row is not None and learning:
+                where = np.flatnonzero(row[0] == token)
+                self.spread.observe(row[1], int(where[0]) if len(where) else None)
+        below = {known: row for known, row in self._recent.items() if known[: len(path)] == path}
+        self._recent = {known[len(path) :]: row for known, row in below.items()}
+        self._length += len(path)
+        if self._history is not None:
+            self._history.extend(path, answer=answer)
+
+    @property
+    def _noisy(self) -> bool:
+        return self.sampling.seed is not None and not self._processor.greedy
+
+    @property
+    def _scale(self) -> float:
+        """What scores in logits are divided by: the temperature where the noise is unknown and a fresh draw decides."""
+        return self.spread.value if self._noisy or self._processor.greedy else self.sampling.temperature
+
+    @property
+    def _reach_nats(self) -> float:
+        return min(max(_REACH * self._scale / self.sampling.temperature, 4.0), 30.0)
+
+    def _candidates(self, logits: NDArray[np.float32], path: Sequence[int]) -> Candidates:
+        if self._processor.greedy:
+            return Candidates(None, self._processor.adjusted(logits, self._history, path))
+        return self._processor.candidates(logits, self._history, path)
+
+    def _scores(self, found: Candidates, position: int) -> tuple[Tokens, Floats]:
+        """Tokens and their scores in logits, with the noise where it is known."""
+        if self._noisy and self.sampling.seed is not None:
+            tokens, scores = shortlist(found.logits, self.sampling.seed, position, found.tokens, self._reach_nats)
+            return tokens, scores * self.sampling.temperature
+        tokens = np.arange(len(found.logits)) if found.tokens is None else found.tokens
+        return tokens, found.logits * (1.0 if self._processor.greedy else self.sampling.temperature)

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
 _NEAR_NATS = 8.0
-"""`noisy_argmax` looks at all tokens this close to the best one, and at the few others whose noise is huge."""
+"""`shortlist` looks at all tokens this close to the best one, and at the few others whose noise is huge."""
 MARGIN_NATS = 1.0
 """Up to here `noisy_argmax` knows the margin exactly; a larger one is reported as this."""
 
@@ -100,29 +100,36 @@ def gumbel_all(seed: int | Bits, position: int, vocab_size: int) -> Floats:
     return _gumbel(hash_bits_all(seed, position, vocab_size))
 
 
+def shortlist(
+    logits: Floats, seed: int, position: int, tokens: Tokens | None = None, reach: float = MARGIN_NATS
+) -> tuple[Tokens, Floats]:
+    """Ascending tokens with their noisy scores logits(v) + g(v): at least all that lie within `reach` nats of the best.
+
+    `logits`: processed, of the given ascending tokens or of the whole vocabulary; -inf where a token is removed. Over a
+    whole vocabulary the logarithms are taken only for tokens that can still matter: those near the largest logit, and
+    the few whose noise alone could lift them there.
+    """
+    bits = hash_bits_all(seed, position, len(logits)) if tokens is None else hash_bits(seed, position, tokens)
+    if len(logits) <= 1024:
+        return np.arange(len(logits)) if tokens is None else tokens, logits + _gumbel(bits)
+    best = int(np.argmax(logits))
+    near = max(_NEAR_NATS, reach + 5)
+    # A token further than `near` below the best one needs at least this much noise to come within reach.
+    needed = float(_gumbel(bits[best : best + 1])[0]) + near - reach
+    kept = np.flatnonzero((logits >= logits[best] - near) | (bits >= _least_bits(needed)))
+    return kept if tokens is None else tokens[kept], logits[kept] + _gumbel(bits[kept])
+
+
 def noisy_argmax(logits: Floats, seed: int, position: int, tokens: Tokens | None = None) -> tuple[int, float]:
     """argmax_v(logits(v) + g(v)) and the margin to the runner-up in nats (exact up to MARGIN_NATS, cut there).
 
-    `logits`: processed, of the given ascending tokens or of the whole vocabulary; -inf where a token is removed. On
-    equal scores the lowest token wins. Over a whole vocabulary the logarithms are taken only for tokens that can still
-    reach the winner or its margin: those near the largest logit, and those whose noise alone could lift them there.
+    Arguments as for `shortlist`. On equal scores the lowest token wins.
     """
-    bits = hash_bits_all(seed, position, len(logits)) if tokens is None else hash_bits(seed, position, tokens)
-    if len(logits) > 1024:
-        best = int(np.argmax(logits))
-        certain = float(_gumbel(bits[best : best + 1])[0])
-        # A token further than _NEAR_NATS below the best one needs at least this much noise to matter.
-        needed = certain + _NEAR_NATS - MARGIN_NATS
-        candidates = np.flatnonzero((logits >= logits[best] - _NEAR_NATS) | (bits >= _least_bits(needed)))
-        scores = logits[candidates] + _gumbel(bits[candidates])
-        tokens = candidates if tokens is None else tokens[candidates]
-    else:
-        scores = logits + _gumbel(bits)
+    tokens, scores = shortlist(logits, seed, position, tokens)
     winner = int(np.argmax(scores))
     top = float(scores[winner])
     scores[winner] = -np.inf
-    margin = min(top - float(scores.max()), MARGIN_NATS)
-    return (winner if tokens is None else int(tokens[winner])), margin
+    return int(tokens[winner]), min(top - float(scores.max()), MARGIN_NATS)
 
 
 def derive_seed(seed: int, choice: int) -> int:

@@ -207,10 +207,10 @@ def test_a_whole_vocabulary_takes_under_a_millisecond() -> None:
     logits = np.random.default_rng(0).normal(size=VOCAB) * 3
     times = []
     for position in range(50):
-        start = time.perf_counter()
+        start = time.thread_time()
         gumbel_all(1, position, VOCAB)
-        middle = time.perf_counter()
+        middle = time.thread_time()
         noisy_argmax(logits, 1, position)
-        times.append((middle - start, time.perf_counter() - middle))
+        times.append((middle - start, time.thread_time() - middle))
     noise_s, choice_s = np.min(times, axis=0)
     assert noise_s < 1e-3 and choice_s < 1e-3
