@@ -1,0 +1,83 @@
+"""Matrix products of the lean forward pass, with what follows them fused in where the library can.
+
+On a CPU oneDNN's packed weights halve the time of a verify pass: torch's plain `F.linear` lays the weights out anew at
+every call (docs and figures: dev/LOG.md). torch has no public name for them, but `torch.compile` stands on the same
+operators. `PlainLinear` is the slow twin, and what other devices use.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812  torch's own convention
+from torch import Tensor
+
+PACK_ROWS = 32
+"""Rows that a packed layout is chosen for; 4 to 32 give the same layout as far as measured."""
+
+
+class Linear(Protocol):
+    """y = x Wᵀ + b for x of shape [n, in]."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """y."""
+
+    def silu(self, x: Tensor) -> Tensor:
+        """y · sigmoid(y)."""
+
+    def times(self, x: Tensor, other: Tensor) -> Tensor:
+        """y · other, elementwise."""
+
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """y + other."""
+
+
+class PlainLinear:
+    """torch's own product, on any device."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return F.silu(self(x))
+
+    def times(self, x: Tensor, other: Tensor) -> Tensor:
+        return self(x) * other
+
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        return self(x) + other
+
+
+class PackedLinear:
+    """oneDNN's product with weights in its own layout, on a CPU. Holds a copy; the plain weights may go."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        ops = torch.ops.mkldnn
+        self._weight = ops._reorder_linear_weight(weight.detach().contiguous(), PACK_ROWS)
+        self._bias = None if bias is None else bias.detach()
+        self._product, self._binary = ops._linear_pointwise, ops._linear_pointwise.binary
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x, self._weight, self._bias, "none", [], "")
+
+    def silu(self, x: Tensor) -> Tensor:
+        return self._product(x, self._weight, self._bias, "swish", [], "")
+
+    def times(self, x: Tensor, other: Tensor) -> Tensor:
+        return self._binary(x, other, self._weight, self._bias, "mul")
+
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        return self._binary(x, other, self._weight, self._bias, "add")
+
+
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this machine has packed products for these numbers."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,0 +1,216 @@
+"""Finds, converts and loads the target model. Nothing is ever fetched from a network.
+
+A GGUF file takes transformers some ten seconds to unpack, so that is done once: the result is kept as a safetensors
+folder, `$XDG_CACHE_HOME/edgespec/targets/<sha256>-<dtype>`, which loads in about one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from edgespec.core.errors import ModelError
+from edgespec.shared.folders import expand
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest, hf_tokenizer_digest
+
+Dtype = Literal["float32", "bfloat16"]
+CONVERSION = 1
+"""Counts up when the conversion changes, so that older folders are made anew."""
+NOTE = "edgespec.json"
+DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+"""`tokenizer.ggml.pre` of tokenizers that split numbers into digits before GPT-2's pattern, as in llama.cpp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model with its tokenizer, both as transformers has them."""
+
+    model: Any
+    tokenizer: Any
+    model_digest: bytes
+    """SHA-256 of the weights as the operator named them, before any conversion."""
+    tokenizer_digest: bytes
+    """As `Hello` and `Challenge` carry it."""
+    folder: Path
+
+
+def load(path: Path, dtype: Dtype = "bfloat16", device: str = "auto") -> Loaded:
+    """Loads a GGUF file or a folder with safetensors; `device` is `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Raises ModelError: missing, corrupt, not a causal language model, or no such device.
+    """
+    if path.is_dir():
+        folder, digest, vocabulary = path, folder_digest(path), hf_tokenizer_digest(path)
+    else:
+        digest = file_digest(path)
+        vocabulary = gguf_tokenizer_digest(path)
+        folder = _converted(path, digest, dtype)
+    tokenizer = load_tokenizer(folder)
+    with _named(path):
+        model = _transformers().AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, use_safetensors=True
+        )
+    chosen = _device(device)
+    try:
+        return Loaded(model.eval().to(chosen), tokenizer, digest, vocabulary, folder)
+    except RuntimeError as error:
+        raise ModelError(f"{path} does not fit on {chosen} ({_first_line(error)}).") from error
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a model folder, chat template included. Raises ModelError."""
+    with _named(folder):
+        return _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def file_digest(path: Path) -> bytes:
+    """SHA-256 of one file. Raises ModelError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise ModelError(
+            f"The model file {path} cannot be read ({error.strerror or error}); check its path."
+        ) from error
+
+
+def folder_digest(folder: Path) -> bytes:
+    """Of one weights file its SHA-256; of several the SHA-256 over those, in the order of the names."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or not (folder / "config.json").is_file():
+        raise ModelError(f"The folder {folder} holds no model: config.json and *.safetensors are needed.")
+    digests = [file_digest(file) for file in files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+
+
+def target_cache() -> Path:
+    """Where converted models are kept; it need not exist."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else expand("~/.cache")) / "edgespec" / "targets"
+
+
+def _converted(path: Path, digest: bytes, dtype: Dtype) -> Path:
+    """The folder that was made of this GGUF file, made now if need be."""
+    folder = target_cache() / f"{digest.hex()[:16]}-{dtype}"
+    note = {"conversion": CONVERSION, "source_sha256": digest.hex()}
+    try:
+        if json.loads((folder / NOTE).read_text()) == note:
+            return folder
+    except (OSError, ValueError):
+        pass  # not there, or unreadable: made anew
+    try:
+        _convert_into(folder, path, dtype, note)
+    except OSError as error:
+        raise ModelError(
+            f"The converted model cannot be written to {folder.parent} ({error.strerror or error}); make room there."
+        ) from error
+    return folder
+
+
+def _convert_into(folder: Path, path: Path, dtype: Dtype, note: dict[str, Any]) -> None:
+    """Atomic: a reader finds the whole folder or none. Two processes may do it at the same time."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        part = Path(scratch) / "model"
+        _convert(path, part, dtype)
+        (part / NOTE).write_text(json.dumps(note))
+        if folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            part.rename(folder)
+        except OSError:
+            if not (folder / NOTE).is_file():  # otherwise another process was faster, with the same result
+                raise
+
+
+def _convert(path: Path, part: Path, dtype: Dtype) -> None:
+    """Unpacks a GGUF file into a safetensors folder with tokenizer and chat template."""
+    import torch
+
+    transformers = _transformers()
+    metadata = gguf_metadata(path)
+    source = {"gguf_file": path.name, "local_files_only": True}
+    with _named(path):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **source)
+        unpack = transformers.GgufConfig(dequantize=True)
+        packed = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, **source, dtype="float32", quantization_config=unpack
+        )
+    if metadata.get("tokenizer.ggml.pre") in DIGITS_APART:
+        _split_digits(tokenizer)
+    # The loaded model remembers its file and quantisation; a fresh one of the same kind takes the plain weights.
+    config = packed.config
+    config.__dict__.pop("quantization_config", None)
+    config.dtype = dtype
+    with torch.device("meta"):
+        plain = type(packed)(config)
+    wanted = getattr(torch, dtype)
+    plain.load_state_dict({name: weight.to(wanted) for name, weight in packed.state_dict().items()}, assign=True)
+    plain.tie_weights()
+    plain.generation_config = transformers.GenerationConfig(eos_token_id=_ends(metadata) or config.eos_token_id)
+    plain.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+
+
+def _ends(metadata: dict[str, Any]) -> list[int]:
+    """Tokens that end an answer, of a text or of a turn, as llama.cpp reads them."""
+    keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
+    return sorted({int(metadata[key]) for key in keys if key in metadata})
+
+
+def _split_digits(tokenizer: Any) -> None:
+    from tokenizers import Regex, pre_tokenizers
+
+    digits = pre_tokenizers.Split(Regex(r"\p{N}"), behavior="isolated")
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, level])
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError('There is no CUDA device here; set `target.device` to "cpu" or "auto".')
+    return name
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Says of any failure inside which model it was."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except MemoryError as error:
+        raise ModelError(f"There is not enough memory to load {path}.") from error
+    except Exception as error:  # transformers raises whatever a broken file makes its code stumble over
+        kind = type(error).__name__
+        if "Unrecognized configuration class" in str(error) or "not supported" in str(error):
+            raise ModelError(f"{path} is not a causal language model that transformers knows.") from error
+        raise ModelError(f"{path} is corrupt or cannot be used ({kind}: {_first_line(error)}).") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "no reason given")[:200]
+
+
+def _transformers() -> Any:
+    """The library, silent and offline; these variables are read when it is first imported."""
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "TQDM_DISABLE"):
+        os.environ.setdefault(variable, "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers

@@ -1,0 +1,196 @@
+"""The torch engine: any causal model of transformers, on a CPU or on CUDA, verifying a whole tree in one pass."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cloud_gateway.core.flatten import FlatTree
+from cloud_gateway.target import Work
+from cloud_gateway.target.cache import SlotKv
+from cloud_gateway.target.forward import Forward, HfForward
+from cloud_gateway.target.linear import can_pack
+from cloud_gateway.target.llama_forward import Kernels, LlamaForward, is_plain_llama
+from cloud_gateway.target.slots import SlotTable
+from edgespec.core.errors import ModelError
+
+SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
+"""Largest difference between a tree's logits and those of its paths alone, in standard deviations of the logits."""
+
+
+class TorchVerified:
+    """One tree's result; the logits stay on the device until a row is asked for."""
+
+    def __init__(self, logits: Tensor) -> None:
+        """`logits`: [n, vocab_size]."""
+        self._logits = logits
+        best, entropies = _summary(logits)
+        self.argmax: Sequence[int] = best
+        self.entropies: Sequence[float] = entropies
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Raw logits after one row, [vocab_size]."""
+        found: NDArray[np.float32] = self._logits[row].float().cpu().numpy()
+        return found
+
+
+class TorchTarget:
+    """A target model with KV slots (the Protocol `cloud_gateway.target.Target`).
+
+    A round's cost is one forward pass per request; keys and values are written once and never copied, except for
+    those of accepted rows that rejected siblings came before.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        slots: int = 4,
+        context: int = 4096,
+        threads: int = 0,
+        kernels: Kernels = "packed",
+        exact: bool = True,
+        eos: frozenset[int] | None = None,
+    ) -> None:
+        """`model`: a causal model of transformers on its device, which the target takes over.
+
+        `threads`: of the whole process, 0 for one per core that it may use. `kernels` and `exact` choose how the
+        Llama family is computed on a CPU (llama_forward.py). Raises ModelError where the model cannot verify trees.
+        """
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        longest = getattr(model.config, "max_position_embeddings", None) or context
+        self.context = min(context, longest)
+        self.slots = slots
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.eos = _eos(model) if eos is None else eos
+        self.device = torch.device(model.device)
+        self.forward = _forward(model, self.context, kernels, exact)
+        self._table = SlotTable(slots)
+        self._kv = [self._new_kv() for _ in range(slots)]
+        self._pending: dict[int, FlatTree] = {}
+        self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
+        """Whether a tree's logits equal those of its paths alone, bit for bit, by intent and in the self-test."""
+
+    def open(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """As the Protocol says; the beginning may also be copied from another slot, even one in use."""
+        claim = self._table.claim(tokens)
+        kv = self._kv[claim.slot]
+        if claim.donor == claim.slot:
+            kv.length = claim.reused
+        else:
+            kv.copy_from(self._kv[claim.donor], claim.reused)
+        return claim.slot, claim.reused
+
+    @torch.inference_mode()
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Appends these committed tokens' keys and values; no logits are computed."""
+        if not tokens:
+            return
+        kv, n = self._kv[slot], len(tokens)
+        ids = torch.tensor(tokens, device=self.device)
+        positions = torch.arange(kv.length, kv.length + n, device=self.device)
+        tail = torch.ones(n, n, dtype=torch.bool, device=self.device).tril_()
+        self.forward(kv, ids, positions, tail, head=False)
+        kv.length += n
+        self._table.extend(slot, tokens)
+
+    @torch.inference_mode()
+    def verify(self, batch: Sequence[Work]) -> Sequence[TorchVerified]:
+        """One forward pass for each request's tree."""
+        return [self._verify(work.slot, work.tree) for work in batch]
+
+    @torch.inference_mode()
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """Keeps these rows of the tree last verified in this slot."""
+        tree = self._pending.pop(slot)
+        self._kv[slot].keep(rows)
+        self._table.extend(slot, [tree.tokens[row] for row in rows])
+
+    def close(self, slot: int) -> None:
+        """Frees the slot; its entries may serve a later `open`."""
+        self._pending.pop(slot, None)
+        self._table.release(slot)
+
+    def _verify(self, slot: int, tree: FlatTree) -> TorchVerified:
+        self._pending[slot] = tree
+        return TorchVerified(self._logits(self._kv[slot], tree))
+
+    def _logits(self, kv: SlotKv, tree: FlatTree) -> Tensor:
+        ids = torch.tensor(tree.tokens, device=self.device)
+        positions = torch.tensor(tree.depths, device=self.device) + kv.length
+        logits = self.forward(kv, ids, positions, torch.from_numpy(tree.mask()).to(self.device))
+        assert logits is not None
+        return logits
+
+    def _new_kv(self) -> SlotKv:
+        return SlotKv(self.forward.shapes, self.forward.kv_dtype, self.device, self.context)
+
+    @torch.inference_mode()
+    def _self_test(self, dtype: torch.dtype) -> float:
+        """Verifies a small tree whole and path by path; returns the largest difference of the logits, relative.
+
+        An architecture that ignores the mask or the positions would silently change answers. Raises ModelError then.
+        """
+        step = max(self.vocab_size // 7, 1)
+        tokens = [(1 + i * step) % self.vocab_size for i in range(6)]
+        parents = [-1, 0, 0, 2, 1, 3]
+        depths = [0, 1, 1, 2, 2, 3]
+        whole = self._logits(self._new_kv(), FlatTree(tokens, parents, depths)).float()
+        worst = 0.0
+        for leaf in (4, 5):
+            path = list(_ancestors(parents, leaf))
+            kv = self._new_kv()
+            for row in path:
+                alone = self._logits(kv, FlatTree([tokens[row]], [-1], [0]))[0].float()
+                kv.keep([0])
+                worst = max(worst, float((alone - whole[row]).abs().max() / whole[row].std()))
+        if not worst <= SELF_TEST_LIMIT.get(dtype, 0.5):
+            raise ModelError(
+                "This model's logits for a tree differ from those of its paths alone, so it cannot verify trees; "
+                "choose another architecture."
+            )
+        return worst
+
+
+def _forward(model: Any, context: int, kernels: Kernels, exact: bool) -> Forward:
+    if not is_plain_llama(model):
+        return HfForward(model)
+    on_cpu = model.device.type == "cpu"
+    packed = kernels == "packed" and can_pack(model.device, model.dtype)
+    return LlamaForward(model, context, kernels="packed" if packed else "plain", exact=exact and on_cpu)
+
+
+def _eos(model: Any) -> frozenset[int]:
+    """Every token that ends an answer, by the model's configuration and its generation defaults."""
+    configs = [model.config, getattr(model, "generation_config", None)]
+    found = [getattr(config, "eos_token_id", None) for config in configs]
+    lists = [ids if isinstance(ids, list) else [ids] for ids in found if ids is not None]
+    return frozenset(itertools.chain.from_iterable(lists))
+
+
+def _ancestors(parents: Sequence[int], row: int) -> list[int]:
+    """The path from row 0 to this row."""
+    path = [row]
+    while parents[path[-1]] >= 0:
+        path.append(parents[path[-1]])
+    return path[::-1]
+
+
+def _summary(logits: Tensor) -> tuple[list[int], list[float]]:
+    """Argmax (the first of equals) and entropy in nats of each row, fetched from the device in one copy."""
+    scores = logits.float()
+    top, best = scores.max(dim=-1, keepdim=True)
+    below = scores - top
+    weights = below.exp()
+    total = weights.sum(dim=-1)
+    # H = ln Z - E[l], with l the logits below their maximum.
+    entropies = total.log() - (weights.mul_(below)).sum(dim=-1) / total
+    both = torch.stack([best.squeeze(-1).double(), entropies.double()]).cpu()
+    return [int(token) for token in both[0].tolist()], both[1].tolist()
