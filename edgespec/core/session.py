@@ -48,9 +48,6 @@ from edgespec.core.handshake import (
 from edgespec.core.messages import PROTOCOL, AnyBody, Challenge, Frame, Hello, Message, Ping, Pong, Proof, Refuse
 from edgespec.core.signing import SigningKey
 
-MAX_REPLIES = 64
-"""Answers that may wait for a peer that asks but does not read."""
-
 
 class State(enum.StrEnum):
     """Named after the message that is due."""
@@ -221,8 +218,6 @@ class Session:
     def _handle(self, message: Message, data: bytes, now: float) -> list[Event]:
         match message:
             case Ping():
-                if len(self._outgoing) >= MAX_REPLIES:
-                    raise RemoteProtocolError("slow", "the peer asks but does not read", close_code=CloseCode.SLOW)
                 self._outgoing.append(self.send(Pong(message.stamp)))
                 return []
             case Pong():

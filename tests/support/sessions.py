@@ -1,0 +1,67 @@
+"""A worker's and a gateway's session that know each other, joined without sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgespec.core import messages as m
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
+from edgespec.core.session import GatewaySession, Linked, RttSample, State, WorkerSession
+from edgespec.core.signing import SigningKey
+
+WORKER_KEY, GATEWAY_KEY = SigningKey(b"w" * 32), SigningKey(b"g" * 32)
+SPKI = b"s" * 32
+TOKENIZER, MODEL = b"t" * 32, b"m" * 32
+WORKER = WorkerIdentity(WORKER_KEY, "lab-7", TOKENIZER, MODEL, 49152, 4)
+GATEWAY = GatewayIdentity(GATEWAY_KEY, "gw", SPKI, TOKENIZER)
+PIN = Pin(GATEWAY_KEY.public, SPKI)
+WORKER_NONCE, GATEWAY_NONCE = b"1" * 32, b"2" * 32
+HASH = b"h" * 32
+TREE = m.Tree(1, 1, 3, HASH, 1, [0], [5], [100], [200])
+COMMIT = m.Commit(1, 1, 3, [5], HASH)
+GATEWAY_BODIES: list[m.GatewayBody] = [
+    m.Open(1, 1, 3, [1, 2, 3], m.Sampling()),
+    COMMIT,
+    m.Close(1, 1, "done"),
+    m.Ping(7),
+    m.Bye("stopping"),
+]
+WORKER_BODIES: list[m.WorkerBody] = [
+    TREE,
+    m.Pause("owner"),
+    m.Resume(),
+    m.Decline(1, 1, "too long"),
+    m.Ping(7),
+    m.Bye("stopping"),
+]
+
+
+def worker(now: float = 0.0, **changes: Any) -> WorkerSession:
+    me = WorkerIdentity(**{name: changes.get(name, getattr(WORKER, name)) for name in WorkerIdentity.__slots__})
+    return WorkerSession(me, changes.get("pin", PIN), changes.get("seen", SPKI), WORKER_NONCE, now)
+
+
+def gateway(standing: Standing = "paired", now: float = 0.0, nonce: bytes = GATEWAY_NONCE) -> GatewaySession:
+    return GatewaySession(GATEWAY, lambda key: standing, nonce, now)
+
+
+def deliver(sender: Any, receiver: Any, now: float = 0.0) -> list[Any]:
+    return [event for data in sender.outgoing() for event in receiver.receive(data, now)]
+
+
+def linked() -> tuple[WorkerSession, GatewaySession]:
+    w, g = worker(), gateway()
+    assert deliver(w, g) == [] and deliver(g, w) == []
+    assert deliver(w, g, now=0.02) == [RttSample(0.02), Linked()]
+    assert deliver(g, w, now=0.02) == [Linked()]
+    return w, g
+
+
+def reason_of(session: Any, data: bytes, now: float = 0.0) -> RemoteProtocolError:
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.receive(data, now)
+    assert session.state is State.CLOSED
+    return caught.value
