@@ -1,0 +1,306 @@
+"""The gateway's end of all links: a WebSocket server over TLS where paired workers prove themselves and stream trees.
+
+One hostile worker can end its own link and nothing else: each connection has its own session, task and counters, and
+every refusal leaves one log line and one count. Everything runs on the event loop; only `linked` may be called from
+other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl as ssl_module
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.http11 import Request, Response
+
+from cloud_gateway.offloading import LinkedWorker
+from cloud_gateway.workers import LinkEvents, Rejections, WorkerInfo
+from edgespec.core.errors import AddressError, RemoteProtocolError
+from edgespec.core.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, Lookup
+from edgespec.core.messages import Bye, Close, Commit, Decline, Open, Pause, Resume, Tree, check_tree_shape
+from edgespec.core.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
+from edgespec.shared.address import LINK_PATH, PAIR_PATH
+from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
+
+log = logging.getLogger("cloud_gateway.links")
+_quiet = logging.getLogger("cloud_gateway.links.websockets")
+_quiet.setLevel(logging.CRITICAL)  # what it would report, with tracebacks, is reported here in one line
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """Bounds on what peers can make the gateway do."""
+
+    pending: int = 64
+    """Connections that have not proven themselves yet."""
+    frames_per_s: float = 1000.0
+    """Frames read from one worker; more wait in its own buffers."""
+
+
+class _Connection(ServerConnection):
+    """Counts as pending from the TLS handshake until it is paired or proven, and hangs up at once beyond the limit."""
+
+    def __init__(
+        self,
+        *args: Any,
+        pending: set[ServerConnection],
+        limit: int,
+        turned_away: Callable[[ServerConnection], None],
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self._pending, self._limit, self._turned_away = pending, limit, turned_away
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio once TLS stands."""
+        super().connection_made(transport)
+        if len(self._pending) >= self._limit:
+            self._turned_away(self)
+            self.transport.abort()
+        else:
+            self._pending.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio at the end."""
+        self._pending.discard(self)
+        super().connection_lost(exc)
+
+
+class Links:
+    """All links of one gateway."""
+
+    def __init__(
+        self,
+        me: GatewayIdentity,
+        vocab_size: int,
+        is_paired: Lookup,
+        events: LinkEvents,
+        *,
+        pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
+        timers: Timers = DEFAULT_TIMERS,
+        limits: LinkLimits = LinkLimits(),
+    ) -> None:
+        """`vocab_size`: of the target; `pair` serves `/pair`, which is not found without it."""
+        self._me, self._vocab_size, self._is_paired, self._events = me, vocab_size, is_paired, events
+        self._pair, self._timers, self._limits = pair, timers, limits
+        self._rejections = Rejections()
+        self._workers: dict[str, WorkerInfo] = {}
+        self._pending: set[ServerConnection] = set()
+        self._server: Server | None = None
+
+    # --- the server ----------------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int, ssl: ssl_module.SSLContext) -> int:
+        """Serves links; returns the port, which matters for port 0. Raises AddressError where it cannot be bound."""
+        make = partial(_Connection, pending=self._pending, limit=self._limits.pending, turned_away=self._turned_away)
+        options = WEBSOCKET_OPTIONS | {"open_timeout": self._timers.handshake_s}
+        try:
+            self._server = await serve(
+                self._serve, host, port, ssl=ssl, process_request=_only_our_paths(self._pair is not None),
+                logger=_quiet, server_header=None, create_connection=cast("type[ServerConnection]", make), **options,
+            )  # fmt: skip
+        except OSError as error:
+            raise AddressError(f"Cannot listen on {host} port {port}: {error.strerror or error}.") from None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Says goodbye to every worker and stops serving."""
+        for worker in self.workers():
+            self._hang_up(worker, Bye("stopping"), why="stopping")
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, ws: ServerConnection) -> None:
+        try:
+            if self._pair is not None and ws.request is not None and ws.request.path == PAIR_PATH:
+                self._pending.discard(ws)  # pairing has a window of its own
+                await self._pair(ws)
+            else:
+                await self._serve_link(ws)
+        except Exception:  # a fault of ours: it must end this connection only
+            log.exception("%s: connection ended by a fault of this gateway", peer_of(ws))
+            await ws.close(CloseCode.OURS, "internal")
+
+    async def _serve_link(self, ws: ServerConnection) -> None:
+        now = asyncio.get_running_loop().time()
+        session = GatewaySession(self._me, self._is_paired, os.urandom(NONCE_BYTES), now, self._timers)
+        link = _Link(ws, session, self._vocab_size, self._up, self._events)
+        wire = link.wire = Wire(ws, session, link.take, self._limits.frames_per_s)
+        code, why = int(CloseCode.OURS), "internal"
+        try:
+            why = await wire.run()
+            code = CloseCode.NORMAL
+        except RemoteProtocolError as error:
+            code, why = error.close_code, error.reason
+            self._reject(link.who, error.reason, str(error))
+        finally:
+            self._down(link.worker, why)
+        await wire.close(code, why)
+
+    # --- for the engine ------------------------------------------------------------------------------------------
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """How often each reason for a refusal occurred."""
+        return self._rejections.counts
+
+    def workers(self) -> list[WorkerInfo]:
+        """All linked workers, the paused ones included."""
+        return list(self._workers.values())
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        """The same as the engine sees them; may be called on any thread."""
+        return {w.id: LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.paused) for w in self.workers()}
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        """Signs and writes a message at once; one to a worker that has gone is dropped."""
+        info = self._workers.get(worker)
+        if info is not None and not info.wire.over:
+            info.wire.send(body)
+
+    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+        """Ends the link of a worker that broke the protocol in a way that only the engine can see."""
+        info = self._workers.get(worker)
+        if info is not None:
+            info.wire.end(error)
+
+    def note(self, worker: str, reason: str, text: str) -> None:
+        """Counts and logs something that was dropped but does not end the link."""
+        info = self._workers.get(worker)
+        self._reject(str(info) if info else f"worker ({worker[:16]})", reason, text)
+
+    def revoke(self, worker_key: bytes) -> None:
+        """Ends the link of a key that was just revoked, at once; the caller has changed what `is_paired` says."""
+        info = self._workers.get(worker_key.hex())
+        if info is not None:
+            error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
+            self._hang_up(info, Bye("revoked"), error)
+
+    # --- for the links -------------------------------------------------------------------------------------------
+
+    def _up(self, worker: WorkerInfo, ws: ServerConnection) -> None:
+        self._pending.discard(ws)
+        former = self._workers.get(worker.id)
+        if former is not None:
+            text = f"a newer session of the same key came from {worker.address}"
+            error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
+            self._hang_up(former, Bye("superseded"), error)
+        self._workers[worker.id] = worker
+        log.info("%s linked from %s, round trip %.1f ms", worker, worker.address, worker.rtt_s * 1000)
+        self._events.on_up(worker)
+
+    def _down(self, worker: WorkerInfo | None, why: str) -> None:
+        """Forgets a link at once, before its socket is closed; does nothing the second time."""
+        if worker is None or self._workers.get(worker.id) is not worker:
+            return
+        del self._workers[worker.id]
+        log.info("%s is gone: %s", worker, why)
+        self._events.on_down(worker, why)
+
+    def _hang_up(self, worker: WorkerInfo, bye: Bye, error: RemoteProtocolError | None = None, why: str = "") -> None:
+        if not worker.wire.over:
+            worker.wire.send(bye)
+        worker.wire.end(error, why)
+        self._down(worker, error.reason if error else why)
+
+    def _turned_away(self, ws: ServerConnection) -> None:
+        self._reject(peer_of(ws), "busy", f"{self._limits.pending} connections have not proven themselves yet")
+
+    def _reject(self, who: str, reason: str, text: str) -> None:
+        self._rejections.note(who, reason, text, asyncio.get_running_loop().time())
+        self._events.on_rejected(reason)
+
+
+class _Link:
+    """One connection to the gateway: unproven at first, then a worker's."""
+
+    def __init__(
+        self,
+        ws: ServerConnection,
+        session: GatewaySession,
+        vocab_size: int,
+        up: Callable[[WorkerInfo, ServerConnection], None],
+        events: LinkEvents,
+    ) -> None:
+        self.wire: Wire
+        self.worker: WorkerInfo | None = None
+        self._ws, self._session, self._vocab_size, self._up, self._events = ws, session, vocab_size, up, events
+        self._first_rtt_s = 0.0
+
+    @property
+    def who(self) -> str:
+        """For logs. A name counts only once it is proven."""
+        return str(self.worker) if self.worker else peer_of(self._ws)
+
+    def take(self, event: Event) -> None:
+        """Handles one event of the session."""
+        worker, events = self.worker, self._events
+        match event:
+            case RttSample(rtt_s):
+                self._sample(rtt_s)
+            case Linked():
+                self._linked()
+            case _ if worker is None:
+                raise AssertionError(f"{type(event).__name__} before the handshake")
+            case Tree():
+                self._tree(worker, event)
+            case Pause():
+                worker.paused_because = event.reason
+                worker.step.broken()
+                events.on_pause(worker, event.reason)
+            case Resume():
+                worker.paused_because = None
+                events.on_resume(worker)
+            case Decline():
+                events.on_decline(worker, event)
+
+    def _linked(self) -> None:
+        hello = self._session.hello
+        assert hello is not None
+        self.worker = WorkerInfo(
+            id=hello.worker_key.hex(),
+            name=hello.name,
+            session=self._session.session,
+            address=peer_of(self._ws),
+            hello=hello,
+            linked_at=asyncio.get_running_loop().time(),
+            wire=self.wire,
+        )
+        self._sample(self._first_rtt_s)
+        self._up(self.worker, self._ws)
+
+    def _sample(self, rtt_s: float) -> None:
+        if self.worker is None:
+            self._first_rtt_s = rtt_s
+        else:
+            self.worker.rtt.sample(rtt_s)
+
+    def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
+        check_tree_shape(tree, self._vocab_size)
+        worker.trees += 1
+        worker.nodes += len(tree.tokens)
+        worker.step.frame(asyncio.get_running_loop().time())
+        self._events.on_tree(worker, tree)
+
+
+def peer_of(ws: ServerConnection) -> str:
+    """The peer's address, for logs."""
+    address = ws.remote_address
+    return f"peer {address[0]}" if isinstance(address, tuple) else "peer at an unknown address"
+
+
+def _only_our_paths(pairing: bool) -> Callable[[ServerConnection, Request], Response | None]:
+    known = {LINK_PATH, PAIR_PATH} if pairing else {LINK_PATH}
+
+    def process_request(ws: ServerConnection, request: Request) -> Response | None:
+        return None if request.path in known else ws.respond(404, "This is an edgespec gateway's link port.\n")
+
+    return process_request

@@ -1,0 +1,105 @@
+"""A linked worker as the gateway knows it, what links tell the engine, and the book of what was refused."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cloud_gateway.core.estimators import RttEstimator, StepClock
+from edgespec.core.messages import Decline, Hello, Tree
+from edgespec.shared.wire import Wire
+
+log = logging.getLogger("cloud_gateway.links")
+
+FIRST_STEP_S = 0.1
+LOG_EVERY_S = 1.0
+MAX_LOGGED = 1024
+"""Peers and reasons whose last log line is remembered."""
+
+
+@dataclass(slots=True, eq=False)
+class WorkerInfo:
+    """One linked worker; kept up to date while the link lasts."""
+
+    id: str
+    """Its public key in hex: stable over reconnects."""
+    name: str
+    session: bytes
+    address: str
+    hello: Hello
+    linked_at: float
+    """Seconds of the event loop's clock."""
+    rtt: RttEstimator = field(default_factory=RttEstimator)
+    step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
+    paused_because: str | None = None
+    trees: int = 0
+    nodes: int = 0
+    wire: Wire = field(repr=False, kw_only=True)
+
+    @property
+    def rtt_s(self) -> float:
+        """Smoothed round trip; the handshake gives the first sample."""
+        return self.rtt.srtt_s or 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Draft step time, estimated from the spacing of its frames."""
+        return self.step.step_s
+
+    @property
+    def paused(self) -> bool:
+        """Whether it has stepped aside for its owner."""
+        return self.paused_because is not None
+
+    def __str__(self) -> str:
+        return f"worker {self.name} ({self.id[:16]})"
+
+
+class LinkEvents(Protocol):
+    """What the links tell the engine. All methods are called on the event loop and must not block."""
+
+    def on_up(self, worker: WorkerInfo) -> None:
+        """A worker is linked; after a reconnect, `on_down` of its former link came first."""
+
+    def on_down(self, worker: WorkerInfo, why: str) -> None:
+        """Its link is gone, for whatever reason; called once for each `on_up`."""
+
+    def on_tree(self, worker: WorkerInfo, tree: Tree) -> None:
+        """New nodes of checked shape; depth, ids and prefix are for the merge to judge."""
+
+    def on_pause(self, worker: WorkerInfo, reason: str) -> None:
+        """Its owner is back: its requests move on."""
+
+    def on_resume(self, worker: WorkerInfo) -> None:
+        """It drafts again."""
+
+    def on_decline(self, worker: WorkerInfo, decline: Decline) -> None:
+        """It will not draft for this request."""
+
+    def on_rejected(self, reason: str) -> None:
+        """Something was refused; `reason` is a closed label for metrics."""
+
+
+class Rejections:
+    """Counts what was refused and logs it: at most one line per peer and reason each second."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._last: dict[tuple[str, str], float] = {}
+        self._unlogged: Counter[tuple[str, str]] = Counter()
+
+    def note(self, who: str, reason: str, text: str, now: float) -> None:
+        """`text` names no token and nothing of a prompt."""
+        self.counts[reason] += 1
+        key = (who, reason)
+        if now - self._last.get(key, -LOG_EVERY_S) < LOG_EVERY_S:
+            self._unlogged[key] += 1
+            return
+        if len(self._last) >= MAX_LOGGED:
+            self._last.clear()
+            self._unlogged.clear()
+        self._last[key] = now
+        more = self._unlogged.pop(key, 0)
+        log.warning("%s refused: %s: %s%s", who, reason, text, f" (and {more} more like it)" if more else "")

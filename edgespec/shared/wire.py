@@ -1,0 +1,199 @@
+"""Drives one session (edgespec/core/session.py) over one WebSocket: reads, writes, timers, and the end; for both ends.
+
+Everything runs on the event loop and nothing waits: a message is signed and handed to the socket in the call that sends
+it, so its place in the sequence is its place on the wire. What a peer does not take piles up in the socket's buffer,
+which is watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from websockets.asyncio.connection import Connection, broadcast
+from websockets.exceptions import ConnectionClosed
+
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.handshake import CloseCode
+from edgespec.core.messages import MAX_FRAME_BYTES, AnyBody, Bye
+from edgespec.core.session import Event, Session, State
+
+WEBSOCKET_OPTIONS: dict[str, Any] = {
+    "compression": None,
+    "max_size": MAX_FRAME_BYTES,
+    "ping_interval": None,  # the session's own signed pings tell more
+    "close_timeout": 2.0,
+    "open_timeout": 10.0,
+}
+"""What both ends pass to `websockets`."""
+MAX_BACKLOG_BYTES = 1 << 20
+"""Written but not taken by the operating system; beyond it the peer does not read."""
+_CLOSE_S = 2.0
+_BURST = 64
+_SIOCOUTQNSD = 0x894B
+"""Linux: bytes in a TCP socket's queue that were never sent (linux/sockios.h)."""
+_FAULTS = {1002: "websocket", 1007: "websocket", 1009: "oversize"}
+"""Close codes with which `websockets` itself ends a connection, because of what the peer sent."""
+
+
+class Wire:
+    """One session on one WebSocket, from the first byte to the last."""
+
+    def __init__(
+        self,
+        ws: Connection,
+        session: Session,
+        handle: Callable[[Event], None],
+        frames_per_s: float | None = None,
+    ) -> None:
+        """`handle` gets every event, in order; what it raises ends the wire. `frames_per_s` bounds reading."""
+        self.ws, self.session = ws, session
+        self.frames_in = self.frames_out = self.bytes_in = self.bytes_out = 0
+        self._handle, self._frames_per_s = handle, frames_per_s
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._error: RemoteProtocolError | None = None
+        self._why = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_read_at = 0.0
+        set_nodelay(ws)
+
+    async def run(self) -> str:
+        """Runs until the end and says why it ended, where nobody is to blame.
+
+        Raises RemoteProtocolError for what the peer did, or for what was given to `end`.
+        """
+        self.flush()
+        reader = self._loop.create_task(self._read())
+        try:
+            await asyncio.wait({reader, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            if self._error is not None:
+                raise self._error
+            return self._why if self._ended.done() else reader.result()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    def send(self, body: AnyBody) -> None:
+        """Signs and writes one message. Raises LocalProtocolError where the session's state forbids it."""
+        self.flush()
+        self._write(self.session.send(body))
+        self._check_backlog()
+
+    def end(self, error: RemoteProtocolError | None = None, why: str = "") -> None:
+        """Makes `run` raise the error, or return `why`. Only the first call counts."""
+        if not self._ended.done():
+            self._error, self._why = error, why
+            self._ended.set_result(None)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Says why and hangs up, within two seconds whatever the peer does."""
+        with contextlib.suppress(TimeoutError, ConnectionClosed):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.ws.close(code, reason[:100])
+        self.ws.transport.abort()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._ended.done() or self.session.state is State.CLOSED
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait in this machine: in the WebSocket's buffer, and unsent in the kernel's where it tells."""
+        sock = self.ws.transport.get_extra_info("socket")
+        return self.ws.transport.get_write_buffer_size() + _unsent_in_kernel(sock)
+
+    def flush(self) -> None:
+        """Writes what the session says by itself and sets the timer that it asks for."""
+        for data in self.session.outgoing():
+            self._write(data)
+        self._check_backlog()
+        wake_at = self.session.wake_at
+        if wake_at != float("inf") and (self._timer is None or wake_at < self._timer.when()):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(wake_at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            self.session.tick(self._loop.time())
+        except RemoteProtocolError as error:
+            self.end(error)
+        self.flush()
+
+    async def _read(self) -> str:
+        why = "closed"
+        while self.session.state is not State.CLOSED:
+            try:
+                data = await self.ws.recv()
+            except ConnectionClosed as closed:
+                return _why_closed(closed)
+            if isinstance(data, str):
+                raise RemoteProtocolError("malformed", "a text message instead of a binary one")
+            await self._slow_down()
+            self.frames_in += 1
+            self.bytes_in += len(data)
+            try:
+                events = self.session.receive(data, self._loop.time())
+            finally:
+                self.flush()  # a refusal is written before the error ends the link
+            for event in events:
+                self._handle(event)
+                why = f"bye: {event.reason}" if isinstance(event, Bye) else why
+        return why
+
+    async def _slow_down(self) -> None:
+        """Delays reading so that a flood costs the event loop a bounded share (GCRA, ITU-T I.371 annex A)."""
+        if self._frames_per_s is None:
+            return
+        now = self._loop.time()
+        step_s = 1 / self._frames_per_s
+        self._next_read_at = max(self._next_read_at, now - _BURST * step_s) + step_s
+        if self._next_read_at > now:
+            await asyncio.sleep(self._next_read_at - now)
+
+    def _write(self, data: bytes) -> None:
+        broadcast({self.ws}, data)  # writes at once, without waiting for the buffer to drain
+        self.frames_out += 1
+        self.bytes_out += len(data)
+
+    def _check_backlog(self) -> None:
+        """Also counts WebSocket pongs, which `websockets` writes to a peer that pings without reading."""
+        if self.ws.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
+            self.end(RemoteProtocolError("slow", "the peer does not read", close_code=CloseCode.SLOW))
+
+
+def set_nodelay(ws: Connection) -> None:
+    """Small frames leave at once (no Nagle delay); asyncio does so for most sockets, this for the others too."""
+    sock = ws.transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _unsent_in_kernel(sock: socket.socket | None) -> int:
+    if sock is None:
+        return 0
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, bytes(4)))[0])
+    except OSError:  # not Linux, or closed meanwhile
+        return 0
+
+
+def _why_closed(closed: ConnectionClosed) -> str:
+    """Why the connection ended; raises RemoteProtocolError where the peer broke the WebSocket protocol or a limit."""
+    if closed.sent is not None and not closed.rcvd_then_sent and closed.sent.code in _FAULTS:
+        text = f"the connection broke the WebSocket protocol or its limits ({closed.sent.code} {closed.sent.reason})"
+        raise RemoteProtocolError(_FAULTS[closed.sent.code], text, close_code=closed.sent.code) from None
+    if closed.rcvd is not None:
+        reason = "".join(c for c in closed.rcvd.reason if " " <= c <= "~")  # the peer's words, for a log
+        return f"closed by the other side ({closed.rcvd.code} {reason})".replace(" )", ")")
+    return "connection lost"

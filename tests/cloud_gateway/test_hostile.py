@@ -1,0 +1,382 @@
+"""A worker that proves itself and then misbehaves ends its own link and leaves a count and a log line. No more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from edgespec.core import messages as m
+from edgespec.core import signing
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.session import Timers
+from edgespec.core.signing import SigningKey
+from tests.support.links import (
+    HASH,
+    VOCAB,
+    Client,
+    GatewayUnderTest,
+    client,
+    raw,
+    serving,
+    some_tree,
+    until,
+    worker_identity,
+)
+
+HONEST = worker_identity(b"h" * 32, "honest")
+OTHER = worker_identity(b"o" * 32, "other")
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
+    timers = Timers(handshake_s=0.6)
+    async with serving(tmp_path, timers=timers, paired=[HONEST, OTHER]) as serving_gateway:
+        yield serving_gateway
+
+
+@pytest.fixture
+async def honest(gateway: GatewayUnderTest) -> AsyncIterator[Client]:
+    """A second worker that must not notice anything."""
+    async with client(gateway, HONEST) as linked:
+        yield linked
+
+
+@pytest.fixture(autouse=True)
+async def nothing_escapes() -> AsyncIterator[None]:
+    """No exception may end up in the event loop's handler."""
+    escaped: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
+    yield
+    await asyncio.sleep(0)
+    assert escaped == []
+
+
+async def serves_on(gateway: GatewayUnderTest, honest: Client) -> None:
+    """The honest worker's trees arrive and its messages reach it, as before."""
+    await honest.send(some_tree(request=77))
+    await until(lambda: any(tree.request == 77 for _, tree in gateway.seen.of("tree")))
+    gateway.links.send(HONEST.key.public.hex(), m.Close(77, 1, "done"))
+    async with asyncio.timeout(5):
+        while m.Close(77, 1, "done") not in await honest.receive():
+            pass
+
+
+async def ends(
+    gateway: GatewayUnderTest,
+    honest: Client,
+    caplog: pytest.LogCaptureFixture,
+    attack: Callable[[Client], Awaitable[Any]],
+    reason: str,
+    code: int = 4400,
+) -> None:
+    """Runs an attack on a link of its own and asserts all that must follow."""
+    caplog.set_level(logging.INFO)
+    async with client(gateway) as hostile:
+        with contextlib.suppress(ConnectionClosed):  # the gateway may be quicker
+            await attack(hostile)
+        assert await hostile.closed() == code
+    trees = [tree for worker, tree in gateway.seen.of("tree") if worker == hostile.me.key.public.hex()]
+    assert all(len(tree.tokens) <= m.MAX_NODES and max(tree.tokens) < VOCAB for tree in trees)
+    await refused_once(gateway, caplog, reason, "lab-7")
+    assert gateway.seen.of("down") == [(hostile.me.key.public.hex(), reason)]
+    assert [worker.name for worker in gateway.links.workers()] == ["honest"]
+    await serves_on(gateway, honest)
+
+
+async def refused_once(gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixture, reason: str, who: str) -> None:
+    await until(lambda: gateway.links.rejected[reason])
+    assert dict(gateway.links.rejected) == {reason: 1}
+    assert gateway.seen.of("rejected") == [(reason,)]
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 1 and reason in lines[0] and who in lines[0]
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_flipped_bit(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(hostile: Client) -> None:
+        data = bytearray(hostile.session.send(some_tree()))
+        data[100] ^= 4
+        await hostile.ws.send(bytes(data))
+
+    await ends(gateway, honest, caplog, attack, "bad-signature")
+
+
+async def test_a_replayed_frame(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(hostile: Client) -> None:
+        frame = await hostile.send(some_tree())
+        await hostile.ws.send(frame)
+
+    await ends(gateway, honest, caplog, attack, "sequence")
+
+
+async def test_reordered_frames(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(hostile: Client) -> None:
+        first, second = hostile.session.send(some_tree()), hostile.session.send(some_tree(3))
+        await hostile.ws.send(second)
+        await hostile.ws.send(first)
+
+    await ends(gateway, honest, caplog, attack, "sequence")
+
+
+async def test_a_frame_of_another_session(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker's own, rightly signed and numbered, but made for its former link."""
+    async with client(gateway) as former:
+        old = former.session.send(some_tree())
+    await until(lambda: len(gateway.links.workers()) == 1)
+    gateway.seen.calls.clear()
+
+    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(old), "session")
+
+
+async def test_a_frame_of_another_worker(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = honest.frame(some_tree())
+    stolen = signing.seal(HONEST.key, signing.WORKER_FRAME, frame)
+    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(stolen), "bad-signature")
+
+
+async def test_65_nodes(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    wide = some_tree(parents=[0] * 65, tokens=list(range(65)), costs=[1] * 65, entropies=[1] * 65)
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(wide), "shape-nodes")
+
+
+@pytest.mark.parametrize("parents", [[1, 1], [0, 2], [2, 1], [0, 2**32 - 1]])
+async def test_a_parent_that_is_no_earlier_node(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, parents: list[int]
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(some_tree(parents=parents)), "shape-parent")
+
+
+async def test_a_token_out_of_range(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = some_tree(tokens=[10, VOCAB])
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(bad), "shape-vocabulary")
+
+
+async def test_duplicate_siblings(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    bad = some_tree(parents=[0, 0], tokens=[10, 10])
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(bad), "shape-duplicate-sibling")
+
+
+async def test_columns_of_unequal_length(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(some_tree(costs=[1])), "shape-columns")
+
+
+async def test_a_websocket_message_beyond_64_kib(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(bytes(70_000)), "oversize", 1009)
+
+
+async def test_a_signed_frame_beyond_the_workers_limit(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send_payload(hostile.frame(m.Pause("x" * 20_000)))
+
+    await ends(gateway, honest, caplog, attack, "oversize")
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 5000, b"\xa2\xff\xfe", b"\xdd\xff\xff\xff\xff"])
+async def test_bad_msgpack(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, payload: bytes
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send_payload(payload), "malformed")
+
+
+async def test_bad_utf8_inside_good_msgpack(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send_payload(hostile.frame(m.Pause("abcd")).replace(b"abcd", b"\xff\xfe\xff\xfe"))
+
+    await ends(gateway, honest, caplog, attack, "malformed")
+
+
+async def test_trailing_garbage_in_the_payload(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send_payload(hostile.frame(some_tree()) + b"\xc0")
+
+    await ends(gateway, honest, caplog, attack, "malformed")
+
+
+async def test_padding_that_is_not_zero(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        rest = bytearray(hostile.session.send(some_tree())[64:])
+        rest[-1] = 1
+        await hostile.ws.send(hostile.me.key.sign(signing.WORKER_FRAME, bytes(rest)) + rest)
+
+    await ends(gateway, honest, caplog, attack, "padding")
+
+
+async def test_a_text_message(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send("hello"), "malformed")
+
+
+async def test_a_message_of_the_gateways_direction(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send_payload(hostile.frame(m.Commit(1, 1, 3, [5], HASH)))
+
+    await ends(gateway, honest, caplog, attack, "unexpected")
+
+
+async def test_the_gateways_own_frame_sent_back(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.ws.send(await hostile.ws.recv())
+
+    await ends(gateway, honest, caplog, attack, "bad-signature")
+
+
+async def test_a_pong_that_answers_no_ping(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(m.Pong(1)), "pong")
+
+
+async def test_what_only_the_engine_can_see(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Depth and ids are checked by the merge; `punish` ends the link for them."""
+
+    async def attack(hostile: Client) -> None:
+        await hostile.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        gateway.links.punish(hostile.me.key.public.hex(), RemoteProtocolError("shape-depth", "17 levels"))
+
+    await ends(gateway, honest, caplog, attack, "shape-depth")
+
+
+async def test_a_key_revoked_while_linked(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        gateway.standing[hostile.me.key.public] = "revoked"
+        gateway.links.revoke(hostile.me.key.public)
+        assert [worker.name for worker in gateway.links.workers()] == ["honest"]  # at once, before the socket closes
+        await hostile.send(some_tree())
+
+    await ends(gateway, honest, caplog, attack, "revoked", 4403)
+    assert gateway.seen.of("tree") == [(HONEST.key.public.hex(), some_tree(request=77))]
+
+
+async def test_a_stale_frame_is_counted_and_the_link_stays(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong prefix hash is normal after a misprediction: the merge drops the nodes, the link lives on."""
+    for _ in range(3):
+        gateway.links.note(HONEST.key.public.hex(), "stale", "a frame for another prefix")
+    assert gateway.links.rejected["stale"] == 3
+    assert [record.getMessage().count("worker honest") for record in caplog.records] == [1]  # rate-limited
+    await serves_on(gateway, honest)
+
+
+# --- who does not get in -----------------------------------------------------------------------------------------
+
+
+async def stays_out(
+    gateway: GatewayUnderTest,
+    honest: Client,
+    caplog: pytest.LogCaptureFixture,
+    first: bytes,
+    reason: str,
+    code: int,
+    refused: bool = True,
+) -> None:
+    async with raw(gateway) as ws:
+        await ws.send(first)
+        if refused:
+            refuse = m.decode_handshake(await ws.recv())
+            assert isinstance(refuse, m.Refuse) and refuse.reason == reason
+        with pytest.raises(ConnectionClosed) as caught:
+            async with asyncio.timeout(5):
+                await ws.recv()
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == code
+    await refused_once(gateway, caplog, reason, "peer 127.0.0.1")
+    assert gateway.seen.of("down") == []
+    await serves_on(gateway, honest)
+
+
+def hello(key: bytes = worker_identity().key.public, tokenizer: bytes = b"t" * 32, protocol: str = m.PROTOCOL) -> bytes:
+    return m.encode(m.Hello(protocol, key, b"n" * 32, tokenizer, b"m" * 32, VOCAB, 4, "lab-7"))
+
+
+async def test_a_wrong_vocabulary(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await stays_out(gateway, honest, caplog, hello(tokenizer=b"\xab" * 32), "tokenizer", 4415)
+    assert "ab" * 8 in caplog.text and (b"t" * 8).hex() in caplog.text
+
+
+async def test_an_unpaired_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = SigningKey(b"x" * 32).public
+    await stays_out(gateway, honest, caplog, hello(stranger), "unpaired", 4401)
+    assert stranger.hex()[:16] in caplog.text
+
+
+async def test_a_revoked_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    gateway.standing[OTHER.key.public] = "revoked"
+    await stays_out(gateway, honest, caplog, hello(OTHER.key.public), "revoked", 4403)
+
+
+async def test_a_small_order_key_even_if_paired(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    weak = b"\x01" + bytes(31)
+    gateway.standing[weak] = "paired"
+    await stays_out(gateway, honest, caplog, hello(weak), "weak-key", 4400, refused=False)
+
+
+async def test_another_version(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await stays_out(gateway, honest, caplog, hello(protocol="edgespec/2"), "version", 4426)
+
+
+async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    async with raw(gateway) as ws:
+        await ws.send(hello())
+        await ws.recv()  # the challenge, which stays unanswered
+        with pytest.raises(ConnectionClosed) as caught:
+            async with asyncio.timeout(5):
+                await ws.recv()
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 4408
+    await refused_once(gateway, caplog, "handshake-timeout", "peer 127.0.0.1")
+    await serves_on(gateway, honest)
+
+
+async def test_a_connection_that_never_says_anything(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither TLS nor HTTP: closed after the handshake's time, without a trace in the log."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+    await serves_on(gateway, honest)
+
+
+async def test_junk_instead_of_tls(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(5):
+        await reader.read()
+    writer.close()
+    assert caplog.text == ""
+    await serves_on(gateway, honest)

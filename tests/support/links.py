@@ -1,0 +1,233 @@
+"""A gateway's links over real TLS WebSockets, and workers made by hand that prove themselves and then misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from cloud_gateway.links import LinkLimits, Links
+from cloud_gateway.workers import WorkerInfo
+from edgespec.core import messages as m
+from edgespec.core import signing
+from edgespec.core.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
+from edgespec.core.session import DEFAULT_TIMERS, State, Timers, WorkerSession
+from edgespec.core.signing import SigningKey
+from edgespec.link import FromGateway, Link
+from edgespec.shared.address import Address
+from edgespec.shared.tls import ServerIdentity, certificate_spki, client_context, new_identity, peer_spki_hash
+
+VOCAB = 1000
+TOKENIZER, MODEL, HASH = b"t" * 32, b"m" * 32, b"h" * 32
+GATEWAY_KEY = SigningKey(b"g" * 32)
+
+
+def make_certificate(folder: Path) -> tuple[ssl.SSLContext, bytes]:
+    """A server's TLS context with a fresh self-signed certificate, and its pin."""
+    pem = new_identity()
+    (folder / "gateway.pem").write_bytes(pem)
+    server = ServerIdentity(folder / "gateway.pem", certificate_spki(folder, pem))
+    return server.context(), server.spki_hash
+
+
+def worker_identity(seed: bytes = b"w" * 32, name: str = "lab-7", **changes: Any) -> WorkerIdentity:
+    fields: dict[str, Any] = {"tokenizer_digest": TOKENIZER, "model_digest": MODEL, "vocab_size": VOCAB, "sequences": 4}
+    return WorkerIdentity(key=SigningKey(seed), name=name, **(fields | changes))
+
+
+def some_tree(first: int = 1, request: int = 1, **changes: Any) -> m.Tree:
+    fields: dict[str, Any] = {
+        "parents": [0, first],
+        "tokens": [10, 11],
+        "costs": [100, 200],
+        "entropies": [300, 400],
+    }
+    return m.Tree(request, 1, 3, HASH, first, **(fields | changes))
+
+
+@dataclass
+class Seen:
+    """Everything that the links told the engine, in order."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    on_tree_raises: Exception | None = None
+
+    def on_up(self, worker: WorkerInfo) -> None:
+        self.calls.append(("up", worker.id))
+
+    def on_down(self, worker: WorkerInfo, why: str) -> None:
+        self.calls.append(("down", worker.id, why))
+
+    def on_tree(self, worker: WorkerInfo, tree: m.Tree) -> None:
+        self.calls.append(("tree", worker.id, tree))
+        if self.on_tree_raises is not None:
+            raise self.on_tree_raises
+
+    def on_pause(self, worker: WorkerInfo, reason: str) -> None:
+        self.calls.append(("pause", worker.id, reason))
+
+    def on_resume(self, worker: WorkerInfo) -> None:
+        self.calls.append(("resume", worker.id))
+
+    def on_decline(self, worker: WorkerInfo, decline: m.Decline) -> None:
+        self.calls.append(("decline", worker.id, decline))
+
+    def on_rejected(self, reason: str) -> None:
+        self.calls.append(("rejected", reason))
+
+    def of(self, kind: str) -> list[tuple[Any, ...]]:
+        return [call[1:] for call in self.calls if call[0] == kind]
+
+
+@dataclass
+class GatewayUnderTest:
+    """Links that are being served on loopback."""
+
+    links: Links
+    seen: Seen
+    port: int
+    pin: Pin
+    standing: dict[bytes, Standing]
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.port)
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path,
+    *,
+    timers: Timers = DEFAULT_TIMERS,
+    limits: LinkLimits | None = None,
+    pair: Callable[[Any], Any] | None = None,
+    paired: Sequence[WorkerIdentity] = (),
+) -> AsyncIterator[GatewayUnderTest]:
+    """Serves links to the default worker and those in `paired`."""
+    context, pin = make_certificate(folder)
+    standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
+    seen = Seen()
+    me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)
+    links = Links(
+        me,
+        VOCAB,
+        lambda key: standing.get(key, "unpaired"),
+        seen,
+        pair=pair,
+        timers=timers,
+        limits=limits or LinkLimits(),
+    )
+    port = await links.start("127.0.0.1", 0, context)
+    try:
+        yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), standing)
+    finally:
+        await links.stop()
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
+    """Waits for something to become true."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+class Client:
+    """A worker made by hand: proves itself like an honest one, then sends whatever the test wants."""
+
+    def __init__(self, ws: ClientConnection, session: WorkerSession, me: WorkerIdentity) -> None:
+        self.ws, self.session, self.me = ws, session, me
+
+    async def handshake(self) -> None:
+        await self.flush()
+        while self.session.state is not State.OPEN:
+            self.session.receive(await self.ws.recv(), 0.0)
+            await self.flush()
+
+    async def flush(self) -> None:
+        for data in self.session.outgoing():
+            await self.ws.send(data)
+
+    async def send(self, body: m.WorkerBody) -> bytes:
+        data = self.session.send(body)
+        await self.ws.send(data)
+        return data
+
+    async def send_payload(self, payload: bytes) -> None:
+        """Any payload, rightly signed."""
+        await self.ws.send(signing.seal(self.me.key, signing.WORKER_FRAME, payload))
+
+    def frame(self, body: Any, seq: int = 1) -> bytes:
+        return m.encode(m.Frame(self.session.session, seq, body))
+
+    async def receive(self) -> list[Any]:
+        """The next messages, pongs answered."""
+        events = self.session.receive(await self.ws.recv(), 0.0)
+        await self.flush()
+        return events
+
+    async def closed(self) -> int:
+        """Reads until the gateway hangs up; returns the close code, 1006 for none."""
+        try:
+            async with asyncio.timeout(10):
+                while True:
+                    await self.ws.recv()
+        except ConnectionClosed as closed:
+            return closed.rcvd.code if closed.rcvd else 1006
+
+
+@asynccontextmanager
+async def raw(gateway: GatewayUnderTest, path: str = "/link", **options: Any) -> AsyncIterator[ClientConnection]:
+    """A WebSocket that has said nothing yet."""
+    uri = f"wss://127.0.0.1:{gateway.port}{path}"
+    async with connect(
+        uri, ssl=client_context(), proxy=None, compression=None, ping_interval=None, close_timeout=0.5, **options
+    ) as ws:
+        yield ws
+
+
+@asynccontextmanager
+async def client(gateway: GatewayUnderTest, me: WorkerIdentity | None = None) -> AsyncIterator[Client]:
+    """A linked worker made by hand."""
+    me = me or worker_identity()
+    async with raw(gateway) as ws:
+        seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
+        session = WorkerSession(me, gateway.pin, seen_spki, os.urandom(32), 0.0, Timers(1e9, 1e9, 1e9, 1e9))
+        hand_made = Client(ws, session, me)
+        await hand_made.handshake()
+        yield hand_made
+
+
+@dataclass
+class Daemon:
+    """A worker's handler that remembers what happened."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    link: Link | None = None
+    raises: Exception | None = None
+
+    def on_up(self, link: Link) -> None:
+        self.link = link
+        self.calls.append(("up",))
+
+    def on_message(self, message: FromGateway) -> None:
+        self.calls.append(("message", message))
+        if self.raises is not None:
+            raise self.raises
+
+    def on_writable(self) -> None:
+        self.calls.append(("writable",))
+
+    def on_down(self, why: str) -> None:
+        self.link = None
+        self.calls.append(("down", why))
+
+    def of(self, kind: str) -> list[tuple[Any, ...]]:
+        return [call[1:] for call in self.calls if call[0] == kind]
