@@ -14,6 +14,7 @@ from cloud_gateway.core.flatten import FlatTree, flatten
 from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from cloud_gateway.core.request import Finish, GenerationRequest, Usage
 from cloud_gateway.core.sampler import Chooser
+from edgespec.core.drafting import Proposal
 from edgespec.core.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Tree
 from edgespec.core.tree import Node
 
@@ -62,7 +63,8 @@ class Active:
     chooser: Chooser = field(init=False)
     admitted: float = 0.0
     first_token: float | None = None
-    local_open: bool = False
+    local: bool = False
+    """Whether the local draft holds this request; not when it has no room for it."""
 
     def __post_init__(self) -> None:
         self.tree = CandidateTree(self.request.tokens)
@@ -119,6 +121,11 @@ class Active:
         self.assignment.ready = self.assignment.ready or merged.useful
         self.controller.received(merged, now)
         return merged
+
+    def add_local(self, leaf: Node, proposal: Proposal) -> None:
+        """Candidates of the local draft below one leaf."""
+        for token, cost in zip(proposal.tokens, proposal.costs, strict=True):
+            self.tree.add_local(leaf, token, cost, proposal.entropy)
 
     # --- one round -----------------------------------------------------------------------------------------------
 

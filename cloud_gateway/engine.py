@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 from cloud_gateway.active import Active
 from cloud_gateway.core import controller as policies
-from cloud_gateway.core.actions import Action, CatchUp, Costs, Draft, Verify, Wait
+from cloud_gateway.core.actions import CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.core.request import DoneEvent, Finish, GenerationRequest, TokensEvent
 from cloud_gateway.drafts import DraftModel
+from cloud_gateway.local import LocalDrafting
 from cloud_gateway.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.stats import Stats
 from cloud_gateway.stream import Stream
@@ -61,9 +62,10 @@ class Engine:
         workers: Workers | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.target, self.local, self.settings, self.clock = target, local, settings, clock
+        self.target, self.settings, self.clock = target, settings, clock
         self.stats = Stats()
         self._verify_s = StepCurve({1: 0.030})
+        self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
         self._ids = itertools.count(1)
         self._queue: deque[Active] = deque()
         self._active: dict[int, Active] = {}
@@ -196,7 +198,7 @@ class Engine:
         prefilled = self._prefill_chunk()
         verifies, drafts, wake = self._decide(self.clock())
         for active, action in drafts:
-            self._draft(active, action)
+            self.local.run(active, action)
         if verifies:
             self._verify(verifies)
         self._flush()
@@ -228,8 +230,7 @@ class Engine:
             active.slot, active.prefilled = self.target.open(active.request.tokens)
             self._active[active.id] = active
             self.stats.requests += 1
-            if self.local is not None:
-                self.local.open(active.id, active.request.tokens)
+            self.local.open(active)
             self.offloading.assign(active)
 
     def _prefill_chunk(self) -> bool:
@@ -248,32 +249,22 @@ class Engine:
 
     def _prefill_draft_chunk(self) -> bool:
         """One chunk of a prompt for the local draft, where the policy drafts from the first token on."""
-        for active in self._active.values():
-            if self.local is not None and self._prompt_pending(active):
-                began, passes = self.clock(), self.local.passes
-                self.local.catch_up(active.id, self.settings.prefill_chunk)
-                spent = self.clock() - began
-                active.usage.prefill_s += spent
-                self.stats.draft_s += spent
-                self.stats.local_passes += self.local.passes - passes
-                return True
-        return False
+        active = next((a for a in self._active.values() if self.local.prompt_pending(a)), None)
+        if active is not None:
+            self.local.prefill(active, self.settings.prefill_chunk)
+        return active is not None
 
-    def _prompt_pending(self, active: Active) -> bool:
-        wanted = active.controller.drafts_from_start and active.first_token is None
-        return wanted and self.local is not None and self.local.owed(active.id) > 1
-
-    def _decide(self, now: float) -> tuple[list[tuple[Active, Verify]], list[tuple[Active, Action]], float]:
+    def _decide(self, now: float) -> tuple[list[tuple[Active, Verify]], list[tuple[Active, Draft | CatchUp]], float]:
         """Asks every controller; returns what to verify, what to draft, and when to ask again."""
         verifies: list[tuple[Active, Verify]] = []
-        drafts: list[tuple[Active, Action]] = []
+        drafts: list[tuple[Active, Draft | CatchUp]] = []
         wake = now + IDLE_S
         for active in list(self._active.values()):
             if active.cancelled:
                 self._finish(active, "cancelled")
-            elif not active.prefilling and not self._prompt_pending(active):
+            elif not active.prefilling and not self.local.prompt_pending(active):
                 action = active.controller.decide(
-                    active.tree, self.offloading.link_of(active), self._costs_of(active), now
+                    active.tree, self.offloading.link_of(active), self.local.costs(active), now
                 )
                 if isinstance(action, Verify):
                     verifies.append((active, action))
@@ -282,23 +273,6 @@ class Engine:
                 else:
                     drafts.append((active, action))
         return verifies, drafts, wake
-
-    def _draft(self, active: Active, action: Action) -> None:
-        """One local draft pass, or one batch of its catch-up."""
-        assert self.local is not None
-        began, passes = self.clock(), self.local.passes
-        if isinstance(action, CatchUp):
-            self.local.catch_up(active.id, self._catch_up_tokens())
-        elif isinstance(action, Draft):
-            paths = [leaf.path(active.tree.root) for leaf in action.leaves]
-            for leaf, proposal in zip(action.leaves, self.local.draft(active.id, paths), strict=True):
-                for token, cost in zip(proposal.tokens, proposal.costs, strict=True):
-                    active.tree.add_local(leaf, token, cost, proposal.entropy)
-        spent = self.clock() - began
-        active.usage.local_draft_passes += self.local.passes - passes
-        active.usage.local_s += spent
-        self.stats.local_passes += self.local.passes - passes
-        self.stats.draft_s += spent
 
     def _verify(self, ready: Sequence[tuple[Active, Verify]]) -> None:
         """One pass of the target over every ready request's tree, and what follows from it."""
@@ -316,8 +290,7 @@ class Engine:
         now = self.clock()
         taken = active.accept(flat, result, self.target.eos, now)
         self.target.keep(active.slot, taken.rows)
-        if self.local is not None:
-            self.local.commit(active.id, taken.tokens)
+        self.local.commit(active, taken.tokens)
         self.offloading.commit(active, taken.tokens, mispredicted=not taken.at_leaf)
         active.first_token = active.first_token or now
         active.usage.decode_s = now - active.first_token
@@ -334,8 +307,7 @@ class Engine:
         """Frees everything that the request holds and tells the client's stream."""
         if self._active.pop(active.id, None) is not None:
             self.target.close(active.slot)
-            if self.local is not None:
-                self.local.close(active.id)
+            self.local.close(active)
         self.offloading.release(active, finish)
         active.usage.fallbacks = active.controller.fallbacks
         self.stats.add(active.usage)
@@ -366,23 +338,6 @@ class Engine:
             return
         batch, self._outbox = self._outbox, []
         self._loop.call_soon_threadsafe(_run_all, batch)
-
-    def _costs_of(self, active: Active) -> Costs:
-        if self.local is None:
-            return Costs(self._verify_s)
-        batch = self._catch_up_tokens()
-        owed = self.local.owed(active.id)
-        return Costs(
-            self._verify_s,
-            self.local.step_s,
-            max(owed - 1, 0) * self.local.token_s,
-            batch * self.local.token_s,
-        )
-
-    def _catch_up_tokens(self) -> int:
-        """Tokens of one catch-up batch: as many as take about one target step (WANSpec section 4.5)."""
-        assert self.local is not None
-        return max(4, int(self._verify_s(1) / max(self.local.token_s, 1e-6)))
 
 
 def _run_all(batch: Sequence[Callable[[], None]]) -> None:

@@ -100,7 +100,7 @@ class Offloading:
             self.assign(active)
 
     def take(self, worker: str, frame: Tree, now: float) -> None:
-        """Merges a frame. One of an ended request or old epoch is stale; one that no honest worker sends is punished."""
+        """Merges a frame. One of an ended request or old epoch is stale; what no honest worker sends is punished."""
         self.frames["received"] += 1
         active = self.active.get(frame.request)
         assignment = active.assignment if active else None
