@@ -45,13 +45,15 @@ step() {
 # The elapsed time, and how far a compilation is (ninja's [12/345] or make's [ 12%]) or what pip is at.
 sign_of_life() {
     local last
-    last=$(tail -c 4000 "$LOG" | grep -aoE '\[ *[0-9]+(/[0-9]+|%)\]|(Collecting|Downloading|Installing collected) [^ ]*' | tail -n 1 || true)
+    last=$(tail -c 20000 "$LOG" | grep -aoE '\[ *[0-9]+(/[0-9]+|%)\]|(Collecting|Downloading|Installing collected) [^ ]*' | tail -n 1 || true)
     if [ -t 1 ]; then printf '\r\033[K  %s s %s' "$1" "$last"; else echo "  $1 s $last"; fi
 }
 
-# llama.cpp is compiled here. make's own flags (its job server) must not reach that build.
+# llama.cpp is compiled here, without its code for images, a third of it. make's own flags (its job server) must not
+# reach that build.
 build_llama() {
     env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" \
+        CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS:-}" \
         "$VENV/bin/python" -m pip install -v --no-input --constraint constraints.txt --build-constraint constraints.txt \
         llama-cpp-python
 }
