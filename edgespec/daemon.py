@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from edgespec.core.drafting import Drafting, DraftRule
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Decline, Open, Tree
-from edgespec.drafter import Drafter, DraftMemoryError
+from edgespec.core.processing import Processor
+from edgespec.core.ranking import Ranker, Spread
+from edgespec.drafter import Drafter, DraftMemoryError, Rank, best_children
 
 log = logging.getLogger("edgespec.daemon")
 
@@ -66,6 +68,9 @@ class Daemon:
     given: Given = field(default_factory=Given)
     paused: bool = False
     _requests: dict[int, Drafting] = field(default_factory=dict)
+    _rankers: dict[int, Ranker] = field(default_factory=dict)
+    """Of the sampled requests; a greedy one is ranked by probability alone, as in Algorithm 2."""
+    _spread: Spread = field(default_factory=Spread)
     _turn: int = 0
     _inbox: deque[FromGateway | None] = field(default_factory=deque)
     _wake: threading.Event = field(default_factory=threading.Event)
@@ -144,9 +149,9 @@ class Daemon:
                 return
             leaves = drafting.candidates()
             root = drafting.tree.root
-            proposals = self.drafter.step(
-                drafting.request, [leaf.path(root) for leaf in leaves], drafting.rule.branching
-            )
+            rank: Rank = self._rankers.get(drafting.request, best_children)
+            paths = [leaf.path(root) for leaf in leaves]
+            proposals = self.drafter.step(drafting.request, paths, drafting.rule.branching, rank)
         except DraftMemoryError as error:
             self._decline(drafting.request, drafting.epoch, str(error))
             return
@@ -210,6 +215,9 @@ class Daemon:
         drafting.commit(0, message.tokens)
         self.drafter.open(message.request, message.tokens)
         self._requests[message.request] = drafting
+        processor = Processor(message.sampling)
+        if not (processor.greedy and processor.keeps_argmax):
+            self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread)
         self.given.requests += 1
 
     def _commit(self, message: Commit) -> None:
@@ -219,6 +227,9 @@ class Daemon:
         self._check(message.tokens)
         matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash)
         self.drafter.commit(message.request, message.tokens)
+        if message.request in self._rankers:
+            in_answer = message.prefix_len >= drafting.prompt_len
+            self._rankers[message.request].committed(message.tokens, answer=in_answer)
         self.given.committed += len(message.tokens)
         self.given.matched += matched
 
@@ -229,3 +240,4 @@ class Daemon:
     def _close(self, number: int) -> None:
         if self._requests.pop(number, None) is not None:
             self.drafter.close(number, keep=self.prefix_cache)
+            self._rankers.pop(number, None)

@@ -137,6 +137,22 @@ def test_several_requests_share_the_model_step_by_step(start: Callable[..., Desk
     assert len(set(first_round)) == len(first_round)
 
 
+def test_a_sampled_request_is_ranked_with_the_targets_own_noise(start: Callable[..., Desk]) -> None:
+    desk = start()
+    seeds = (1, 2, 3)
+    for seed in seeds:
+        sampling = Sampling(temperature=1.0, seed=seed, presence_penalty=0.5)
+        desk.daemon.take(Open(seed, 1, len(PROMPT), PROMPT, sampling))
+    desk.daemon.take(opened(9))
+    first = {}
+    for frame in desk.settle():
+        assert isinstance(frame, Tree)
+        first.setdefault(frame.request, frame.tokens[0])
+    assert len({first[seed] for seed in seeds} | {first[9]}) > 1, "another seed, another best guess"
+    desk.daemon.take(Commit(1, 1, len(PROMPT), [first[1]], prefix_hash([*PROMPT, first[1]])))
+    assert desk.settle() and desk.broken.empty()
+
+
 def test_a_request_too_many_or_too_long_is_declined_with_the_reason(start: Callable[..., Desk]) -> None:
     desk = start(max_requests=1)
     desk.daemon.take(opened(1))
