@@ -1,0 +1,119 @@
+"""The gateway's local draft on a tiny model: what it answers, what it counts, what it says its passes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.drafts import DraftModel
+from cloud_gateway.drafts.gguf import LocalDraft
+from edgespec.core.errors import ModelError
+from edgespec.drafter import DraftMemoryError
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from tests.support.slow_drafter import SlowDrafter
+from tests.support.tiny_gguf import make_tiny_gguf
+
+PROMPT = [1 + i % 50 for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture
+def local(model: Path) -> Iterator[LocalDraft]:
+    made = LocalDraft(model, context=512, requests=2, prefill_batch=16)
+    yield made
+    made.shutdown()
+
+
+def test_it_is_a_draft_model_of_the_engine(model: Path, local: LocalDraft) -> None:
+    draft: DraftModel = local  # mypy holds the signatures
+    assert (draft.passes, local.spent_s) == (0, 0.0)
+    assert local.tokenizer_digest == gguf_tokenizer_digest(model)
+    assert (local.vocab_size, local.context) == (64, 512)
+
+
+def test_a_chain_is_drafted_one_step_a_token_and_a_right_guess_is_not_evaluated_again(
+    model: Path, local: LocalDraft
+) -> None:
+    slow = SlowDrafter(model)
+    assert local.open("r", PROMPT) == 0
+    path: tuple[int, ...] = ()
+    for _ in range(3):
+        (proposal,) = local.draft("r", [path])
+        assert len(proposal.tokens) == 1
+        slow.check([*PROMPT, *path], proposal, 0.05)
+        path += (proposal.tokens[0],)
+    assert local.commit("r", path) == 2, "the third guess was never evaluated"
+    assert local.owed("r") == 1
+    slow.close()
+
+
+def test_catching_up_is_cut_into_limited_passes_and_each_counts(local: LocalDraft) -> None:
+    local.open("r", PROMPT)
+    local.draft("r", [()])
+    assert local.passes == 3, "40 tokens: 16, 16, and 8 with the step"
+    local.draft("r", [()])
+    assert local.passes == 4
+    local.commit("r", PROMPT)
+    assert (local.owed("r"), local.catch_up("r", 10), local.passes) == (40, 29, 5)
+    assert (local.catch_up("r", 1000), local.owed("r"), local.passes) == (13, 14, 6)
+    assert local.spent_s > 0
+
+
+def test_several_leaves_and_children_come_where_they_were_asked_for(model: Path) -> None:
+    local = LocalDraft(model, context=256, leaves=2, width=3)
+    local.open("r", PROMPT)
+    assert [len(proposal.tokens) for proposal in local.draft("r", [(3,), (4,)])] == [3, 3]
+    local.shutdown()
+
+
+class Ticking:
+    """A clock on which every pass takes one tick."""
+
+    def __init__(self) -> None:
+        self.now, self.tick_s = 0.0, 1.0
+
+    def __call__(self) -> float:
+        self.now += self.tick_s
+        return self.now
+
+
+def test_costs_are_known_before_the_first_request_and_follow_what_is_measured(model: Path) -> None:
+    clock = Ticking()
+    local = LocalDraft(model, context=512, requests=2, prefill_batch=16, clock=clock)
+    assert local.step_s == 1.0
+    assert local.token_s == pytest.approx(1 / 16, rel=0.1)
+    local.open("r", PROMPT)
+    assert local.step_cost_s("r") == pytest.approx(1 + 39 * local.token_s)
+    local.draft("r", [()])
+    assert (local.step_cost_s("r"), local.spent_s) == (1.0, 3.0)
+    clock.tick_s = 3.0
+    for _ in range(30):
+        local.draft("r", [()])
+    assert local.step_s == pytest.approx(3.0, rel=0.01)
+    local.commit("r", PROMPT)
+    local.catch_up("r", 16)
+    assert local.token_s > 0.08
+    local.shutdown()
+
+
+def test_closed_prompts_serve_later_ones_unless_switched_off(model: Path, local: LocalDraft) -> None:
+    fresh = LocalDraft(model, context=512, prefix_cache=False)
+    for draft, shared in ((local, 40), (fresh, 0)):
+        draft.open("a", PROMPT)
+        draft.draft("a", [()])
+        draft.close("a")
+        assert draft.open("b", PROMPT) == shared
+    fresh.shutdown()
+
+
+def test_what_it_cannot_serve_is_one_sentence(local: LocalDraft, tmp_path: Path) -> None:
+    with pytest.raises(DraftMemoryError, match="600 tokens"):
+        local.open("r", [1] * 600)
+    with pytest.raises(ModelError, match=r"nowhere\.gguf cannot be read"):
+        LocalDraft(tmp_path / "nowhere.gguf")
