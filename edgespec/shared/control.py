@@ -1,0 +1,267 @@
+"""The control socket: how commands such as `cloud-gateway pair` talk to the daemon of their user on this machine.
+
+A Unix socket that only its owner (and root) may use. One request per connection, in lines of JSON:
+
+    command   {"method": "pair", "params": {}}
+    daemon    {"event": ...}           any number of times
+              {"result": ...}          or  {"error": {"type": "PairingError", "message": "..."}}
+
+A command that hangs up early cancels its handler, so that Ctrl-C closes a pairing window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import inspect
+import logging
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgespec.core import errors
+from edgespec.core.errors import AddressError, ConfigError, EdgespecError, LocalProtocolError, RemoteProtocolError
+
+log = logging.getLogger("edgespec.control")
+
+MAX_LINE_BYTES = 64 * 1024
+MAX_PATH_BYTES = 103
+"""107 fit into a socket address (unix(7)), and the socket is first made under a name four bytes longer."""
+_REQUEST_S = 10.0
+_STARTS = {"gateway": "cloud-gateway serve", "worker": "edgespec run"}
+
+Handler = Callable[..., Awaitable[object] | AsyncIterator[object]]
+"""Takes the request's parameters by name; returns one result, or yields events."""
+
+
+class _Request(msgspec.Struct, forbid_unknown_fields=True):
+    method: str
+    params: dict[str, Any] = {}
+
+
+class ControlServer:
+    """The daemon's end. While it is started no second daemon can take the same socket."""
+
+    def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
+        """`path` ends in ROLE.sock (folders.socket_file)."""
+        self._path, self._handlers = path, handlers
+        self._lock = -1
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listens. Raises AddressError where another daemon does, or the socket cannot be made; ConfigError for a
+        path that is too long.
+        """
+        _check_length(self._path)
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            listening = _bind(self._path)
+        except OSError as error:
+            self._unlock()
+            if isinstance(error, BlockingIOError):
+                raise AddressError(
+                    f"A {self._path.stem} is running already with the control socket {self._path}."
+                ) from None
+            raise AddressError(f"The control socket {self._path} cannot be made ({error.strerror or error}).") from None
+        self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=MAX_LINE_BYTES)
+
+    async def close(self) -> None:
+        """Stops listening, cancels the handlers that run, and removes the socket."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+        self._server = None
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            await self._answer(reader, writer)
+        except (ConnectionError, TimeoutError):
+            pass  # the command went away, or never said what it wanted
+        finally:
+            writer.close()
+            self._connections.discard(task)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not _is_owner(writer.get_extra_info("socket")):
+            return
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                line = await reader.readline()
+            if not line:
+                return
+            reply = await self._run(_decode_request(line), reader, writer)
+        except EdgespecError as error:
+            reply = _line({"error": {"type": _public_name(error), "message": str(error)}})
+        except ValueError:  # a line longer than the limit
+            reply = _line({"error": {"type": "LocalProtocolError", "message": "The request is too long."}})
+        writer.write(reply)
+        await writer.drain()
+
+    async def _run(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """Runs the handler until it is done or the command hangs up; returns the last line of the reply."""
+        running = asyncio.ensure_future(self._handle(request, writer))
+        hung_up = asyncio.ensure_future(reader.read())
+        try:
+            await asyncio.wait({running, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise ConnectionResetError
+            return running.result()
+        finally:
+            running.cancel()
+            hung_up.cancel()
+            await asyncio.gather(running, hung_up, return_exceptions=True)
+
+    async def _handle(self, request: _Request, writer: asyncio.StreamWriter) -> bytes:
+        handler = self._handlers.get(request.method)
+        try:
+            if handler is None:
+                raise TypeError
+            inspect.signature(handler).bind(**request.params)
+        except TypeError:
+            raise LocalProtocolError(
+                f"The running {self._path.stem} does not know the request `{request.method}` in this form; "
+                "it is of another version than this command, so restart it."
+            ) from None
+        try:
+            outcome = handler(**request.params)
+            if not isinstance(outcome, AsyncIterator):
+                return _line({"result": await outcome})
+            async with contextlib.aclosing(outcome) as events:  # type: ignore[type-var]
+                async for event in events:
+                    writer.write(_line({"event": event}))
+                    await writer.drain()
+            return _line({"result": None})
+        except (EdgespecError, ConnectionError):
+            raise
+        except Exception:  # a fault of ours in one handler must not take the daemon's control away
+            log.exception("the control request %s failed", request.method)
+            raise LocalProtocolError(
+                f"The running {self._path.stem} failed at `{request.method}`; see its log."
+            ) from None
+
+
+def call(path: Path, method: str, /, *, timeout_s: float = 10.0, **params: object) -> Any:
+    """Asks the daemon at `path` and returns its one result, as JSON types.
+
+    Raises AddressError where none runs or answers, and whatever EdgespecError the daemon's handler raised.
+    """
+    events = _converse(path, method, params, timeout_s)
+    while True:
+        try:
+            next(events)
+        except StopIteration as end:
+            return end.value
+
+
+def stream(path: Path, method: str, /, **params: object) -> Iterator[Any]:
+    """Asks the daemon and yields its events as they come, without a time limit. Raises as `call` does."""
+    yield from _converse(path, method, params, None)
+
+
+def _converse(path: Path, method: str, params: dict[str, object], timeout_s: float | None) -> Iterator[Any]:
+    with _connect(path, timeout_s) as connection, connection.makefile("rb") as lines:
+        try:
+            connection.sendall(_line({"method": method, "params": params}))
+            for line in lines:
+                reply = msgspec.json.decode(line)
+                if "error" in reply:
+                    raise _error(reply["error"]["type"], reply["error"]["message"])
+                if "result" in reply:
+                    return reply["result"]
+                yield reply["event"]
+        except TimeoutError:
+            raise AddressError(f"The {path.stem} did not answer within {timeout_s:g} s.") from None
+        except ConnectionError:
+            pass  # said below
+    raise AddressError(f"The {path.stem} stopped before it had answered.")
+
+
+def _connect(path: Path, timeout_s: float | None) -> socket.socket:
+    _check_length(path)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    connection.settimeout(timeout_s)
+    try:
+        connection.connect(str(path))
+        return connection
+    except OSError as error:
+        connection.close()
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            start = _STARTS.get(path.stem, path.stem)
+            raise AddressError(f"The {path.stem} is not running; start it with `{start}`.") from None
+        if isinstance(error, PermissionError):
+            raise AddressError(f"The {path.stem} runs as another user; run this command as that user.") from None
+        raise AddressError(f"The {path.stem} cannot be reached at {path} ({error.strerror or error}).") from None
+
+
+def _bind(path: Path) -> socket.socket:
+    """A listening socket that appears under its name only when nobody else can use it any more."""
+    temporary = Path(f"{path}.new")
+    temporary.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listening.bind(str(temporary))
+        temporary.chmod(0o600)
+        listening.listen()
+        temporary.replace(path)  # over what a killed daemon left; the lock says that none is alive
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _check_length(path: Path) -> None:
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise ConfigError(
+            f"The control socket's path {path} has more than {MAX_PATH_BYTES} bytes; set a shorter `daemon.state_dir`."
+        )
+
+
+def _is_owner(connection: socket.socket) -> bool:
+    """Whether the other end runs as this user or as root (SO_PEERCRED, unix(7))."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return uid in (os.geteuid(), 0)
+
+
+def _decode_request(line: bytes) -> _Request:
+    try:
+        return msgspec.json.decode(line, type=_Request)
+    except msgspec.DecodeError:
+        raise LocalProtocolError("The request is not one line of JSON with a method and its params.") from None
+
+
+def _line(value: object) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _public_name(error: EdgespecError) -> str:
+    """The class of core/errors.py that the error is, or derives from."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+
+
+def _error(kind: str, message: str) -> EdgespecError:
+    if kind == RemoteProtocolError.__name__:
+        return RemoteProtocolError("control", message)
+    known = getattr(errors, kind, EdgespecError)
+    return known(message) if isinstance(known, type) and issubclass(known, EdgespecError) else EdgespecError(message)
