@@ -7,6 +7,7 @@ import pytest
 
 from tools.check import sizes
 from tools.check.commands import command_faults
+from tools.check.dependencies import dependency_faults
 from tools.check.docs import LEAK, link_faults, path_faults, prose_and_code
 
 
@@ -117,4 +118,20 @@ def test_files_functions_and_main_loops_over_their_limit_are_named() -> None:
     ]
     assert list(sizes.faults("edgespec/daemon.py", function("run", 9))) == [
         "edgespec/daemon.py: no function is marked `# main loop`"
+    ]
+
+
+def test_a_dependency_needs_a_declaration_a_pin_and_a_reason(tmp_path: Path) -> None:
+    for folder in ("docs", "edgespec"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["numpy>=2", "PyNaCl"]\noptional-dependencies.dev = ["pytest"]\n'
+    )
+    (tmp_path / "docs" / "dependencies.md").write_text("| `numpy` | `pynacl` |\n")
+    (tmp_path / "constraints.txt").write_text("numpy==2.0\npytest==9.0\n")
+    (tmp_path / "edgespec" / "a.py").write_text("import os, nacl.signing\nfrom rich import table\nfrom . import b\n")
+    assert list(dependency_faults(tmp_path)) == [
+        "constraints.txt does not pin pynacl",
+        "docs/dependencies.md gives no reason for pytest",
+        "edgespec/a.py imports rich, which pyproject.toml does not declare",
     ]

@@ -14,11 +14,11 @@ import importlib.util
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.check.commands import command_faults
+from tools.check.dependencies import dependency_faults
 
 FOLDERS = ("cloud_gateway", "configs", "dev", "docs", "edgespec", "systemd", "tests", "tools")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -119,20 +119,6 @@ def text_faults(root: Path, document: Path, text: str, parsers: Mapping[str, arg
     prose, code = prose_and_code(text)
     for line in [*CODE.findall(prose), *code]:
         yield from command_faults(line, parsers, targets(root), root)
-
-
-def dependency_faults(root: Path) -> Iterator[str]:
-    """Dependencies that docs/dependencies.md gives no reason for, or that constraints.txt does not pin."""
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    named = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
-    reasons = (root / "docs" / "dependencies.md").read_text()
-    pins = (root / "constraints.txt").read_text()
-    for requirement in sorted(set(named)):
-        package = re.split(r"[^\w.-]", requirement)[0]
-        if f"`{package}`" not in reasons:
-            yield f"docs/dependencies.md gives no reason for {package}"
-        if not re.search(rf"^{re.escape(package)}==", pins, re.MULTILINE):
-            yield f"constraints.txt does not pin {package}"
 
 
 def leak_faults(root: Path) -> Iterator[str]:
