@@ -25,6 +25,14 @@ class Address:
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def near(self) -> bool:
+        """Whether the host is in this network by its form, so that no outgoing proxy leads to it."""
+        try:
+            return ipaddress.ip_address(self.host).is_private
+        except ValueError:
+            return self.host == "localhost" or self.host.endswith((".local", ".localhost"))
+
     def url(self, path: str) -> str:
         """`wss://` URL; the zone of a link-local address is left out, since it means nothing to the other side."""
         return f"wss://{Address(self.host.split('%')[0], self.port)}{path}"

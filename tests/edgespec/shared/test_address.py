@@ -59,3 +59,20 @@ def test_anything_else_is_refused_with_the_way_to_write_it(text: str, says: str)
 def test_a_url_leaves_the_zone_of_a_link_local_address_out() -> None:
     assert Address("fe80::1%eth0", 8).url("/link") == "wss://[fe80::1]:8/link"
     assert Address("host", 8).url("/pair") == "wss://host:8/pair"
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [
+        ("127.0.0.1", True),
+        ("10.1.2.3", True),
+        ("fe80::1%eth0", True),
+        ("lab.local", True),
+        ("localhost", True),
+        ("8.8.8.8", False),
+        ("gw.example.org", False),
+        ("2001:4860::1", False),
+    ],
+)
+def test_addresses_of_this_network_need_no_proxy(host: str, near: bool) -> None:
+    assert Address(host).near is near

@@ -25,6 +25,7 @@ from edgespec.shared.control import MAX_PATH_BYTES, ControlServer, call, stream
 def short() -> Iterator[Path]:
     """A folder with a short path that other users can get at."""
     with tempfile.TemporaryDirectory(prefix="es-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
         yield Path(folder)
 
 
@@ -224,7 +225,6 @@ async def test_another_user_is_not_served_even_with_the_socket_opened_up(short: 
     script += 's.sendall(b\'{"method": "double", "params": {"number": 1}}\\n\'); print(s.recv(1000))'
     path = short / "gateway.sock"
     async with serving(path):
-        short.chmod(0o755)
         command = [sys.executable, "-S", "-c", script, str(path)]
         shut = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         assert "PermissionError" in shut.stderr

@@ -1,0 +1,204 @@
+"""The gateway's end of pairing: the window that the operator opens, and the workers that come to `/pair`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+
+import msgspec
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from edgespec.core.errors import KeyStoreError, PairingError, RemoteProtocolError
+from edgespec.core.messages import encode
+from edgespec.core.pairing import Entropy, GatewayExchange, Party, State
+from edgespec.core.pairing_messages import (
+    MAX_PAIRING_BYTES,
+    SENTENCES,
+    PairingFailed,
+    PairingMessage,
+    Reason,
+    Refused,
+    Start,
+    decode_pairing,
+)
+from edgespec.core.pairing_window import (
+    MAX_FAILURES,
+    WINDOW_S,
+    Closed,
+    Event,
+    Failed,
+    Paired,
+    PairingWindow,
+    Shown,
+    Window,
+)
+from edgespec.core.signing import SigningKey
+from edgespec.shared.keystore import key_id
+from edgespec.shared.paired import PairedWorkers
+from edgespec.shared.words import new_code
+
+log = logging.getLogger("cloud_gateway.pair")
+
+MAX_CONNECTIONS = 8
+"""Connections to `/pair` at one time; nobody needs more than one."""
+FIRST_MESSAGE_S = 10.0
+
+
+class PairingDesk:
+    """Pairs one worker each time that the operator asks. Everything runs on the event loop."""
+
+    def __init__(
+        self, key: SigningKey, name: str, spki_hash: bytes, workers: PairedWorkers, entropy: Entropy = os.urandom
+    ) -> None:
+        """`spki_hash`: of the TLS key that this gateway serves with; `workers`: where a paired one is stored."""
+        self._window = PairingWindow(Party(key, name), spki_hash, new_code, entropy)
+        self._workers = workers
+        self._operator: asyncio.Queue[Event] | None = None
+        self._connections = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def pair(self) -> AsyncIterator[dict[str, object]]:
+        """Opens the window and yields what happens; a control handler. Closing it early closes the window.
+
+        Yields {"code", "expires_in_s"} for each code to show, {"failed", "message", "left"} for each failed attempt,
+        and last {"paired": {"name", "id"}}. Raises PairingError when the window closes without a pairing, or is open
+        already.
+        """
+        self._window.open(self._now())
+        events = self._operator = asyncio.Queue()
+        try:
+            self._follow_up()
+            while True:
+                event = await events.get()
+                yield self._told(event)
+                if isinstance(event, Paired):
+                    return
+        finally:
+            self._operator = None
+            self._window.close()
+            self._follow_up()
+
+    async def handle(self, ws: ServerConnection) -> None:
+        """Serves one connection to `/pair`, from its first message to the last; the caller hangs up."""
+        if self._connections >= MAX_CONNECTIONS:
+            with contextlib.suppress(ConnectionClosed):
+                await ws.send(encode(Refused(Reason.BUSY)))
+            return
+        self._connections += 1
+        try:
+            await self._serve(ws)
+        except (ConnectionClosed, TimeoutError):
+            pass  # counted and logged as a failed attempt, if it was one
+        finally:
+            self._connections -= 1
+            self._follow_up()
+
+    async def _serve(self, ws: ServerConnection) -> None:
+        async with asyncio.timeout(FIRST_MESSAGE_S):
+            data = await ws.recv()
+        exchange: GatewayExchange | None = None
+        try:
+            message = _decode(data)
+            if not isinstance(message, Start):
+                raise PairingFailed(Reason.PROTOCOL)
+            exchange = self._window.begin(self._now())
+            await self._exchange(ws, exchange, message)
+        except PairingFailed as failure:
+            await self._refuse(ws, exchange, failure.reason)
+        except RemoteProtocolError as error:
+            log.warning("pairing from %s: %s", _peer(ws), error)
+            await self._refuse(ws, exchange, Reason.PROTOCOL)
+        except KeyStoreError as error:
+            log.error("pairing from %s: %s", _peer(ws), error)
+            await self._refuse(ws, exchange, Reason.STORAGE)
+        finally:
+            if exchange is not None:
+                self._window.abandon(exchange, Reason.ABANDONED)  # unless it has ended already
+
+    async def _exchange(self, ws: ServerConnection, exchange: GatewayExchange, message: PairingMessage) -> None:
+        while True:
+            answer = self._window.receive(exchange, message, self._now())
+            if exchange.state is State.PROVEN:
+                # Written on the event loop: once in a worker's life, and nothing may come between proof and storing.
+                self._workers.add(exchange.peer.key, exchange.peer.name, exchange.peer.version)
+                await ws.send(encode(self._window.stored(exchange)))
+                return
+            if answer is not None:
+                await ws.send(encode(answer))
+            message = _decode(await self._next(ws, exchange))
+
+    async def _next(self, ws: ServerConnection, exchange: GatewayExchange) -> bytes | str:
+        self._follow_up()
+        if self._window.wake_at is None:  # the operator closed the window while a message was sent
+            raise PairingFailed(Reason.WINDOW)
+        try:
+            async with asyncio.timeout_at(self._window.wake_at):
+                return await ws.recv()
+        except TimeoutError:
+            self._window.poll(self._now())
+            closed = self._window.state is Window.CLOSED
+            raise PairingFailed(Reason.EXPIRED if closed else Reason.ABANDONED) from None
+
+    async def _refuse(self, ws: ServerConnection, exchange: GatewayExchange | None, reason: Reason) -> None:
+        if exchange is not None:
+            self._window.abandon(exchange, reason)
+        log.warning("pairing from %s refused: %s", _peer(ws), reason)
+        self._follow_up()
+        await ws.send(encode(Refused(reason)))
+
+    def _follow_up(self) -> None:
+        """Tells the operator what happened and sets the timer; to be called after anything that moves the window."""
+        for event in self._window.events():
+            if isinstance(event, Paired):
+                log.info("worker %s (%s) is paired", event.peer.name, key_id(event.peer.key))
+            if self._operator is not None:
+                self._operator.put_nowait(event)
+        if self._timer is not None:
+            self._timer.cancel()
+        wake_at, loop = self._window.wake_at, asyncio.get_running_loop()
+        self._timer = loop.call_at(wake_at, self._wake) if wake_at is not None else None
+
+    def _wake(self) -> None:
+        self._window.poll(self._now())
+        self._follow_up()
+
+    def _told(self, event: Event) -> dict[str, object]:
+        match event:
+            case Shown(code, expires_at):
+                return {"code": str(code), "expires_in_s": round(max(0.0, expires_at - self._now()), 1)}
+            case Failed(reason, left):
+                return {"failed": reason.value, "message": SENTENCES[reason], "left": left}
+            case Paired(peer):
+                return {"paired": {"name": peer.name, "id": key_id(peer.key)}}
+            case Closed(reason):
+                raise PairingError(_WHY_CLOSED.get(reason, "The pairing window was closed."))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+_AGAIN = "run `cloud-gateway pair` again for a new code"
+_WHY_CLOSED: dict[Reason | None, str] = {
+    Reason.EXPIRED: f"No worker was paired within {WINDOW_S:.0f} s; {_AGAIN}.",
+    Reason.BURNT: f"{MAX_FAILURES} attempts failed, so pairing was stopped; if they were not yours, somebody is "
+    f"guessing codes; {_AGAIN}.",
+}
+
+
+def _decode(data: bytes | str) -> PairingMessage:
+    """Raises RemoteProtocolError (reason `malformed` or `oversize`)."""
+    if isinstance(data, str) or len(data) > MAX_PAIRING_BYTES:
+        raise RemoteProtocolError("oversize", "a pairing message that is too long, or is text")
+    with contextlib.suppress(msgspec.DecodeError):
+        return decode_pairing(data)
+    raise RemoteProtocolError("malformed", "a pairing message that does not decode")
+
+
+def _peer(ws: ServerConnection) -> str:
+    address = ws.remote_address
+    return str(address[0]) if isinstance(address, tuple) else "an unknown address"
