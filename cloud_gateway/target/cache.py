@@ -83,10 +83,11 @@ class SlotKv:
     def copy_from(self, other: SlotKv, length: int) -> None:
         """Takes over the first `length` committed entries of another slot."""
         self.length = 0
-        self.reserve(length)
-        for mine, theirs in zip(self._stacks, other._stacks, strict=True):
-            mine[:, :, :length] = theirs[:, :, :length]
-        self.length = length
+        if length:
+            self.reserve(length)
+            for mine, theirs in zip(self._stacks, other._stacks, strict=True):
+                mine[:, :, :length] = theirs[:, :, :length]
+            self.length = length
 
 
 class SlotLayer(CacheLayerMixin):

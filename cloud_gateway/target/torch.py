@@ -78,6 +78,7 @@ class TorchTarget:
         self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
         """Whether a tree's logits equal those of its paths alone, bit for bit, by intent and in the self-test."""
 
+    @torch.inference_mode()
     def open(self, tokens: Sequence[int]) -> tuple[int, int]:
         """As the Protocol says; the beginning may also be copied from another slot, even one in use."""
         claim = self._table.claim(tokens)

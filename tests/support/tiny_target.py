@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.support.tiny_tokenizer import BOS_ID, EOS_ID, PAD_ID, tiny_tokenizer
 
+transformers.logging.disable_progress_bar()
 Architecture = Literal["llama", "llama-tied", "qwen2", "gpt2", "gemma3", "bloom", "mamba"]
 
 
