@@ -73,27 +73,27 @@ async def _pair_at(address: Address, code: Code, me: Party, entropy: Entropy) ->
         except (ConnectionClosed, TimeoutError):
             raise PairingFailed(Reason.ABANDONED) from None
         except RemoteProtocolError as error:
-            await _refuse(ws, Reason.PROTOCOL)
+            await _say(ws, Refused(Reason.PROTOCOL))
             raise PairingFailed(Reason.PROTOCOL, str(error)) from None
 
 
 async def _run(ws: ClientConnection, exchange: WorkerExchange) -> None:
-    await ws.send(encode(exchange.start()))
+    await _say(ws, exchange.start())
     while exchange.state is not State.PAIRED:
         message = _decode(await ws.recv())
         try:
             answer = exchange.receive(message)
         except PairingFailed as failure:
             if not isinstance(message, Refused):
-                await _refuse(ws, failure.reason)
+                await _say(ws, Refused(failure.reason))
             raise
         if answer is not None:
-            await ws.send(encode(answer))
+            await _say(ws, answer)
 
 
-async def _refuse(ws: ClientConnection, reason: Reason) -> None:
-    with contextlib.suppress(ConnectionClosed):
-        await ws.send(encode(Refused(reason)))
+async def _say(ws: ClientConnection, message: PairingMessage) -> None:
+    with contextlib.suppress(ConnectionClosed):  # its reason may wait to be received
+        await ws.send(encode(message))
 
 
 async def _connect(address: Address) -> ClientConnection:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 
@@ -22,7 +23,7 @@ from edgespec.core import pairing_window
 from edgespec.core.errors import KeyStoreError, NoGatewayError, PairingError
 from edgespec.core.messages import encode
 from edgespec.core.pairing import Party, WorkerExchange
-from edgespec.core.pairing_messages import Code, PairingFailed, Reason, Refused, decode_pairing
+from edgespec.core.pairing_messages import Code, PairingFailed, Reason, Refused, Reply, decode_pairing
 from edgespec.core.signing import SigningKey
 from edgespec.pair import pair
 from edgespec.shared.address import PAIR_PATH, Address
@@ -116,7 +117,7 @@ def exchange(gateway: Gateway, code: Code) -> WorkerExchange:
     return WorkerExchange(code, Party(SigningKey(b"w" * 32), "by hand"), gateway.spki, os.urandom)
 
 
-async def refusal(ws: ClientConnection) -> Reason:
+async def refusal(ws: Connection) -> Reason:
     async with asyncio.timeout(10):
         data = await ws.recv()
         assert isinstance(data, bytes)
@@ -215,7 +216,8 @@ async def test_a_worker_that_hangs_up_in_the_middle_burns_the_code(gateway: Gate
         await ws.send(encode(hand.start()))
         await ws.recv()
         await ws.close()
-    await worker.pair(gateway, await operator.code(1))
+    async with asyncio.timeout(5):  # at once, not when the attempt's time is over
+        await worker.pair(gateway, await operator.code(1))
     assert {"abandoned"} == {event["failed"] for event in operator.shown if "failed" in event}
 
 
@@ -364,6 +366,23 @@ async def test_nothing_at_the_address_and_the_wrong_thing_there_are_told_apart(
 
     operator = Operator(gateway.desk)  # the second address is tried, and the first costs no code
     await pair([nobody, gateway.address], await operator.code(), worker.key, "lab-7", worker.gateways)
+
+
+async def test_a_worker_that_turns_a_gateway_down_tells_it_why(worker: Worker, tmp_path: Path) -> None:
+    tls = KeyStore(tmp_path / "false").tls_identity()
+    told: list[Reason] = []
+
+    async def false_gateway(ws: Any) -> None:
+        await ws.recv()
+        await ws.send(encode(Reply(1, bytes(32), "small order", bytes(33))))
+        told.append(await refusal(ws))
+
+    async with serve(false_gateway, "127.0.0.1", 0, ssl=tls.context()) as server:
+        address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
+        with pytest.raises(PairingFailed, match="the other side's key is not valid or not its own"):
+            await pair([address], Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
+    assert told == [Reason.KEY]
+    assert worker.gateways.all() == []
 
 
 async def test_a_gateway_without_pairing_is_called_too_old(worker: Worker, tmp_path: Path) -> None:
