@@ -9,8 +9,19 @@ from msgspec import Meta
 
 from edgespec.core.messages import MAX_NODES
 from edgespec.shared import folders, settings
-from edgespec.shared.fields import Cores, Folder, GatewayAddress, LogLevel, MachineName, ModelPath, Threads
-from edgespec.shared.settings import Section
+from edgespec.shared.fields import (
+    Cores,
+    Folder,
+    GatewayAddress,
+    LogLevel,
+    MachineName,
+    ModelPath,
+    Threads,
+    machine_name,
+)
+from edgespec.shared.settings import Section, override
+
+__all__ = ["DaemonSection", "DraftSection", "GatewaySection", "WorkerSettings", "load", "override", "worker_name"]
 
 
 class DraftSection(Section, frozen=True):
@@ -49,6 +60,11 @@ class WorkerSettings(Section, frozen=True):
     draft: DraftSection = DraftSection()
     gateway: GatewaySection = GatewaySection()
     daemon: DaemonSection = DaemonSection()
+
+
+def worker_name(settings: WorkerSettings) -> str:
+    """The name that the gateway's operator sees."""
+    return machine_name(settings.daemon.name)
 
 
 def load(path: Path | None = None) -> WorkerSettings:
