@@ -1,0 +1,175 @@
+"""The statistical tool: its tests are right, honest methods pass, each planted fault is caught."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.core.errors import ModelError
+from edgespec.core.messages import Sampling
+from edgespec.core.processing import History, process
+from tools.lossless import __main__ as command
+from tools.lossless import cases, exact, mutants, shared_noise
+from tools.lossless.cases import Case
+from tools.lossless.mutants import MUTANTS, Mutant
+from tools.lossless.scene import RULES, SYNTHETIC_RULES, synthetic
+from tools.lossless.statistics import chi_square, chi_square_tail, holm
+
+# --- statistics ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statistic", "freedom", "p"),
+    [  # the usual tables' critical values
+        (3.841459, 1, 0.05),
+        (6.634897, 1, 0.01),
+        (18.307038, 10, 0.05),
+        (2.155856, 10, 0.995),
+        (124.342113, 100, 0.05),
+        (149.449253, 100, 0.001),
+    ],
+)
+def test_tail_probabilities_are_those_of_the_tables(statistic: float, freedom: int, p: float) -> None:
+    assert chi_square_tail(statistic, freedom) == pytest.approx(p, rel=1e-5)
+
+
+@given(st.floats(0.01, 60), st.integers(1, 30))
+def test_with_an_even_number_of_degrees_it_is_a_poisson_sum(statistic: float, half: int) -> None:
+    x = statistic / 2
+    poisson = math.fsum(math.exp(i * math.log(x) - x - math.lgamma(i + 1)) for i in range(half))
+    assert chi_square_tail(statistic, 2 * half) == pytest.approx(poisson, rel=1e-9, abs=1e-14)
+
+
+def test_p_values_of_true_distributions_are_uniform() -> None:
+    rng = np.random.default_rng(1)
+    probabilities = rng.dirichlet(np.ones(200) * 0.3)
+    ps = np.array([chi_square(rng.multinomial(20_000, probabilities), probabilities).p for _ in range(400)])
+    distance = np.abs(np.sort(ps) - (np.arange(400) + 0.5) / 400).max()
+    assert distance < 1.95 / math.sqrt(400)  # Kolmogorov-Smirnov at 0.001
+
+
+def test_what_cannot_happen_gives_p_zero() -> None:
+    assert chi_square(np.array([1000, 1]), np.array([1.0, 0.0])).p == 0
+    assert chi_square(np.array([1000, 0]), np.array([1.0, 0.0])).p == 1
+
+
+def test_small_cells_are_pooled_and_none_is_lost() -> None:
+    fit = chi_square(np.array([500, 480, 3, 2, 4, 1, 2]), np.array([0.49, 0.49, 0.004, 0.004, 0.004, 0.004, 0.004]))
+    assert fit.cells == 3 and fit.p > 0.01
+
+
+def test_holm_multiplies_the_smallest_by_the_number_of_tests() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
+
+
+# --- the exact distribution ------------------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(list(RULES)), st.integers(0, 2**32), st.lists(st.integers(0, 9), max_size=4))
+def test_exact_and_core_agree(name: str, seed: int, answer: list[int]) -> None:
+    logits = (np.random.default_rng(seed).normal(size=10) * 2).astype(np.float32)
+    mine = exact.next_token(logits.tolist(), RULES[name], [3, 1], answer)
+    core = np.exp(process(logits, RULES[name], History([3, 1], answer)))
+    np.testing.assert_allclose([mine.get(v, 0.0) for v in range(10)], core / core.sum(), rtol=1e-9)
+
+
+def test_probabilities_of_all_answers_add_up() -> None:
+    for name in SYNTHETIC_RULES:
+        assert math.fsum(exact.sequences(synthetic(), RULES[name]).values()) == pytest.approx(1)
+
+
+# --- honest methods and planted faults -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("shared-noise", "honest", 4, "penalties"),
+        Case("shared-noise", "adversarial", 8, "bias"),
+        Case("rejection-chain", "adversarial", 1, "nucleus"),
+        Case("rejection-tree", "random", 8, "penalties"),
+        Case("rejection-loop", "honest", 3, "bias"),
+    ],
+    ids=lambda case: f"{case.method}-{case.drafter}-{case.siblings}",
+)
+def test_an_honest_method_fits(case: Case) -> None:
+    result = cases.run(case, synthetic(), RULES[case.rule], 16384, seed=5)
+    assert result.fit.p > 1e-4 and result.mismatches == 0
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_fault_is_caught(mutant: Mutant) -> None:
+    verdict = mutants.run(mutant, synthetic(), 32768, seed=5)
+    assert verdict.caught, f"p = {verdict.fit.p}"
+
+
+def test_a_fault_of_the_noise_also_lets_drafts_change_answers() -> None:
+    for mutant in MUTANTS:
+        changed = mutants.run(mutant, synthetic(), 512, seed=5).changed
+        assert changed is None or changed > 0.05
+
+
+def test_a_fault_only_in_the_vectorised_trials_is_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_noise, "Chooser", mutants.PositionOffByOne)  # the replay, where steps keeps its default
+    result = cases.run(Case("shared-noise", "honest", 3, "plain"), synthetic(), RULES["plain"], 1024, seed=5)
+    assert result.mismatches > 50
+
+
+def test_every_width_and_drafter_is_covered_for_each_method() -> None:
+    covered = {(case.method, case.siblings, case.drafter) for case in cases.all_cases()}
+    for drafter in ("honest", "random", "adversarial"):
+        assert ("rejection-chain", 1, drafter) in covered
+        assert all(("shared-noise", width, drafter) in covered for width in range(1, 9))
+        assert all(("rejection-tree", width, drafter) in covered for width in range(2, 9))
+
+
+def test_the_command_writes_its_verdicts(tmp_path: Path) -> None:
+    out = tmp_path / "verdicts.json"
+    assert command.main(["--trials", "256", "--json", str(out)]) == 0
+    report = json.loads(out.read_text())
+    assert report["ok"] and len(report["cases"]) == len(cases.all_cases())
+    assert report["correction"] == f"Holm-Bonferroni over {len(report['cases'])} tests"
+    assert all(row["p_corrected"] > report["alpha"] for row in report["cases"])
+
+
+def test_a_surviving_fault_or_a_failing_method_fails_the_command() -> None:
+    scene = synthetic()
+    few = mutants.run(MUTANTS[0], scene, 64, seed=1)
+    honest = cases.run(Case("shared-noise", "honest", 1, "plain"), scene, RULES["plain"], 1024, seed=1)
+    assert command.build_report([honest], [], 1, 0.0)["ok"]
+    assert not command.build_report([honest], [few], 1, 0.0)["ok"]
+    wrong = cases.run(Case("shared-noise", "honest", 1, "plain"), scene, Sampling(temperature=1.0), 20_000, seed=1)
+    biased = cases.Result(wrong.case, wrong.trials, chi_square(np.array([900, 100]), np.array([0.5, 0.5])), 0.0)
+    assert not command.build_report([biased], [], 1, 0.0)["ok"]
+
+
+def test_bad_arguments_and_a_missing_model_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--trials", "0"], ["--json", str(tmp_path / "no" / "out.json")]):
+        with pytest.raises(SystemExit) as ended:
+            command.main(arguments)
+        assert ended.value.code == 2
+    pytest.importorskip("torch")
+    pytest.importorskip("cloud_gateway.target.torch")
+    code = command.main(["--trials", "1", "--real", "--model", str(tmp_path / "none.gguf")])
+    assert code == ModelError.exit_code
+    assert "none.gguf" in capsys.readouterr().err
+
+
+@pytest.mark.live
+def test_the_first_tokens_of_the_real_target_fit() -> None:
+    pytest.importorskip("torch")
+    real = pytest.importorskip("tools.lossless.real")
+    try:
+        jobs = real.jobs(None)
+    except ModelError as error:
+        pytest.skip(str(error))
+    for case, scene in jobs[2:6]:
+        result = cases.run(case, scene, RULES[case.rule], 4096, seed=3)
+        assert result.fit.p > 1e-5 and result.mismatches == 0

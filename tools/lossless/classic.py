@@ -1,0 +1,107 @@
+"""Trials of classic rejection sampling, by the core's own draws and tests, all trials at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.accept import walk
+from cloud_gateway.core.flatten import FlatTree
+from cloud_gateway.core.rejection import NONE, LocalDraftDistribution, Rejection, RejectionChooser
+from edgespec.core.messages import Sampling
+from edgespec.core.processing import History, Processor
+from tools.lossless.scene import Path, PathRows, Scene
+from tools.lossless.shared_noise import DEPTH, Tokens, by_path
+
+Floats = NDArray[np.float64]
+
+Draft = Callable[[Floats, Floats], Floats]
+"""(p, the draft model's distribution) -> the q that is drawn from; each [tokens]."""
+
+
+def honest(p: Floats, q: Floats) -> Floats:
+    """The draft model's own distribution."""
+    return q
+
+
+def random(p: Floats, q: Floats) -> Floats:
+    """A distribution that has nothing to do with the target's, but is the same each time."""
+    weights: Floats = np.random.default_rng(int(p[0] * 1e9)).random(len(p)) ** 3
+    return weights / weights.sum()
+
+
+def adversarial(p: Floats, q: Floats) -> Floats:
+    """Prefers what the target avoids, and never draws its best token."""
+    weights = 1 / (p + 0.01)
+    weights[np.argmax(p)] = 0
+    return weights / weights.sum()
+
+
+DRAFTERS: dict[str, Draft] = {"honest": honest, "random": random, "adversarial": adversarial}
+
+
+def steps(
+    scene: Scene, rule: Sampling, rejection: Rejection, draft: Draft, trials: int, width: int
+) -> tuple[Tokens, int]:
+    """Answers of all trials, shape [trials, length], and how many tokens were accepted siblings.
+
+    `rejection` is the seam for planted faults. A round's tree has DEPTH levels; the token after them is sampled.
+    """
+    tokens = np.zeros((trials, scene.length), np.int64)
+    committed = np.zeros(trials, np.int64)
+    hits = 0
+    for depth in range(scene.length):
+        p, q = np.empty((trials, len(scene.tokens))), np.empty((trials, len(scene.tokens)))
+        for path, members in by_path(tokens[:, :depth]):
+            p[members] = target = _distribution(scene, scene.logits(path), rule, path)
+            q[members] = draft(target, _distribution(scene, scene.draft_logits(path), rule, path))
+        drafted = depth - committed < DEPTH
+        here, bonus = np.flatnonzero(drafted), np.flatnonzero(~drafted)
+        local = rejection.draw(q[here], width)
+        chosen = rejection.token(p[here], local)
+        matched = (local.siblings == chosen[:, None]).any(axis=1)
+        hits += int(matched.sum())
+        tokens[here, depth] = scene.tokens[chosen]
+        tokens[bonus, depth] = scene.tokens[rejection.sample(p[bonus])]
+        committed[here[~matched]] = depth + 1
+        committed[bonus] = depth + 1
+    return tokens, hits
+
+
+def replay(scene: Scene, rule: Sampling, width: int, rng: np.random.Generator) -> list[int]:
+    """One answer by the gateway's own loop: drawn trees, `RejectionChooser`, `walk` and commits."""
+    chooser = RejectionChooser(rule, scene.prompt, rng)
+    answer: list[int] = []
+    while len(answer) < scene.length:
+        flat, drafts = _drawn_tree(scene, chooser, tuple(answer), width)
+        rows = PathRows(scene, tuple(answer), flat)
+        taken = walk(flat, chooser.at(flat, rows, drafts), limit=scene.length - len(answer))
+        chooser.committed(taken.tokens)
+        answer += taken.tokens
+    return answer
+
+
+def _drawn_tree(
+    scene: Scene, chooser: RejectionChooser, committed: Path, width: int
+) -> tuple[FlatTree, dict[int, LocalDraftDistribution]]:
+    tokens, parents, depths = [-1], [-1], [0]
+    paths: list[Path] = [()]
+    drafts: dict[int, LocalDraftDistribution] = {}
+    row = 0
+    while row < len(tokens) and depths[row] < DEPTH:
+        drafts[row] = chooser.draft(scene.draft_logits((*committed, *paths[row])), paths[row], width)
+        for token in drafts[row].siblings[0].tolist():
+            if token != NONE:
+                tokens.append(token)
+                parents.append(row)
+                depths.append(depths[row] + 1)
+                paths.append((*paths[row], token))
+        row += 1
+    return FlatTree(tokens, parents, depths), drafts
+
+
+def _distribution(scene: Scene, logits: NDArray[np.float32], rule: Sampling, path: Path) -> Floats:
+    found = Processor(rule).candidates(logits, History(scene.prompt), path)
+    return found.probabilities(len(logits))[scene.tokens]

@@ -1,0 +1,82 @@
+"""The first tokens of the real target's answer, in fp32: trials take its logits from tree passes, the exact
+distribution from plain decoding, one token a pass."""
+
+from __future__ import annotations
+
+from pathlib import Path as File
+
+import numpy as np
+
+from cloud_gateway.core.flatten import FlatTree
+from cloud_gateway.target import Target, Work
+from tools.lossless import exact
+from tools.lossless.cases import WIDTHS, Case
+from tools.lossless.scene import RULES, Logits, Path, Scene
+from tools.lossless.shared_noise import DRAFTERS
+
+QUESTION = "Name three animals that live in the sea, and say in one sentence what each of them eats."
+LENGTH = 2
+DRAFT_ERROR = 0.7
+"""Standard deviation (logits) of the error that stands in for a draft model here."""
+
+
+def jobs(model: File | None) -> list[tuple[Case, Scene]]:
+    """Cases over the real target: every width once for each method. Raises ModelError where the model is missing."""
+    from cloud_gateway.target.load import load
+    from cloud_gateway.target.torch import TorchTarget
+    from cloud_gateway.text import Text
+    from edgespec import models
+
+    loaded = load(model or models.quantised(), "float32", "cpu")
+    target = TorchTarget(loaded.model, slots=2, context=512)
+    prompt = Text(loaded.tokenizer).render_chat([{"role": "user", "content": QUESTION}])
+    rules = [name for name in RULES if name.startswith("real")]
+    plain = {name: _plain(target, prompt, name) for name in rules}
+    found: list[tuple[Case, Scene]] = []
+    for width in WIDTHS:
+        name = rules[width % len(rules)]
+        scene = _through_trees(target, plain[name], width)
+        found.append((Case("shared-noise", list(DRAFTERS)[width % 3], width, name), scene))
+        found.append((Case("rejection-tree" if width > 1 else "rejection-chain", "honest", width, name), scene))
+    return found
+
+
+def _plain(target: Target, prompt: list[int], rule: str) -> Scene:
+    """The scene by plain decoding, closed over the tokens that its rule leaves."""
+
+    def logits(path: Path) -> Logits:
+        tokens = [*prompt, *path]
+        return _verified(target, tokens, FlatTree([tokens[-1]], [-1], [0]))[0]
+
+    def draft(path: Path) -> Logits:
+        error = np.random.default_rng([9, *path]).normal(size=target.vocab_size)
+        return (scene.logits(path) + DRAFT_ERROR * error).astype(np.float32)
+
+    scene = Scene(prompt, LENGTH, logits, draft, np.arange(target.vocab_size))
+    possible = {token for answer in exact.sequences(scene, RULES[rule]) for token in answer}
+    likely = {int(token) for token in np.argsort(-scene.logits(()))[:16]}
+    scene.tokens = np.array(sorted(possible | likely))
+    return scene
+
+
+def _through_trees(target: Target, plain: Scene, width: int) -> Scene:
+    """The same scene with logits from verify passes over trees of `width` siblings below the prompt."""
+    prompt, known = list(plain.prompt), dict[Path, Logits]()
+    for start in range(0, len(plain.tokens), width):
+        siblings = plain.tokens[start : start + width].tolist()
+        flat = FlatTree([prompt[-1], *siblings], [-1] + [0] * len(siblings), [0] + [1] * len(siblings))
+        rows = _verified(target, prompt, flat)
+        known[()] = rows[0]
+        known.update({(token,): row for token, row in zip(siblings, rows[1:], strict=True)})
+    return Scene(prompt, LENGTH, known.__getitem__, plain.draft, plain.tokens, plain, replayed=128)
+
+
+def _verified(target: Target, tokens: list[int], flat: FlatTree) -> list[Logits]:
+    """Logits after every row of one pass; row 0 is the last of `tokens`."""
+    slot, reused = target.open(tokens)
+    target.prefill(slot, tokens[reused:-1])
+    result = target.verify([Work(slot, flat)])[0]
+    rows = [result.logits(row).copy() for row in range(len(flat))]
+    target.keep(slot, [0])
+    target.close(slot)
+    return rows
