@@ -14,10 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgespec import __version__, config
-from edgespec.core.errors import EdgespecError
+from edgespec.core.errors import EdgespecError, NoGatewayError
 from edgespec.shared import folders
+from edgespec.shared.address import Address, parse_address
 
 EPILOG = "docs/operations.md tells how to set a worker up; exit codes are those of sysexits.h."
+MDNS_S = 5.0
+"""How long `edgespec pair` listens for gateways."""
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -89,17 +92,35 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> int:
-    from edgespec import pair
-    from edgespec.service import worker_name
+    from edgespec.pair import pair
+    from edgespec.shared.keystore import KeyStore
+    from edgespec.shared.paired import PairedGateways
+    from edgespec.shared.words import parse_code
 
     settings = config.load(args.config)
-    state = folders.state_dir("worker", settings.daemon.state_dir)
-    gateway = asyncio.run(pair.run(args.address or settings.gateway.address, args.code, state, worker_name(settings)))
+    code = parse_code(args.code)
+    store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
+    where = args.address or settings.gateway.address
+    addresses = [parse_address(where)] if where else _discovered()
+    known = PairedGateways(store.folder)
+    gateway = asyncio.run(pair(addresses, code, store.identity(), config.worker_name(settings), known))
     if args.json:
         print(json.dumps({"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex()}))
     else:
         print(f"Paired with {gateway.name} at {gateway.address}. Start drafting with `edgespec run`.")
     return 0
+
+
+def _discovered() -> list[Address]:
+    """The gateways that mDNS finds on this network. Raises NoGatewayError."""
+    from edgespec import discovery
+
+    found = asyncio.run(discovery.find(MDNS_S))
+    if not found:
+        raise NoGatewayError(
+            f"No gateway announced itself by mDNS within {MDNS_S:g} s; give its address: `edgespec pair ADDRESS CODE`."
+        )
+    return [address for gateway in found for address in gateway.addresses]
 
 
 def _status(args: argparse.Namespace) -> int:

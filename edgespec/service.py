@@ -7,13 +7,12 @@ import logging
 import os
 import random
 import signal
-import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from edgespec import __version__, discovery
-from edgespec.config import WorkerSettings
+from edgespec import __version__
+from edgespec.config import WorkerSettings, worker_name
 from edgespec.core.drafting import DraftRule
 from edgespec.core.errors import PairingError, RemoteProtocolError
 from edgespec.core.handshake import Pin, WorkerIdentity
@@ -27,11 +26,6 @@ from edgespec.shared.modelref import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 
 log = logging.getLogger("edgespec.service")
-
-
-def worker_name(settings: WorkerSettings) -> str:
-    """The name that the gateway's operator sees."""
-    return settings.daemon.name or socket.gethostname()[:64] or "worker"
 
 
 class Service:
@@ -85,8 +79,10 @@ class Service:
         thread = threading.Thread(target=self._draft, name="drafting", daemon=True)
         thread.start()
         path = folders.socket_file("worker", self.settings.daemon.state_dir)
-        async with control.serve(path, self._commands()), discovery.Browser(self.settings.gateway.discover) as browser:
-            link = asyncio.ensure_future(self._keep_linked(browser))
+        commands = control.ControlServer(path, self._commands())
+        await commands.start()
+        try:
+            link = asyncio.ensure_future(self._keep_linked())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
             waits: list[asyncio.Future[Any]] = [link, self._failed, asyncio.ensure_future(stop.wait())]
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -94,19 +90,26 @@ class Service:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(link, return_exceptions=True)  # lets it say goodbye
+        finally:
             self.daemon.stop()
+            await commands.close()
             thread.join(5)
-            for one in done:
-                one.result()
+        for one in done:
+            one.result()
 
-    async def _keep_linked(self, browser: discovery.Browser) -> None:
-        async def addresses() -> Sequence[str]:
-            found = await browser.addresses(key_id(self.gateway.key))
-            static = self.settings.gateway.address
-            return list(dict.fromkeys(a for a in (static, *found, self.gateway.address) if a))
-
+    async def _keep_linked(self) -> None:
         pin = Pin(self.gateway.key, self.gateway.spki)
-        await keep_linked(addresses, self.identity, pin, self, rng=random.SystemRandom())
+        await keep_linked(self._addresses, self.identity, pin, self, rng=random.SystemRandom())
+
+    async def _addresses(self) -> Sequence[str]:
+        """Where the gateway may be: as configured, as found by mDNS, where it was when it was paired."""
+        found: list[str] = []
+        if self.settings.gateway.discover:
+            from edgespec import discovery
+
+            found = await discovery.addresses_of(key_id(self.gateway.key))
+        known = (self.settings.gateway.address, *found, self.gateway.address)
+        return list(dict.fromkeys(address for address in known if address))
 
     # --- the link's handler ----------------------------------------------------------------------------------------
 
@@ -163,7 +166,7 @@ class Service:
 
     # --- edgespec status, pause, resume ------------------------------------------------------------------------------
 
-    def _commands(self) -> dict[str, control.Method]:
+    def _commands(self) -> dict[str, control.Handler]:
         return {"status": self._status, "pause": self._pause, "resume": self._resume}
 
     async def _status(self) -> dict[str, object]:

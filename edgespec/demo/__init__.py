@@ -48,8 +48,9 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     prompts = read_prompts(options.prompts, options.limit, options.seed)
     draft = models.quantised() if options.draft == "quantised" else models.dropped()
-    with tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch:
-        with Stage(
+    with (
+        tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch,
+        Stage(
             folder=options.keep or Path(scratch),
             target=str(models.quantised()),
             draft=str(draft),
@@ -58,11 +59,12 @@ def run(options: argparse.Namespace) -> int:
             gateway_options={"policy.phi": PHI[options.draft], "local_draft.prefix_cache": False},
             worker_options={"draft.prefix_cache": False},
             cores=(0, 1) if (os.cpu_count() or 1) > 1 else (None, None),
-        ) as stage:
-            set_up(stage, console)
-            watch(stage, prompts[0], options.max_tokens, console)
-            table = compare(stage, prompts, options.max_tokens, console)
-            identity = {} if options.no_identity else check_identity(stage, prompts, options.max_tokens, table, console)
+        ) as stage,
+    ):
+        set_up(stage, console)
+        watch(stage, prompts[0], options.max_tokens, console)
+        table = compare(stage, prompts, options.max_tokens, console)
+        identity = {} if options.no_identity else check_identity(stage, prompts, options.max_tokens, table, console)
     context = {
         "draft": options.draft,
         "rtt_ms": options.rtt_ms,

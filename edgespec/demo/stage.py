@@ -7,16 +7,16 @@ and the state is in a folder of its own. The live tests stand on the same stage.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,10 @@ class Stage:
     worker_options: Mapping[str, Any] = field(default_factory=dict)
     cores: Sequence[int | None] = (None, None)
     """Cores of gateway and worker."""
+    within: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Command that runs others in the machine of `gateway` or `worker`, such as `ip netns exec NAME`."""
+    by_mdns: bool = False
+    """The worker finds the gateway on the network, rather than at a known address through the proxy."""
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _key: str = ""
     _ready: dict[str, Any] = field(default_factory=dict)
@@ -68,7 +72,7 @@ class Stage:
         config = self._write("gateway.toml", self._gateway_config())
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
-        command = [*_module("cloud_gateway"), "serve", "--config", str(config), "--ready-file", str(ready)]
+        command = [*self._gateway(), "serve", "--config", str(config), "--ready-file", str(ready)]
         self._start("gateway", command, self.cores[0])
         self._wait_for("gateway", ready.exists, MODEL_LOAD_S)
         self._ready = json.loads(ready.read_text())
@@ -88,18 +92,20 @@ class Stage:
 
     def pair(self) -> None:
         """`cloud-gateway pair` here, `edgespec pair ADDRESS CODE` there."""
-        offer = [*_module("cloud_gateway"), "pair", "--json", "--config", str(self.folder / "gateway.toml")]
+        offer = [*self._gateway(), "pair", "--json", "--config", str(self.folder / "gateway.toml")]
         with subprocess.Popen(offer, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as gateway:
             assert gateway.stdout is not None
             code = json.loads(gateway.stdout.readline())["code"]
-            self.worker_command("pair", self.worker_address, code, "--json")
+            self.worker_command("pair", *self._dial(), code, "--json")
             gateway.wait(timeout=30)
             if gateway.returncode != 0:
-                raise StageError(f"Pairing failed at the gateway: {(gateway.stderr or sys.stdin).read()!r}")
+                raise StageError(
+                    f"Pairing failed at the gateway: {gateway.stderr.read().decode() if gateway.stderr else ''}"
+                )
 
     def start_worker(self) -> None:
         """`edgespec run`, until the gateway says that it is linked."""
-        self._start("worker", [*_module("edgespec"), "run", "--config", str(self._worker_config())], self.cores[1])
+        self._start("worker", [*self._worker(), "run", "--config", str(self._worker_config())], self.cores[1])
         self.wait_linked()
 
     def wait_linked(self, timeout_s: float = MODEL_LOAD_S) -> None:
@@ -154,7 +160,8 @@ class Stage:
     def chat(self, prompt: str, max_tokens: int, **edgespec: Any) -> dict[str, Any]:
         """One greedy chat answer; `edgespec` is the request's extension. Raises StageError with the API's sentence."""
         with self._post(self._body(prompt, max_tokens, edgespec)) as response:
-            return json.load(response)
+            answer: dict[str, Any] = json.load(response)
+            return answer
 
     def stream(self, prompt: str, max_tokens: int, **edgespec: Any) -> Iterator[dict[str, Any]]:
         """The chunks of one streamed greedy answer, usage last."""
@@ -166,11 +173,11 @@ class Stage:
 
     def gateway_command(self, *arguments: str) -> Any:
         """A `cloud-gateway ... --json` command's answer."""
-        return self._json([*_module("cloud_gateway"), *arguments, "--config", str(self.folder / "gateway.toml")])
+        return self._json([*self._gateway(), *arguments, "--config", str(self.folder / "gateway.toml")])
 
     def worker_command(self, *arguments: str) -> Any:
         """An `edgespec ... --json` command's answer."""
-        return self._json([*_module("edgespec"), *arguments, "--config", str(self._worker_config())])
+        return self._json([*self._worker(), *arguments, "--config", str(self._worker_config())])
 
     def log(self, name: str) -> str:
         """What a process wrote so far."""
@@ -178,6 +185,15 @@ class Stage:
         return path.read_text(errors="replace") if path.exists() else ""
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _gateway(self) -> list[str]:
+        return [*self.within.get("gateway", ()), *_module("cloud_gateway")]
+
+    def _worker(self) -> list[str]:
+        return [*self.within.get("worker", ()), *_module("edgespec")]
+
+    def _dial(self) -> list[str]:
+        return [] if self.by_mdns else [self.worker_address]
 
     def _body(self, prompt: str, max_tokens: int, edgespec: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -188,13 +204,14 @@ class Stage:
             "edgespec": dict(edgespec),
         }
 
-    def _post(self, body: Mapping[str, Any]) -> Any:
+    def _post(self, body: Mapping[str, Any]) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self._ready["api"]["port"], timeout=300)
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.api}/chat/completions", json.dumps(body).encode(), headers)
-        try:
-            return urllib.request.urlopen(request, timeout=300)
-        except urllib.error.HTTPError as error:
-            raise StageError(f"The chat API answered {error.code}: {error.read().decode(errors='replace')}") from error
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        response = connection.getresponse()
+        if response.status != HTTPStatus.OK:
+            raise StageError(f"The chat API answered {response.status}: {response.read().decode(errors='replace')}")
+        return response
 
     def _gateway_config(self) -> dict[str, Any]:
         ports = self._ready or {"api": {"port": 0}, "link": {"port": 0}, "metrics": {"port": 0}}
@@ -202,9 +219,9 @@ class Stage:
             "target.model": self.target,
             "target.dtype": self.dtype,
             "api.port": ports["api"]["port"],
-            "link.host": "127.0.0.1",
+            "link.host": "0.0.0.0" if self.by_mdns else "127.0.0.1",  # noqa: S104  another machine must reach it
             "link.port": ports["link"]["port"],
-            "link.mdns": False,
+            "link.mdns": self.by_mdns,
             "metrics.port": ports["metrics"]["port"],
             "daemon.state_dir": str(self.folder / "gateway"),
         }
@@ -215,8 +232,8 @@ class Stage:
     def _worker_config(self) -> Path:
         config = {
             "draft.model": self.draft,
-            "gateway.address": self.worker_address,
-            "gateway.discover": False,
+            "gateway.address": "" if self.by_mdns else self.worker_address,
+            "gateway.discover": self.by_mdns,
             "daemon.state_dir": str(self.folder / "worker"),
             "daemon.name": "demo-worker",
         }
