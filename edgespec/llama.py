@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.errors import ModelError
+
+try:
+    import llama_cpp as llama
+except ImportError as error:
+    raise ModelError("a draft model needs llama.cpp: install it with `pip install 'edgespec[worker]'`") from error
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 _errors: deque[str] = deque(maxlen=20)
@@ -144,7 +148,7 @@ def _load(path: Path) -> llama.llama_model_p:
     params = llama.llama_model_default_params()
     params.n_gpu_layers = 0
     _errors.clear()
-    model = llama.llama_model_load_from_file(str(path).encode(), params)
+    model = llama.llama_model_load_from_file(os.fsencode(path), params)
     if model is None:
         raise ModelError(f"llama.cpp cannot load {path}: fetch it again or choose another GGUF file{_reason()}")
     # A recurrent state cannot be rolled back to an earlier token, which every misprediction asks for.
