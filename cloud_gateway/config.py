@@ -42,6 +42,7 @@ class TargetSection(Section, frozen=True):
         str, Meta(pattern=r"^(auto|cpu|cuda(:\d{1,2})?)\Z", extra={"allowed": '"auto", "cpu", "cuda" or "cuda:N"'})
     ] = "auto"
     threads: Threads = 0
+    kernels: Literal["packed", "plain"] = "packed"
     slots: Annotated[int, Meta(ge=1, le=1024)] = 4
     context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
     prefill_chunk: Annotated[int, Meta(ge=1, le=8192)] = 128
