@@ -12,20 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
 from edgespec.core import messages as m
-from edgespec.core.errors import (
-    NoGatewayError,
-    PairingError,
-    RemoteProtocolError,
-    TokenizerMismatch,
-)
+from edgespec.core.errors import NoGatewayError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.handshake import Pin, WorkerIdentity
 from edgespec.core.session import Timers
 from edgespec.core.signing import SigningKey
 from edgespec.link import Backoff, keep_linked
 from edgespec.shared.address import Address
-from tests.support.links import HASH, Daemon, GatewayUnderTest, serving, some_tree, until, worker_identity
+from tests.support.links import (
+    HASH,
+    Daemon,
+    GatewayUnderTest,
+    make_certificate,
+    serving,
+    some_tree,
+    until,
+    worker_identity,
+)
 
 ID = worker_identity().key.public.hex()
 OPEN = m.Open(1, 1, 3, [1, 2, 3], m.Sampling())
@@ -100,8 +105,8 @@ async def test_it_comes_back_when_the_gateway_restarts(tmp_path: Path) -> None:
             await until(lambda: daemon.link)
             for worker in gateway.links.workers():
                 worker.wire.ws.transport.abort()
-            await until(lambda: len(gateway.seen.of("up")) == 2)
-            assert [call[0] for call in daemon.calls] == ["up", "down", "up"]
+            await until(lambda: [call[0] for call in daemon.calls] == ["up", "down", "up"])
+            assert len(gateway.seen.of("up")) == 2
 
 
 async def test_the_next_address_is_tried_at_once(tmp_path: Path) -> None:
@@ -118,12 +123,27 @@ async def test_the_next_address_is_tried_at_once(tmp_path: Path) -> None:
 async def test_an_impostor_hears_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
     """mDNS is a hint only: a machine with another TLS key gets no Hello, and the next address has its turn."""
     (tmp_path / "impostor").mkdir()
-    daemon = Daemon()
-    async with serving(tmp_path / "impostor") as impostor, serving(tmp_path) as gateway:
-        async with running(gateway, daemon, addresses=[impostor.address, gateway.address]):
+    daemon, heard = Daemon(), []
+
+    async def listen(ws: ServerConnection) -> None:
+        heard.extend([message async for message in ws])
+
+    context, _ = make_certificate(tmp_path / "impostor")
+    async with serve(listen, "127.0.0.1", 0, ssl=context) as impostor, serving(tmp_path) as gateway:
+        wrong = Address("127.0.0.1", impostor.sockets[0].getsockname()[1])
+        async with running(gateway, daemon, addresses=[wrong, gateway.address]):
             await until(lambda: daemon.link)
-            assert impostor.seen.calls == [] and not impostor.links.rejected
-            assert len(gateway.links.workers()) == 1
+            assert heard == [] and len(gateway.links.workers()) == 1
+
+
+async def test_after_a_link_the_next_attempt_waits_and_begins_with_the_first_address(tmp_path: Path) -> None:
+    daemon, sleeps = Daemon(), Sleeps()
+    async with serving(tmp_path) as gateway:
+        async with running(gateway, daemon, addresses=[gateway.address] * 2, sleep=sleeps):
+            await until(lambda: daemon.link)
+            gateway.links.workers()[0].wire.ws.transport.abort()
+            await until(lambda: len(daemon.of("up")) == 2)
+            assert len(sleeps.waits_s) == 1
 
 
 async def test_a_gateway_with_another_signing_key_is_not_believed(

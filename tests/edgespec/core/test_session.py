@@ -124,3 +124,23 @@ def test_a_peer_that_sends_but_does_not_read_is_given_up_after_five() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         g.tick(5.1)
     assert (caught.value.reason, caught.value.close_code) == ("slow", 1013)
+
+
+# --- what sizes tell ---------------------------------------------------------------------------------------------
+
+
+def test_the_size_of_a_commit_does_not_tell_how_many_tokens_were_accepted() -> None:
+    """At most 17 tokens come of one round: the deepest path and the target's own."""
+    _, g = linked()
+    numbers = [m.Commit(2**40, 9, 100_000, [262_143] * count, HASH) for count in range(1, m.MAX_DEPTH + 2)]
+    others = [m.Ping(2**50), m.Close(2**40, 9, "done")]
+    assert {len(g.send(body)) for body in (*numbers, *others)} == {256}
+
+
+def test_the_size_of_a_tree_tells_its_nodes_only_to_a_power_of_two() -> None:
+    w, _ = linked()
+    sizes = set()
+    for count in range(1, m.MAX_NODES + 1):
+        nodes = [1000] * count
+        sizes.add(len(w.send(m.Tree(1, 1, 3, HASH, 1, nodes, nodes, nodes, nodes))))
+    assert sizes <= {256, 512, 1024, 2048}
