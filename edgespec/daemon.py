@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from edgespec.core.children import Rank, best_children
 from edgespec.core.drafting import Drafting, DraftRule
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Decline, Open, Tree
 from edgespec.core.processing import Processor
 from edgespec.core.ranking import Ranker, Spread
-from edgespec.drafter import Drafter, DraftMemoryError, Rank, best_children
+from edgespec.drafter import Drafter, DraftMemoryError
 
 log = logging.getLogger("edgespec.daemon")
 
@@ -213,7 +214,11 @@ class Daemon:
             return
         drafting = Drafting(message.request, message.epoch, message.prompt_len, self.rule)
         drafting.commit(0, message.tokens)
-        self.drafter.open(message.request, message.tokens)
+        try:
+            self.drafter.open(message.request, message.tokens)
+        except DraftMemoryError as error:
+            self._decline(message.request, message.epoch, str(error))
+            return
         self._requests[message.request] = drafting
         processor = Processor(message.sampling)
         if not (processor.greedy and processor.keeps_argmax):
