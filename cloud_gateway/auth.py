@@ -79,7 +79,7 @@ class KeyRing:
             raise _denied("The API key is wrong or was revoked; ask the operator of this gateway for another one.")
         return key
 
-    def keys(self) -> list[Key]:
+    def all(self) -> list[Key]:
         """All keys, revoked ones included, oldest first."""
         self._refresh()
         return list(self._keys.values())

@@ -66,7 +66,7 @@ def load_models(settings: GatewaySettings) -> Models:
         created=int(path.stat().st_mtime),
         context=target.context,
         vocab_size=target.vocab_size,
-        fingerprint=fingerprint(loaded.model_digest, wish.dtype, str(target.device)),
+        fingerprint=fingerprint(loaded.model_digest, wish.dtype, str(target.device), wish.kernels),
     )
     local = _load_draft(settings, loaded.tokenizer_digest)
     return Models(target, Text(loaded.tokenizer), local, loaded.tokenizer_digest, served)
@@ -111,11 +111,11 @@ def engine_settings(settings: GatewaySettings) -> EngineSettings:
     )
 
 
-def fingerprint(model_digest: bytes, dtype: str, device: str) -> str:
+def fingerprint(model_digest: bytes, *choices: str) -> str:
     """`system_fingerprint`: another one whenever something changes that could change the text of an answer."""
     import torch
 
-    facts = "\0".join((model_digest.hex(), dtype, device, torch.__version__, __version__))
+    facts = "\0".join((model_digest.hex(), *choices, torch.__version__, __version__))
     return f"es_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
 
 

@@ -102,7 +102,7 @@ def test_a_hostile_worker_cannot_grow_the_metrics_without_bound() -> None:
 async def test_the_listener_serves_metrics_and_nothing_else() -> None:
     metrics = Metrics()
     metrics.rejected("sequence")
-    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "[metrics] port")
+    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "metrics")
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{listener.url}/metrics") as response:
             assert response.status == 200
@@ -112,9 +112,9 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
             assert response.status == 404
         async with session.post(f"{listener.url}/metrics") as response:
             assert response.status == 405
-    with pytest.raises(AddressError, match=rf"127.0.0.1 port {listener.port} .*in use.*\[metrics\] port"):
-        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "[metrics] port")
+    with pytest.raises(AddressError, match=rf"127.0.0.1 port {listener.port} .*in use.*`metrics.port`"):
+        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics")
     await listener.close()
     await asyncio.sleep(0)
-    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "[metrics] port")
+    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics")
     await again.close()

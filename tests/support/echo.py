@@ -16,6 +16,7 @@ from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.stream import Stream
+from cloud_gateway.text import StopStrings
 from edgespec.core.errors import ClientError
 
 MODEL = ServedModel("echo", created=1_700_000_000, context=512, vocab_size=256, fingerprint="es_echo")
@@ -107,30 +108,6 @@ class ByteDetokeniser:
         return self._decoder.decode(b"", final=True)
 
 
-class StopStrings:
-    def __init__(self, strings):
-        self.strings = strings
-        self.buf = ""
-        self.stopped = False
-
-    def feed(self, text):
-        if self.stopped:
-            return ""
-        self.buf += text
-        for s in self.strings:
-            i = self.buf.find(s)
-            if i >= 0:
-                self.stopped = True
-                return self.buf[:i]
-        k = max([n for s in self.strings for n in range(len(s)) if self.buf.endswith(s[:n])] or [0])
-        out, self.buf = self.buf[: len(self.buf) - k], self.buf[len(self.buf) - k :]
-        return out
-
-    def flush(self):
-        out, self.buf = self.buf, ""
-        return "" if self.stopped else out
-
-
 @dataclass(frozen=True)
 class Echo:
     """A running API over real sockets, with a key that may offload."""
@@ -156,7 +133,7 @@ async def echo_gateway(
     api = Api(limits or Limits(), Metrics())
     if loaded:
         api.serve(Backend(engine, ByteText(), MODEL))
-    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "[api] port")
+    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api")
     try:
         yield Echo(api, engine, keys, listener, key)
     finally:

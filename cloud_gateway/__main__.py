@@ -1,0 +1,106 @@
+"""The command `cloud-gateway`. Models and their libraries are loaded by `serve` only; the rest starts at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cloud_gateway import commands
+from edgespec.core.errors import EdgespecError
+
+EPILOG = "docs/operations.md tells how to set a gateway up; exit codes are those of sysexits.h."
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line; each subcommand leaves its function in `run`."""
+    parser = argparse.ArgumentParser(
+        prog="cloud-gateway", description="Verifies drafts from paired workers and serves the chat API.", epilog=EPILOG
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    _add_serve(verbs)
+    _verb(verbs, "pair", commands.pair, "show a one-time code and wait for a worker to be paired with it")
+    _add_workers(verbs)
+    _add_keys(verbs)
+    _verb(verbs, "status", commands.status, "show what the running gateway is doing")
+    version = verbs.add_parser("version", help="show the version")
+    version.set_defaults(run=commands.version)
+    return parser
+
+
+def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = _verb(verbs, "serve", commands.serve, "run the gateway", json=False)
+    serve.add_argument("--port", type=int, metavar="N", help="port of the chat API; 0 takes a free one")
+    serve.add_argument("--link-port", type=int, metavar="N", help="port for workers; 0 takes a free one")
+    serve.add_argument("--metrics-port", type=int, metavar="N", help="port of the metrics; 0 takes a free one")
+    serve.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as target.slots=2"
+    )
+    serve.add_argument(
+        "--ready-file", type=Path, metavar="PATH", help="write the actual ports there, as JSON, when ready"
+    )
+
+
+def _add_workers(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    workers = verbs.add_parser("workers", help="list or revoke paired workers").add_subparsers(
+        dest="what", required=True, metavar="COMMAND"
+    )
+    _verb(workers, "list", commands.list_workers, "show the paired workers and their links")
+    revoke = _verb(workers, "revoke", commands.revoke_worker, "end a worker's pairing for good")
+    revoke.add_argument("id", help="its id, or the beginning of it, as `workers list` shows it")
+
+
+def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    keys = verbs.add_parser("keys", help="make, list or revoke API keys").add_subparsers(
+        dest="what", required=True, metavar="COMMAND"
+    )
+    create = _verb(keys, "create", commands.create_key, "make an API key, which is shown this once")
+    create.add_argument("--name", default="", help="whose key it is, for the list")
+    create.add_argument(
+        "--offload", action="store_true", help="let workers draft for this key's requests, and so see their prompts"
+    )
+    _verb(keys, "list", commands.list_keys, "show the API keys, without their secrets")
+    revoke = _verb(keys, "revoke", commands.revoke_key, "refuse an API key from now on")
+    revoke.add_argument("id", help="its id, as `keys list` shows it")
+
+
+def _verb(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: commands.Command,
+    text: str,
+    *,
+    json: bool = True,
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.add_argument(
+        "--config", type=Path, metavar="PATH", help="gateway.toml (default: the one in ~/.config/edgespec)"
+    )
+    if json:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code. An expected failure is one line on standard error."""
+    args = build_parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except EdgespecError as error:
+        print(f"cloud-gateway: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

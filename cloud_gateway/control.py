@@ -1,0 +1,105 @@
+"""What commands may ask of the running gateway through its control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from cloud_gateway.rows import key_row, worker_row
+from edgespec import __version__
+from edgespec.core.errors import PairingError
+from edgespec.shared.control import Handler
+
+if TYPE_CHECKING:
+    from cloud_gateway.serve import Gateway
+
+
+class Commands:
+    """The handlers. Each returns JSON types and runs on the event loop; files are written in a thread."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._began = time.monotonic()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By the names that cloud_gateway/commands.py uses."""
+        return {
+            "status": self.status,
+            "pair": self.pair,
+            "workers": self.workers,
+            "revoke_worker": self.revoke_worker,
+            "create_key": self.create_key,
+            "keys": self.keys,
+            "revoke_key": self.revoke_key,
+        }
+
+    async def status(self) -> dict[str, object]:
+        """What `cloud-gateway status` shows."""
+        gateway = self._gateway
+        found: dict[str, object] = {
+            "version": __version__,
+            "pid": os.getpid(),
+            "state": gateway.api.state,
+            "uptime_s": round(time.monotonic() - self._began),
+            **gateway.addresses(),
+        }
+        if gateway.models is None or gateway.engine is None or gateway.links is None:
+            return found
+        engine, stats = gateway.engine, gateway.engine.stats
+        linked = gateway.links.workers()
+        return found | {
+            "model": gateway.models.served.id,
+            "policy": gateway.settings.policy.name,
+            "workers_linked": len(linked),
+            "workers_paused": sum(worker.paused for worker in linked),
+            "requests_active": engine.active,
+            "requests_queued": engine.queued,
+            "requests": stats.requests,
+            "tokens": stats.tokens,
+            "rounds": stats.rounds,
+            "drafted": dict(stats.drafted),
+            "accepted": dict(stats.accepted),
+            "local_draft_passes": stats.local_passes,
+            "frames": dict(engine.offloading.frames),
+            "refused": dict(gateway.links.rejected),
+        }
+
+    async def pair(self) -> AsyncIterator[dict[str, object]]:
+        """The pairing desk's events; each code comes with where the worker is to dial."""
+        gateway = self._gateway
+        if gateway.links is None:
+            raise PairingError("The gateway is still loading its models; try again shortly.")
+        async with aclosing(gateway.desk.pair()) as events:  # type: ignore[type-var]
+            async for event in events:
+                if "code" in event:
+                    event |= {"address": gateway.worker_address(), "mdns": gateway.settings.link.mdns}
+                yield event
+
+    async def workers(self) -> dict[str, object]:
+        """All paired workers, and what is known of the linked ones."""
+        linked = {w.id: w for w in self._gateway.links.workers()} if self._gateway.links else {}
+        return {"workers": [worker_row(one, linked.get(one.key.hex())) for one in self._gateway.paired.all()]}
+
+    async def revoke_worker(self, id: str) -> dict[str, object]:  # noqa: A002 - the parameter's name on the wire
+        """Revokes on disk, then ends the link."""
+        worker = await asyncio.to_thread(self._gateway.paired.revoke, id)
+        if self._gateway.links is not None:
+            self._gateway.links.revoke(worker.key)
+        return worker_row(worker, None)
+
+    async def create_key(self, name: str, offload: bool) -> dict[str, object]:
+        """The only answer that holds a secret; the socket is its owner's alone."""
+        key, secret = await asyncio.to_thread(self._gateway.keys.create, name, offload=offload)
+        return {**key_row(key), "key": secret}
+
+    async def keys(self) -> dict[str, object]:
+        """All API keys, without their secrets."""
+        return {"keys": [key_row(key) for key in self._gateway.keys.all()]}
+
+    async def revoke_key(self, id: str) -> dict[str, object]:  # noqa: A002
+        """Revokes an API key."""
+        return key_row(await asyncio.to_thread(self._gateway.keys.revoke, id))

@@ -1,0 +1,36 @@
+"""API keys and workers as commands and the control socket show them, in JSON types; times are Unix seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloud_gateway.auth import Key
+
+if TYPE_CHECKING:
+    from cloud_gateway.workers import WorkerInfo
+    from edgespec.shared.paired import PairedWorker
+
+
+def key_row(key: Key) -> dict[str, object]:
+    """An API key, without its secret."""
+    return {"id": key.id, "name": key.name, "offload": key.offload, "created": key.created, "revoked": key.revoked}
+
+
+def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, object]:
+    """A paired worker, and what is known of it while it is linked."""
+    from edgespec.shared.keystore import key_id  # cryptography, which `keys list` can do without
+
+    return {
+        "id": key_id(worker.key),
+        "name": worker.name,
+        "standing": worker.standing,
+        "paired_at": worker.paired_at,
+        "revoked_at": worker.revoked_at,
+        "last_seen": worker.last_seen,
+        "linked": link is not None,
+        "paused": link.paused_because if link else None,
+        "rtt_ms": round(link.rtt_s * 1000, 2) if link else None,
+        "step_ms": round(link.step_s * 1000, 2) if link else None,
+        "trees": link.trees if link else None,
+        "nodes": link.nodes if link else None,
+    }

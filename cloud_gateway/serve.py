@@ -1,0 +1,253 @@
+"""`cloud-gateway serve`: listeners, models, engine, links and control socket, wired together and taken down again."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from cloud_gateway import config
+from cloud_gateway.advertise import Advertiser
+from cloud_gateway.api import Api, Backend, Limits, make_app
+from cloud_gateway.api.listener import Listener, check_free, listen
+from cloud_gateway.auth import KeyRing
+from cloud_gateway.bridge import Bridge
+from cloud_gateway.config import GatewaySettings
+from cloud_gateway.control import Commands
+from cloud_gateway.engine import Engine
+from cloud_gateway.links import Links
+from cloud_gateway.loading import Models, engine_settings, in_thread, load_models
+from cloud_gateway.metrics import Metrics, metrics_app
+from cloud_gateway.pair import PairingDesk
+from edgespec.core.errors import AddressError, ConfigError, EdgespecError
+from edgespec.core.handshake import GatewayIdentity
+from edgespec.shared import folders, sdnotify
+from edgespec.shared.address import Address
+from edgespec.shared.control import ControlServer
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedWorkers
+from edgespec.shared.settings import override
+
+log = logging.getLogger("cloud_gateway.serve")
+GRACE_S = 30.0
+"""For answers to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
+T = TypeVar("T")
+
+
+class EngineFailedError(EdgespecError):
+    """The engine gave up after repeated failures; the process ends, for systemd to start it afresh."""
+
+
+class Stopped(Exception):
+    """SIGTERM or SIGINT came before the gateway was ready."""
+
+
+class Gateway:
+    """One gateway process. Lives on the event loop; `run` is its whole life."""
+
+    def __init__(self, settings: GatewaySettings, ready_file: Path | None = None) -> None:
+        """Reads keys and lists. Raises KeyStoreError."""
+        self.settings, self._ready_file = settings, ready_file
+        store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
+        self.identity, self.tls = store.identity(), store.tls_identity()
+        self.name = settings.link.name or socket.gethostname()[:64] or "gateway"
+        self.paired = PairedWorkers(store.folder)
+        self.keys = KeyRing(store.folder)
+        self.metrics = Metrics()
+        self.api = Api(_limits(settings), self.metrics)
+        self.desk = PairingDesk(self.identity, self.name, self.tls.spki_hash, self.paired)
+        self.models: Models | None = None
+        self.engine: Engine | None = None
+        self.links: Links | None = None
+        self._listeners: dict[str, Listener] = {}
+        self.link_port = 0
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._failed = False
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT. Raises AddressError, ModelError, TokenizerMismatch, EngineFailedError."""
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, self._asked_to_stop)
+        async with AsyncExitStack() as closing:
+            await self._open(closing)
+            try:
+                models = await self._unless_stopped(in_thread(lambda: load_models(self.settings)))
+            except Stopped:
+                return
+            await self._start(models, closing)
+            self._announce()
+            await self._stop.wait()
+            sdnotify.notify("STOPPING=1")
+            await self._drain()
+        if self._failed:
+            raise EngineFailedError("The engine gave up after repeated failures; its log says which.")
+
+    # --- coming up -------------------------------------------------------------------------------------------------
+
+    async def _open(self, closing: AsyncExitStack) -> None:
+        """What must fail before minutes of loading do: addresses in use, and a second gateway on the same state."""
+        settings = self.settings
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+        control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), Commands(self).handlers())
+        await control.start()
+        closing.push_async_callback(control.close)
+        check_free(settings.link.host, settings.link.port, "link")
+        api, metrics = settings.api, settings.metrics
+        await self._listen("api", make_app(self.api, self.keys), api.host, api.port, closing)
+        await self._listen("metrics", metrics_app(self.metrics), metrics.host, metrics.port, closing)
+
+    async def _listen(self, name: str, app: web.Application, host: str, port: int, closing: AsyncExitStack) -> None:
+        listener = self._listeners[name] = await listen(app, host, port, name)
+        closing.push_async_callback(listener.close)
+
+    async def _start(self, models: Models, closing: AsyncExitStack) -> None:
+        settings = self.settings
+        bridge = Bridge(self.metrics, self.paired)
+        me = GatewayIdentity(self.identity, self.name, self.tls.spki_hash, models.tokenizer_digest)
+        links = Links(me, models.target.vocab_size, self.paired.lookup, bridge, pair=self.desk.handle)
+        engine = bridge.engine = Engine(models.target, models.local, engine_settings(settings), links)
+        engine.on_failure = self._engine_failed
+        engine.start()
+        closing.push_async_callback(asyncio.to_thread, engine.stop)
+        try:
+            self.link_port = await links.start(settings.link.host, settings.link.port, self.tls.context())
+        except AddressError as error:
+            raise AddressError(f"{error} Change `link.port` in the configuration.") from error
+        closing.push_async_callback(links.stop)
+        if settings.link.mdns:
+            advertiser = Advertiser(self.name, self.identity.public, settings.link.host, self.link_port)
+            advertiser.start()
+            closing.push_async_callback(advertiser.close)
+        self.models, self.engine, self.links = models, engine, links
+        self.metrics.watch(engine, links.workers)
+        self.api.serve(Backend(engine, models.text, models.served))
+
+    def _announce(self) -> None:
+        """Tells people, systemd and whoever waits for the ready file that all is up."""
+        assert self.models is not None
+        model, found = self.models.served.id, self.addresses()
+        print(f"API      {found['api']}/v1 serves {model}")
+        print(f"workers  {found['link']}")
+        print(f"metrics  {found['metrics']}/metrics", flush=True)
+        if self._ready_file is not None:
+            ports = {name: {"port": listener.port, "url": listener.url} for name, listener in self._listeners.items()}
+            link = {"port": self.link_port, "url": found["link"]}
+            _write_atomically(self._ready_file, {"pid": os.getpid(), "model": model, "link": link, **ports})
+        sdnotify.notify("READY=1", f"STATUS=serving {model}")
+
+    def addresses(self) -> dict[str, str]:
+        """Where the listeners are, as URLs."""
+        found = {name: listener.url for name, listener in self._listeners.items()}
+        return found | {"link": self.worker_address()} if self.links is not None else found
+
+    def worker_address(self) -> str:
+        """Where a worker dials: the configured host, or for a wildcard the address of the way out of here."""
+        host = self.settings.link.host
+        if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+            host = _way_out(socket.AF_INET6 if host == "::" else socket.AF_INET) or socket.gethostname()
+        return f"wss://{Address(host, self.link_port)}"
+
+    # --- going down ------------------------------------------------------------------------------------------------
+
+    def _asked_to_stop(self) -> None:
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    def _engine_failed(self) -> None:
+        self._failed = True
+        self._stop.set()
+        self._hurry.set()
+
+    async def _drain(self) -> None:
+        """Lets answers end; a second signal, or an engine that failed, cuts that short."""
+        log.info("stopping: answers may end within %.0f s, a second signal cuts them off", GRACE_S)
+        draining = asyncio.ensure_future(self.api.drain(GRACE_S))
+        hurrying = asyncio.ensure_future(self._hurry.wait())
+        tasks: list[asyncio.Future[Any]] = [draining, hurrying]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.api.drain(0)
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+
+    async def _unless_stopped(self, work: asyncio.Future[T]) -> T:
+        """The result of `work`. Raises Stopped where a signal comes first; the work is then left behind."""
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not work.done():
+            raise Stopped
+        return work.result()
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command: reads the configuration and serves until it is told to stop."""
+    settings = configured(args)
+    logging.basicConfig(
+        level=settings.daemon.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    if settings.daemon.cpu:
+        try:
+            os.sched_setaffinity(0, settings.daemon.cpu)
+        except OSError:
+            raise ConfigError(
+                f"`daemon.cpu` is {list(settings.daemon.cpu)}, but this machine has no such core."
+            ) from None
+    asyncio.run(Gateway(settings, args.ready_file).run())
+    return 0
+
+
+def configured(args: argparse.Namespace) -> GatewaySettings:
+    """The configuration file with what the command line overrides. Raises ConfigError."""
+    settings = config.load(args.config)
+    wishes: list[tuple[str, object]] = [
+        ("api.port", args.port),
+        ("link.port", args.link_port),
+        ("metrics.port", args.metrics_port),
+    ]
+    for assignment in args.set:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"Option `--set {assignment}`: write KEY=VALUE, for example target.slots=2.")
+        wishes.append((key.strip(), value.strip()))
+    for key, value in wishes:
+        if value is not None:
+            settings = override(settings, key, value)
+    return settings
+
+
+def _limits(settings: GatewaySettings) -> Limits:
+    api = settings.api
+    return Limits(max_tokens=api.max_tokens_limit, default_tokens=api.max_tokens, keepalive_s=api.keepalive_s)
+
+
+def _way_out(family: socket.AddressFamily) -> str | None:
+    """This machine's address on the route to elsewhere; nothing is sent."""
+    target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # documentation addresses, RFC 3849 and 5737
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return None
+
+
+def _write_atomically(path: Path, value: object) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.write_bytes(msgspec.json.encode(value) + b"\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"The ready file {path} cannot be written ({error.strerror or error}).") from error

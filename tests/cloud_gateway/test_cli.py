@@ -1,0 +1,132 @@
+"""The command `cloud-gateway`: what it prints, its exit codes, and that it never shows a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.__main__ import build_parser, main
+from cloud_gateway.auth import KeyRing
+from edgespec import __version__
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has nothing: no configuration, no state, no running gateway."""
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    for variable in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def run(*argv: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """The command as a process."""
+    command = [sys.executable, "-m", "cloud_gateway", *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)  # type: ignore[call-overload]
+
+
+def test_a_key_is_made_shown_once_listed_and_revoked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "list"]) == 0
+    assert "no API keys yet" in capsys.readouterr().out
+    assert main(["keys", "create", "--name", "ann", "--offload"]) == 0
+    shown = capsys.readouterr().out
+    secret = shown.splitlines()[0]
+    ring = KeyRing(home / "xdg_state_home" / "edgespec" / "gateway" / "keys")
+    key = ring.check(f"Bearer {secret}")
+    assert (key.name, key.offload) == ("ann", True)
+    assert "may see its prompts" in shown
+    assert main(["keys", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert key.id in listed
+    assert "ann" in listed
+    assert secret.split("-")[2] not in listed
+    assert main(["keys", "revoke", key.id]) == 0
+    assert ring.all()[0].revoked is not None
+
+
+def test_keys_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "create", "--json"]) == 0
+    created = json.loads(capsys.readouterr().out)
+    assert created["key"].startswith(f"es-{created['id']}-")
+    assert created["offload"] is False, "off until switched on"
+    assert main(["keys", "list", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["keys"]
+    assert listed == {name: value for name, value in created.items() if name != "key"}
+    assert main(["keys", "revoke", created["id"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["revoked"]
+
+
+def test_a_configuration_chooses_the_folder_of_the_keys(home: Path) -> None:
+    config = home / "gateway.toml"
+    config.write_text(f'[daemon]\nstate_dir = "{home}/elsewhere"\n')
+    assert main(["keys", "create", "--config", str(config)]) == 0
+    assert (home / "elsewhere" / "keys" / "api-keys.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "config", "code", "words"),
+    [
+        (["keys", "revoke", "nope"], None, 73, "no API key 'nope'"),
+        (["keys", "create", "--name", "x" * 200], None, 73, "at most 100"),
+        (["keys", "list", "--config", "missing.toml"], None, 78, "missing.toml"),
+        (["keys", "list"], "[api]\nport = 'x'\n", 78, "line 2"),
+        (["keys", "list"], "[api\n", 78, "not TOML"),
+    ],
+)
+def test_mistakes_are_one_line_and_a_distinct_exit_code(
+    home: Path, argv: list[str], config: str | None, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if config is not None:
+        (home / "gateway.toml").write_text(config)
+        argv = [*argv, "--config", str(home / "gateway.toml")]
+    assert main(argv) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("cloud-gateway: ")
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+
+
+@pytest.mark.parametrize("argv", [[], ["fly"], ["keys"], ["keys", "create", "--colour"], ["workers", "revoke"]])
+def test_wrong_usage_is_exit_code_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "usage: cloud-gateway" in capsys.readouterr().err
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["serve"], ["pair"], ["workers", "list"], ["workers", "revoke"], ["keys", "create"], ["status"]):
+        with pytest.raises(SystemExit) as ended:
+            build_parser().parse_args([*argv, "--help"])
+        assert ended.value.code == 0
+        assert "--config" in capsys.readouterr().out
+
+
+def test_small_commands_load_no_model_library() -> None:
+    code = "import sys; from cloud_gateway.__main__ import main; main(['keys', 'list']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert "cloud_gateway.auth" in loaded
+    assert not loaded & {"torch", "transformers", "numpy", "llama_cpp", "aiohttp", "prometheus_client", "zeroconf"}
+
+
+def test_a_reader_that_leaves_ends_the_command_silently() -> None:
+    main(["keys", "create"])
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "cloud_gateway", "keys", "list"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode == 141

@@ -1,0 +1,265 @@
+"""`cloud-gateway serve` as a process with a tiny torch target: every command against it, its start and its end."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.tiny_target import make_tiny_target
+
+pytestmark = pytest.mark.live
+LOAD_S = 120.0
+ENDLESS = {"edgespec": {"ignore_eos": True}}
+
+
+@dataclass
+class Running:
+    """A gateway process and its folder."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def ready(self) -> Any:
+        return json.loads((self.folder / "ready.json").read_text())
+
+    def command(self, *argv: str, code: int = 0) -> str:
+        """Runs `cloud-gateway` with this gateway's configuration."""
+        done = cli(self.folder, *argv)
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def client(self, key: str) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.ready["api"]["url"] + "/v1", api_key=key, max_retries=0, timeout=60)
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + LOAD_S
+        while not (self.folder / "ready.json").exists():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def cli(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cloud_gateway", *argv, "--config", str(folder / "gateway.toml")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LOAD_S, check=False)
+
+
+@contextlib.contextmanager
+def gateway(folder: Path, *options: str) -> Iterator[Running]:
+    """Starts a gateway over a tiny random target on free ports; waits for nothing."""
+    make_tiny_target(folder / "tiny", vocab=320)
+    (folder / "gateway.toml").write_text(
+        f'[target]\nmodel = "{folder}/tiny"\ndtype = "float32"\ncontext = 512\nslots = 2\n[local_draft]\nmodel = ""\n'
+        f'[api]\nport = 0\n[link]\nhost = "127.0.0.1"\nport = 0\nmdns = false\n[metrics]\nport = 0\n'
+        f'[daemon]\nstate_dir = "{folder}/state"\n'
+    )
+    command = [sys.executable, "-m", "cloud_gateway", "serve", "--config", str(folder / "gateway.toml"), *options]
+    process = subprocess.Popen(
+        [*command, "--ready-file", str(folder / "ready.json")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        yield Running(folder, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with gateway(tmp_path_factory.mktemp("gw")) as started:
+        started.wait_ready()
+        yield started
+
+
+@pytest.fixture(scope="module")
+def key(running: Running) -> str:
+    return json.loads(running.command("keys", "create", "--name", "test", "--offload", "--json"))["key"]
+
+
+def test_the_official_client_gets_one_answer_for_one_seed(running: Running, key: str) -> None:
+    with running.client(key) as client:
+        (model,) = client.models.list().data
+        ask = {"model": model.id, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 24}
+        whole = [client.chat.completions.create(**ask, seed=5, extra_body=ENDLESS) for _ in range(2)]
+        stream = client.chat.completions.create(
+            **ask, seed=5, stream=True, stream_options={"include_usage": True}, extra_body=ENDLESS
+        )
+        chunks = list(stream)
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        other = client.chat.completions.create(**ask, seed=6, extra_body=ENDLESS)
+    texts = [answer.choices[0].message.content for answer in whole]
+    assert texts[0] == texts[1] == streamed
+    assert texts[0] != other.choices[0].message.content
+    assert whole[0].usage is not None
+    assert whole[0].usage.completion_tokens == 24
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 24
+    assert whole[0].usage.model_extra["edgespec"]["why_off"] == "no worker is linked"
+    assert whole[0].system_fingerprint == chunks[0].system_fingerprint
+
+
+def test_the_context_limit_is_told_before_any_work(running: Running, key: str) -> None:
+    with running.client(key) as client, pytest.raises(openai.BadRequestError) as error:
+        client.completions.create(model="tiny", prompt="x" * 600)
+    assert (error.value.code, error.value.param) == ("context_length_exceeded", "prompt")
+
+
+def test_a_stop_string_ends_generation_and_text_alike(running: Running, key: str) -> None:
+    with running.client(key) as client:
+        ask = {"model": "tiny", "prompt": "hello", "max_tokens": 40, "seed": 3, "extra_body": ENDLESS}
+        text = client.completions.create(**ask).choices[0].text
+        stop = next(text[i : i + 2] for i in range(8, 30) if "\ufffd" not in text[i : i + 2])
+        cut = client.completions.create(**ask, stop=stop)
+    assert cut.choices[0].text == text[: text.index(stop)]
+    assert cut.choices[0].finish_reason == "stop"
+    assert cut.usage is not None
+    assert cut.usage.completion_tokens < 40
+
+
+def test_commands_reach_the_running_gateway(running: Running, key: str) -> None:
+    status = json.loads(running.command("status", "--json"))
+    assert (status["state"], status["model"], status["pid"]) == ("serving", "tiny", running.process.pid)
+    assert json.loads(running.command("workers", "list", "--json")) == {"workers": []}
+    assert "No worker is paired" in running.command("workers", "list")
+    assert "No machine called `nobody`" in running.command("workers", "revoke", "nobody", code=77)
+    assert "serving" in running.command("status")
+
+
+def test_a_revoked_key_is_refused_within_a_second(running: Running) -> None:
+    made = json.loads(running.command("keys", "create", "--json"))
+    with running.client(made["key"]) as client:
+        assert client.models.list().data
+        running.command("keys", "revoke", made["id"])
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+
+
+def test_pair_shows_a_code_and_ctrl_c_closes_the_window(running: Running) -> None:
+    command = [sys.executable, "-m", "cloud_gateway", "pair", "--config", str(running.folder / "gateway.toml")]
+    for _ in range(2):  # the second one shows that the first window was closed
+        with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as pairing:
+            assert pairing.stdout is not None
+            shown = json.loads(pairing.stdout.readline())
+            assert shown["code"].count("-") == 3
+            assert shown["address"] == f"wss://127.0.0.1:{running.ready['link']['port']}"
+            assert "open already" in running.command("pair", code=77)
+            pairing.send_signal(signal.SIGINT)
+            assert pairing.wait(10) == 130
+
+
+def test_metrics_are_on_loopback_only_and_hold_no_text(running: Running, key: str) -> None:
+    with urllib.request.urlopen(running.ready["metrics"]["url"] + "/metrics") as response:
+        text = response.read().decode()
+    assert "edgespec_rounds_total" in text
+    assert "edgespec_ttft_seconds_bucket" in text
+    assert key not in text
+
+
+def test_a_second_gateway_and_a_taken_port_are_one_sentence(running: Running, tmp_path: Path) -> None:
+    done = cli(running.folder, "serve")
+    assert (done.returncode, done.stderr.count("\n")) == (71, 1)
+    assert "running already" in done.stderr
+    for option in ("api.port", "link.port", "metrics.port"):
+        port = running.ready[option.split(".")[0]]["port"]
+        (tmp_path / "gateway.toml").write_text(
+            f'[daemon]\nstate_dir = "{tmp_path}/state"\n[link]\nhost = "127.0.0.1"\n'
+        )
+        done = cli(
+            tmp_path, "serve", "--port", "0", "--link-port", "0", "--metrics-port", "0", "--set", f"{option}={port}"
+        )
+        assert done.returncode == 71, done.stderr
+        assert f"127.0.0.1 port {port} is in use" in done.stderr
+        assert f"`{option}`" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "words"),
+    [
+        ("target.model=/nowhere/model.gguf", 66, "/nowhere/model.gguf"),
+        ("target.model=/etc/hostname", 66, "not a usable GGUF"),
+        ("daemon.cpu=[4095]", 78, "daemon.cpu"),
+        ("target.colour=red", 78, "target.colour"),
+    ],
+)
+def test_what_cannot_start_says_why_in_one_line(tmp_path: Path, option: str, code: int, words: str) -> None:
+    (tmp_path / "gateway.toml").write_text(f'[daemon]\nstate_dir = "{tmp_path}/state"\n[link]\nmdns = false\n')
+    ports = ("--port", "0", "--link-port", "0", "--metrics-port", "0")
+    done = cli(tmp_path, "serve", *ports, "--set", option)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_sigterm_lets_the_answer_end_and_refuses_new_ones(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        await asyncio.to_thread(running.wait_ready)
+        ready, made = running.ready, json.loads(await asyncio.to_thread(running.command, "keys", "create", "--json"))
+        client = openai.AsyncOpenAI(base_url=ready["api"]["url"] + "/v1", api_key=made["key"], max_retries=0)
+        ask = {"model": "tiny", "prompt": "hello", "max_tokens": 200, "extra_body": ENDLESS}
+        stream = await client.completions.create(**ask, stream=True)
+        first = await anext(stream)
+        running.process.terminate()
+        while True:
+            try:
+                await client.models.list()
+            except openai.InternalServerError as error:
+                assert error.code == "shutting_down"
+                break
+        rest = [chunk async for chunk in stream]
+        assert first.choices
+        assert rest[-1].choices[0].finish_reason == "length"
+        await client.close()
+        out, err = await asyncio.to_thread(running.process.communicate, timeout=60)
+    assert running.process.returncode == 0
+    assert out.splitlines() == [
+        f"API      {ready['api']['url']}/v1 serves tiny",
+        f"workers  {ready['link']['url']}",
+        f"metrics  {ready['metrics']['url']}/metrics",
+    ]
+    assert "Traceback" not in err
+    assert not (tmp_path / "ready.json").exists()
+
+
+def test_sigterm_while_loading_ends_at_once(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        sock = tmp_path / "state" / "gateway.sock"
+        deadline = time.monotonic() + LOAD_S
+        while not sock.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert json.loads(running.command("status", "--json"))["state"] == "loading"
+        assert "still loading" in running.command("pair", code=77)
+        running.process.terminate()
+        out, err = running.process.communicate(timeout=60)
+    assert (running.process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+
+
+def test_systemd_is_told_when_the_gateway_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(LOAD_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with gateway(tmp_path) as running:
+            assert systemd.recv(999).decode().splitlines() == ["READY=1", "STATUS=serving tiny"]
+            assert (tmp_path / "ready.json").exists()
+            running.process.terminate()
+            assert systemd.recv(999) == b"STOPPING=1"
+            assert running.process.wait(60) == 0
