@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edgespec.core import messages as m
 from edgespec.core import signing
@@ -276,3 +278,43 @@ def test_the_worked_example_of_the_specification_is_what_the_code_does() -> None
     for name, value in vector().items():
         print(f"{name}: {value}")
         assert value.rstrip("0") in squeezed, name
+
+
+def test_an_implementation_from_the_specification_alone_makes_the_same_bytes() -> None:
+    """The slow twin: hashlib, struct, msgpack and another Ed25519 library, following docs/protocol.md word by word."""
+    worker_key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    gateway_key = Ed25519PrivateKey.from_private_bytes(bytes(range(32, 64)))
+    w, g = (key.public_key().public_bytes_raw() for key in (worker_key, gateway_key))
+    tokenizer, model, spki = (hashlib.sha256(name).digest() for name in (b"tokenizer", b"model", b"spki"))
+    pack = msgspec.msgpack.encode
+
+    def lengths(*fields: bytes) -> bytes:
+        return b"".join(struct.pack(">I", len(field)) + field for field in fields)
+
+    hello = ["hello", "edgespec/1", w, b"\x11" * 32, tokenizer, model, 49152, 4, "lab-7"]
+    numbers = struct.pack(">Q", 49152), struct.pack(">Q", 4)
+    said = lengths(
+        b"edgespec/1", w, b"\x11" * 32, tokenizer, model, *numbers, b"lab-7", g, b"\x22" * 32, spki, tokenizer
+    )
+    both = hashlib.sha256(b"edgespec/1 transcript\0" + said).digest()
+    session = hashlib.sha256(b"edgespec/1 session\0" + both).digest()[:16]
+    challenged = gateway_key.sign(b"edgespec/1 gateway-challenge\0" + both)
+    proven = worker_key.sign(b"edgespec/1 worker-proof\0" + both)
+
+    def envelope(key: Ed25519PrivateKey, kind: bytes, message: list[Any]) -> bytes:
+        payload = pack([session, 1, message])
+        rest = struct.pack(">H", len(payload)) + payload
+        rest += bytes(256 - 64 - len(rest))
+        return key.sign(b"edgespec/1 " + kind + b"\0" + rest) + rest
+
+    prefix = hashlib.sha256(struct.pack("<III", 1, 2, 3)).digest()
+    tree = ["tree", 1, 1, 3, prefix, 1, [0, 1], [5, 6], [105, 223], [700, 900]]
+    theirs = {
+        "Hello": pack(hello),
+        "Challenge": pack(["challenge", g, b"\x22" * 32, spki, tokenizer, challenged]),
+        "Proof": pack(["proof", proven]),
+        "Welcome frame": envelope(gateway_key, b"gateway-frame", ["welcome", "gw", 4]),
+        "Tree frame": envelope(worker_key, b"worker-frame", tree),
+    }
+    ours = vector()
+    assert {name: data.hex() for name, data in theirs.items()} == {name: ours[name] for name in theirs}
