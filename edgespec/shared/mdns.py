@@ -1,0 +1,81 @@
+"""What both sides of mDNS need: the service's name and TXT record, and the network interfaces that it belongs on.
+
+Container bridges and VPNs are left out: what is announced there reaches nobody, or the wrong people. Found by mDNS
+means only "try this address": whoever answers there must hold the paired key.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import ifaddr
+
+SERVICE = "_edgespec._tcp.local."
+TXT_VERSION = "1"
+POLL_S = 10.0
+"""How often changes of the interfaces are looked for."""
+MAX_INTERFACES = 16
+"""Linux lets a socket join 20 multicast groups (net.ipv4.igmp_max_memberships)."""
+
+_UP, _LOOPBACK, _POINT_TO_POINT, _MULTICAST = 0x1, 0x8, 0x10, 0x1000  # netdevice(7)
+_NO_HARDWARE_HEADER = 65534
+_SKIPPED = re.compile(
+    r"(docker|virbr|lxcbr|lxdbr|podman|cni|flannel|cali|vxlan|kube|tailscale|zt|wg|tun|tap|utun|ppp|ipsec|nordlynx|"
+    r"vmnet|vboxnet|vnet|br-[0-9a-f]{12}$)"
+)
+
+logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # what it would report is reported here, in one line
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface that mDNS is used on, with its addresses (without zones)."""
+
+    name: str
+    index: int
+    ipv4: tuple[str, ...]
+    ipv6: tuple[str, ...]
+
+    @property
+    def choice(self) -> str | int:
+        """How zeroconf wants it named: by one IPv4 address, or by its index where it has IPv6 only."""
+        return self.ipv4[0] if self.ipv4 else self.index
+
+
+def interfaces(only: Sequence[str] | None = None) -> list[Interface]:
+    """The interfaces to use mDNS on, or those named in `only`. Loopback counts if it is the only one."""
+    configured = [_interface(adapter) for adapter in ifaddr.get_adapters() if adapter.index is not None]
+    if only is not None:
+        return [one for one in configured if one.name in only]
+    usable = [one for one in configured if _is_usable(one.name)]
+    return (usable or [one for one in configured if one.name == "lo"])[:MAX_INTERFACES]
+
+
+def _interface(adapter: ifaddr.Adapter) -> Interface:
+    ipv4 = tuple(ip.ip for ip in adapter.ips if isinstance(ip.ip, str))
+    ipv6 = tuple(ip.ip[0] for ip in adapter.ips if isinstance(ip.ip, tuple))
+    return Interface(adapter.nice_name, adapter.index or 0, ipv4, ipv6)
+
+
+def _is_usable(name: str) -> bool:
+    """Whether other machines of this network may be reached through the interface (Linux: what sysfs says of it)."""
+    device = Path("/sys/class/net") / name
+    if not device.exists():  # not Linux, or another network namespace than the one that sysfs was mounted in
+        return name != "lo" and not _SKIPPED.match(name)
+    if (device / "bridge").exists():
+        return _has_hardware_port(device)
+    if _SKIPPED.match(name) or (device / "brport").exists() or (device / "tun_flags").exists():
+        return False
+    flags = int((device / "flags").read_text(), 16)
+    kind = int((device / "type").read_text())
+    wanted, unwanted = _UP | _MULTICAST, _LOOPBACK | _POINT_TO_POINT
+    return flags & wanted == wanted and not flags & unwanted and kind != _NO_HARDWARE_HEADER
+
+
+def _has_hardware_port(bridge: Path) -> bool:
+    """Whether a bridge leads out of this machine; many a workstation has its address on one, for virtual machines."""
+    return any((bridge.parent / port.name / "device").exists() for port in (bridge / "brif").iterdir())

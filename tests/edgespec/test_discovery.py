@@ -1,0 +1,76 @@
+"""What an announcement is taken for (the network itself: tests/live/test_discovery_live.py)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from zeroconf import Zeroconf
+from zeroconf.asyncio import AsyncServiceInfo
+
+from edgespec import discovery
+from edgespec.discovery import MAX_ADDRESSES, Browser, Found, read_announcement
+from edgespec.shared import mdns
+from edgespec.shared.address import Address
+
+KEY = "0123456789abcdef"
+
+
+def announcement(name: str = "dept gateway", **changes: Any) -> AsyncServiceInfo:
+    txt = {"v": "1", "kh": KEY, "path": "/link"} | changes.pop("txt", {})
+    fields: dict[str, Any] = {"port": 7443, "parsed_addresses": ["10.0.0.1"], "server": "x.local."} | changes
+    return AsyncServiceInfo(mdns.SERVICE, f"{name}.{mdns.SERVICE}", properties=txt, **fields)
+
+
+def test_an_announcement_gives_name_addresses_and_key() -> None:
+    assert read_announcement(announcement()) == Found("dept gateway", (Address("10.0.0.1", 7443),), 7443, KEY)
+
+
+def test_addresses_come_best_first() -> None:
+    found = read_announcement(announcement(parsed_addresses=["fe80::1", "169.254.1.1", "fd00::1", "10.0.0.1"]))
+    assert found is not None
+    assert [address.host for address in found.addresses] == ["10.0.0.1", "169.254.1.1", "fd00::1", "fe80::1"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"txt": {"v": "2"}},
+        {"txt": {"v": None}},
+        {"txt": {"kh": None}},
+        {"txt": {"kh": KEY[:-1]}},
+        {"txt": {"kh": KEY.upper()}},
+        {"txt": {"kh": KEY + "\n"}},
+        {"txt": {"path": "/etc"}},
+        {"port": 0},
+        {"parsed_addresses": []},
+        {"parsed_addresses": ["127.0.0.1", "::1"]},
+    ],
+)
+def test_what_is_not_of_this_protocol_is_left_out(changes: dict[str, Any]) -> None:
+    assert read_announcement(announcement(**changes)) is None
+
+
+async def test_a_hostile_announcement_can_neither_flood_nor_fool_nor_crash() -> None:
+    many = [f"10.0.0.{i}" for i in range(1, 100)]
+    found = read_announcement(announcement("b\u202ec", parsed_addresses=many))
+    assert found is not None
+    assert found.name == "bc"
+    assert len(found.addresses) == MAX_ADDRESSES
+    browser = Browser()
+    await browser._resolve(Zeroconf.__new__(Zeroconf), f"a\x1b[2Jb.{mdns.SERVICE}")
+    assert browser.found() == []
+
+
+def test_a_gateway_on_loopback_counts_only_where_loopback_is_listened_to() -> None:
+    found = read_announcement(announcement(parsed_addresses=["127.0.0.1"]), loopback=True)
+    assert found is not None
+    assert found.addresses == (Address("127.0.0.1", 7443),)
+
+
+async def test_without_a_usable_interface_there_is_a_warning_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert await discovery.find(0.01, only=["no-such-interface"]) == []
+    assert "set `gateway.address` in worker.toml" in caplog.text
+    assert await discovery.find(0.01, KEY, only=["no-such-interface"]) == []

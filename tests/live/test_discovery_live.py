@@ -1,0 +1,245 @@
+"""mDNS for real: on loopback, and in network namespaces with bridges, tunnels and cables that are plugged in late.
+
+The namespaces need root; the tests on loopback run for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from zeroconf import ServiceInfo
+from zeroconf.asyncio import AsyncZeroconf
+
+from cloud_gateway.advertise import Advertiser
+from edgespec.discovery import Browser, find
+from edgespec.shared import mdns
+from edgespec.shared.address import Address
+from edgespec.shared.keystore import key_id
+
+pytestmark = pytest.mark.live
+LO = ["lo"]
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+
+
+@asynccontextmanager
+async def announced(key: bytes, port: int, name: str = "live test") -> AsyncIterator[Advertiser]:
+    advertiser = Advertiser(name, key, "127.0.0.1", port, only=LO)
+    advertiser.start()
+    try:
+        yield advertiser
+    finally:
+        await advertiser.close()
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.02)
+
+
+async def test_a_gateway_is_found_by_its_key_and_gone_when_it_stops() -> None:
+    key = os.urandom(32)
+    async with announced(key, 4001):
+        started = time.monotonic()
+        (found,) = await find(15, key_id(key), only=LO)
+        assert time.monotonic() - started < 10
+        assert (found.addresses, found.key_hash) == ((Address("127.0.0.1", 4001),), key_id(key))
+        assert found.name == f"live test {key_id(key)[:6]}"
+        assert found in await find(2, only=LO)
+    assert await find(1.5, key_id(key), only=LO) == []
+
+
+async def test_the_browser_follows_gateways_that_come_and_go() -> None:
+    one, two = os.urandom(32), os.urandom(32)
+    browser = Browser(only=LO)
+    await browser.start()
+    try:
+        assert await browser.wait(key_id(one), 0.2) == []
+        async with announced(one, 4001):
+            assert len(await browser.wait(key_id(one), 15)) == 1
+            async with announced(two, 4002):  # the same name: told apart by the key
+                assert len(await browser.wait(key_id(two), 15)) == 1
+                assert len(browser.found(key_id(one))) == 1
+            await until(lambda: not browser.found(key_id(two)))
+            assert len(browser.found(key_id(one))) == 1
+        assert browser.problem is None
+    finally:
+        await browser.close()
+
+
+async def test_a_gateway_that_moves_to_another_port_is_found_there() -> None:
+    key = os.urandom(32)
+    browser = Browser(only=LO)
+    await browser.start()
+    try:
+        for port in (4001, 4002):
+            async with announced(key, port):
+                await until(lambda: [found.port for found in browser.found(key_id(key))] == [port])  # noqa: B023
+    finally:
+        await browser.close()
+
+
+async def test_announcements_of_others_are_left_out() -> None:
+    key = key_id(os.urandom(32))
+    foreign = ServiceInfo(
+        mdns.SERVICE,
+        f"foreign {key}.{mdns.SERVICE}",
+        parsed_addresses=["127.0.0.1"],
+        port=1,
+        properties={"v": "9", "kh": key, "path": "/link"},
+        server=f"{key}.local.",
+    )
+    zeroconf = AsyncZeroconf(interfaces=["127.0.0.1"])
+    try:
+        await zeroconf.async_register_service(foreign)
+        assert await find(3, key, only=LO) == []
+    finally:
+        await zeroconf.async_close()
+
+
+# --- in namespaces -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def namespaces() -> Iterator[tuple[str, str]]:
+    names = (f"es-d1-{os.getpid()}", f"es-d2-{os.getpid()}")
+    for name in names:
+        ip("netns", "add", name)
+        ip("-n", name, "link", "set", "lo", "up")
+    try:
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def inside(namespace: str, script: str) -> list[str]:
+    return ["ip", "netns", "exec", namespace, sys.executable, "-c", script]
+
+
+@needs_root
+def test_bridges_tunnels_and_loopback_are_left_out_where_there_is_a_network(namespaces: tuple[str, str]) -> None:
+    here, there = namespaces
+    script = "from edgespec.shared import mdns; print(' '.join(sorted(one.name for one in mdns.interfaces())))"
+
+    def chosen() -> str:
+        return subprocess.run(inside(here, script), check=True, capture_output=True, text=True).stdout.strip()
+
+    def up(device: str, address: str) -> None:
+        ip("-n", here, "address", "add", address, "dev", device)
+        ip("-n", here, "link", "set", device, "up")
+
+    assert chosen() == "lo"
+    ip("-n", here, "link", "add", "br0", "type", "bridge")
+    up("br0", "10.1.0.1/24")
+    ip("-n", here, "link", "add", "docker0", "type", "bridge")
+    up("docker0", "172.17.0.1/16")
+    ip("-n", here, "tuntap", "add", "corp", "mode", "tun")
+    up("corp", "10.2.0.1/24")
+    assert chosen() == "lo"
+    ip("link", "add", "lan", "netns", here, "type", "veth", "peer", "name", "lan", "netns", there)
+    ip("-n", there, "link", "set", "lan", "up")
+    up("lan", "10.3.0.1/24")
+    assert chosen() == "lan"
+    ip("-n", here, "link", "add", "wg-like", "type", "veth", "peer", "name", "other")
+    up("wg-like", "10.4.0.1/24")
+    assert chosen() == "lan"
+    ip("-n", here, "link", "set", "lan", "down")
+    assert chosen() == "lo"
+
+
+SERVE = """
+import asyncio, logging
+from cloud_gateway.advertise import Advertiser
+from edgespec.shared import mdns
+mdns.POLL_S = 0.2
+async def main():
+    Advertiser("gw", b"k" * 32, "0.0.0.0", 4001).start()
+    print("started", flush=True)
+    await asyncio.sleep(60)
+logging.basicConfig(level=logging.INFO)
+asyncio.run(main())
+"""
+BROWSE = """
+import asyncio
+from edgespec.discovery import Browser
+from edgespec.shared import mdns
+from edgespec.shared.keystore import key_id
+mdns.POLL_S = 0.2
+async def main():
+    browser = Browser()
+    await browser.start()
+    print("started", flush=True)
+    (found,) = await browser.wait(key_id(b"k" * 32), 40)
+    print(found.addresses[0], flush=True)
+asyncio.run(main())
+"""
+
+
+@needs_root
+def test_a_cable_plugged_in_late_is_noticed_by_both_sides(namespaces: tuple[str, str]) -> None:
+    gateway, worker = namespaces
+    with (
+        subprocess.Popen(inside(gateway, SERVE), stdout=subprocess.PIPE, text=True) as serving,
+        subprocess.Popen(inside(worker, BROWSE), stdout=subprocess.PIPE, text=True) as browsing,
+    ):
+        try:
+            assert serving.stdout is not None and browsing.stdout is not None
+            assert serving.stdout.readline() == browsing.stdout.readline() == "started\n"
+            time.sleep(1)
+            ip("link", "add", "lan", "netns", gateway, "type", "veth", "peer", "name", "lan", "netns", worker)
+            for name, address in ((gateway, "10.3.0.1/24"), (worker, "10.3.0.2/24")):
+                ip("-n", name, "address", "add", address, "dev", "lan")
+                ip("-n", name, "link", "set", "lan", "up")
+            assert browsing.stdout.readline() == "10.3.0.1:4001\n"
+        finally:
+            serving.terminate()
+            browsing.terminate()
+
+
+TAKEN = """
+import asyncio, logging, socket, sys
+from cloud_gateway.advertise import Advertiser
+from edgespec.discovery import Browser
+from edgespec.shared import mdns
+from edgespec.shared.keystore import key_id
+mdns.POLL_S = 0.2
+logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
+async def main():
+    squatter = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    squatter.bind(("", 5353))
+    browser, advertiser = Browser(), Advertiser("gw", b"k" * 32, "127.0.0.1", 4001)
+    await browser.start()
+    advertiser.start()
+    print(await browser.wait(key_id(b"k" * 32), 1), browser.problem)
+    squatter.close()
+    print(len(await browser.wait(key_id(b"k" * 32), 20)), browser.problem)
+    await advertiser.close()
+    await browser.close()
+asyncio.run(main())
+"""
+
+
+@needs_root
+def test_a_taken_port_is_a_warning_and_everything_works_once_it_is_free(namespaces: tuple[str, str]) -> None:
+    done = subprocess.run(inside(namespaces[0], TAKEN), check=True, capture_output=True, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    assert "[] [Errno 98] Address already in use" in lines
+    assert lines[-1] == "1 None"
+    warnings = [line for line in lines if line.startswith("mDNS does not work ([Errno 98] Address already in use)")]
+    assert any("set `gateway.address` in worker.toml" in line for line in warnings)
+    assert any("edgespec pair wss://HOST:4001 CODE" in line for line in warnings)
+    assert len(warnings) == 2
+    assert "Traceback" not in done.stdout + done.stderr
