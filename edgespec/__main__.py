@@ -135,12 +135,12 @@ def _resume(args: argparse.Namespace) -> int:
     return _ask(args, "resume")
 
 
-def _ask(args: argparse.Namespace, method: str, **params: object) -> int:
+def _ask(args: argparse.Namespace, method: str, **params: str) -> int:
     """Asks the running worker through its control socket and shows the answer."""
     from edgespec.shared import control
 
     settings = config.load(args.config)
-    answer = control.call(folders.find_socket("worker", settings.daemon.state_dir), method, **params)
+    answer = control.call(folders.find_socket("worker", settings.daemon.state_dir), method, timeout_s=10.0, **params)
     if args.json:
         print(json.dumps(answer))
     else:

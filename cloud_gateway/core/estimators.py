@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
+from statistics import median
 
 from cloud_gateway.core.numbers import interpolate
 
@@ -70,18 +72,24 @@ class StepCurve:
 
 
 class StepClock:
-    """The worker's step time Td, from the spacing of its frames while it streams."""
+    """The worker's step time Td: the median spacing of its latest frames while it streams.
 
-    def __init__(self, start_s: float, weight: float = 0.1) -> None:
-        self._mean = Ewma(weight, start_s)
+    A median, because frames that were held up arrive together and a worker that waits for a commit leaves gaps.
+    """
+
+    REMEMBERED = 15
+
+    def __init__(self, start_s: float) -> None:
+        self._gaps: deque[float] = deque(maxlen=self.REMEMBERED)
         self._last: float | None = None
+        self._step_s = start_s
 
     def frame(self, now: float) -> None:
-        """One frame arrived; gaps of several steps (a pause, a stall) are not counted."""
+        """One frame arrived."""
         if self._last is not None:
-            gap = now - self._last
-            if 0 < gap < 4 * self.step_s:
-                self._mean.sample(gap)
+            self._gaps.append(now - self._last)
+            if len(self._gaps) > 2:
+                self._step_s = median(self._gaps)
         self._last = now
 
     def broken(self) -> None:
@@ -91,4 +99,4 @@ class StepClock:
     @property
     def step_s(self) -> float:
         """Td in seconds."""
-        return self._mean.value or 0.0
+        return self._step_s

@@ -13,12 +13,15 @@ from cloud_gateway.core.flatten import FlatTree
 
 
 class Verified(Protocol):
-    """What one verify pass says of one tree of n rows. Small arrays are ready; full rows are fetched only when asked."""
+    """What one verify pass says of a tree of n rows. Small arrays are ready; full rows are fetched only when asked."""
 
-    argmax: Sequence[int]
-    """The target's most probable token after each row, n of them."""
-    entropies: Sequence[float]
-    """Entropy in nats of the target's distribution (temperature 1) after each row, n of them."""
+    @property
+    def argmax(self) -> Sequence[int]:
+        """The target's most probable token after each row, n of them."""
+
+    @property
+    def entropies(self) -> Sequence[float]:
+        """Entropy in nats of the target's distribution (temperature 1) after each row, n of them."""
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Raw logits after one row, shape [vocab_size]."""

@@ -27,10 +27,8 @@ from cloud_gateway.offloading import LinkedWorker
 from cloud_gateway.target import Work
 from edgespec.core.drafting import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.handshake import GatewayIdentity, Pin, WorkerIdentity
 from edgespec.core.messages import Close, Commit, Open, Tree, check_tree_shape
-from edgespec.core.session import GatewaySession, WorkerSession
-from edgespec.core.signing import SigningKey
+from tools.bench.frames import linked_sessions
 
 VOCAB = 49_152
 
@@ -72,21 +70,6 @@ class InstantRows:
     def logits(self, row: int) -> NDArray[np.float32]:
         """The same logits everywhere."""
         return self._row
-
-
-def linked_sessions() -> tuple[WorkerSession, GatewaySession]:
-    """Both ends of an authenticated link, without a socket."""
-    worker_key, gateway_key = SigningKey(b"w" * 32), SigningKey(b"g" * 32)
-    spki, digest = b"s" * 32, b"t" * 32
-    me = WorkerIdentity(worker_key, "bench", digest, b"m" * 32, VOCAB, 4)
-    worker = WorkerSession(me, Pin(gateway_key.public, spki), spki, b"1" * 32, 0.0)
-    gateway = GatewaySession(GatewayIdentity(gateway_key, "bench", spki, digest), lambda key: "paired", b"2" * 32, 0.0)
-    for _ in range(4):
-        for data in worker.outgoing():
-            gateway.receive(data, 0.0)
-        for data in gateway.outgoing():
-            worker.receive(data, 0.0)
-    return worker, gateway
 
 
 class BenchLink:
@@ -160,10 +143,10 @@ async def _measure(rounds: int, right: float, branching: int) -> dict[str, Any]:
         frames = link.draft(steps=4)
         began = time.perf_counter()
         for data in frames:
-            for event in link.gateway.receive(data, 0.0):
-                assert isinstance(event, Tree)
-                check_tree_shape(event, VOCAB)
-                engine.frame("w", event)
+            for tree in link.gateway.receive(data, 0.0):
+                assert isinstance(tree, Tree)
+                check_tree_shape(tree, VOCAB)
+                engine.frame("w", tree)
         received = time.perf_counter()
         before, modelled = engine.stats.rounds, engine.stats.target_s
         while engine.stats.rounds == before:
