@@ -163,12 +163,18 @@ def read_announcement(info: ServiceInfo, loopback: bool = False) -> Found | None
     key_hash = txt.get("kh") or ""
     if txt.get("v") != mdns.TXT_VERSION or txt.get("path") != LINK_PATH or not re.fullmatch(r"[0-9a-f]{16}", key_hash):
         return None
-    said = [host for host in info.parsed_scoped_addresses() if loopback or not ipaddress.ip_address(host).is_loopback]
-    hosts = sorted(said, key=_rank)[:MAX_ADDRESSES]
+    hosts = sorted((host for host in info.parsed_scoped_addresses() if _is_of_use(host, loopback)), key=_rank)
     if not hosts or not info.port:
         return None
     name = "".join(c for c in info.name.removesuffix(f".{mdns.SERVICE}") if c.isprintable())
-    return Found(name[:64], tuple(Address(host, info.port) for host in hosts), info.port, key_hash)
+    return Found(name[:64], tuple(Address(host, info.port) for host in hosts[:MAX_ADDRESSES]), info.port, key_hash)
+
+
+def _is_of_use(host: str, loopback: bool) -> bool:
+    """Whether the address can be dialled from here: an IPv6 link-local one without its zone cannot."""
+    address = ipaddress.ip_address(host)
+    zoneless = isinstance(address, ipaddress.IPv6Address) and address.is_link_local and address.scope_id is None
+    return not zoneless and (loopback or not address.is_loopback)
 
 
 def _rank(host: str) -> tuple[int, bool]:

@@ -33,6 +33,7 @@ from edgespec.shared.tls import client_context, peer_spki_hash
 _quiet = logging.getLogger("edgespec.pair.websockets")
 _quiet.setLevel(logging.CRITICAL)  # what it would report is raised here, in one sentence
 
+_NOT_WAITING = (Reason.WINDOW, Reason.EXPIRED, Reason.BURNT)
 CONNECT_S = 10.0
 EXCHANGE_S = 30.0
 """For the whole exchange; the gateway gives up earlier."""
@@ -46,20 +47,26 @@ async def pair(
     gateways: PairedGateways,
     entropy: Entropy = os.urandom,
 ) -> PairedGateway:
-    """Pairs with the gateway at the first of its `addresses` that answers, and stores it in `gateways`.
+    """Pairs with the gateway at the first of `addresses` where one waits for a worker, and stores it in `gateways`.
 
+    Addresses may be of several gateways: one with no window open is passed over, which costs no code.
     Raises NoGatewayError (nothing there, or something else), PairingError (wrong, expired or burnt code, no window
     open, versions that do not meet) and KeyStoreError (it cannot be stored).
     """
     unreachable: list[str] = []
+    not_waiting: PairingFailed | None = None
     for address in addresses:
         try:
             peer, spki = await _pair_at(address, code, Party(key, name), entropy)
         except NoGatewayError as error:
             unreachable.append(str(error))
-            continue
-        return gateways.add(peer.key, spki, peer.name, str(address), peer.version)
-    raise NoGatewayError(" ".join(unreachable) or "No address of a gateway was given.")
+        except PairingFailed as failure:
+            if failure.reason not in _NOT_WAITING:
+                raise
+            not_waiting = not_waiting or failure
+        else:
+            return gateways.add(peer.key, spki, peer.name, str(address), peer.version)
+    raise not_waiting or NoGatewayError(" ".join(unreachable) or "No address of a gateway was given.")
 
 
 async def _pair_at(address: Address, code: Code, me: Party, entropy: Entropy) -> tuple[Peer, bytes]:

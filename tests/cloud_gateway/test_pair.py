@@ -368,6 +368,18 @@ async def test_nothing_at_the_address_and_the_wrong_thing_there_are_told_apart(
     await pair([nobody, gateway.address], await operator.code(), worker.key, "lab-7", worker.gateways)
 
 
+async def test_of_several_gateways_the_one_that_waits_is_paired(
+    gateway: Gateway, worker: Worker, tmp_path: Path
+) -> None:
+    async with served(tmp_path / "idle") as idle:
+        operator = Operator(gateway.desk)
+        both = [idle.address, gateway.address]
+        stored = await pair(both, await operator.code(), worker.key, "lab-7", worker.gateways)
+        assert stored.key == gateway.key.public
+        with pytest.raises(PairingFailed, match="not waiting for a worker"):
+            await pair(both, Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
+
+
 async def test_a_worker_that_turns_a_gateway_down_tells_it_why(worker: Worker, tmp_path: Path) -> None:
     tls = KeyStore(tmp_path / "false").tls_identity()
     told: list[Reason] = []
