@@ -291,7 +291,7 @@ class Engine:
         taken = active.accept(flat, result, self.target.eos, now)
         self.target.keep(active.slot, taken.rows)
         self.local.commit(active, taken.tokens)
-        self.offloading.commit(active, taken.tokens, mispredicted=not taken.at_leaf)
+        self.offloading.commit(active, taken.tokens)
         active.first_token = active.first_token or now
         active.usage.decode_s = now - active.first_token
         self.stats.tokens += len(taken.tokens)

@@ -158,7 +158,7 @@ class Links:
 
     def linked(self) -> Mapping[str, LinkedWorker]:
         """The same as the engine sees them; may be called on any thread."""
-        return {w.id: LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.paused) for w in self.workers()}
+        return {w.id: LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.step_s, w.paused) for w in self.workers()}
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Signs and writes a message at once; one to a worker that has gone is dropped."""

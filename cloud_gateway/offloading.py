@@ -8,13 +8,9 @@ from typing import Protocol
 
 from cloud_gateway.active import Active
 from cloud_gateway.core.actions import LinkView
-from cloud_gateway.core.estimators import StepClock
 from cloud_gateway.core.router import WorkerView, choose
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Open, Tree
-
-FIRST_STEP_S = 0.010
-"""Td assumed of a worker before its frames tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +20,8 @@ class LinkedWorker:
     id: str
     rtt_s: float
     rtt_high_s: float
+    step_s: float
+    """Td, from the spacing of its frames."""
     paused: bool
 
 
@@ -62,7 +60,6 @@ class Offloading:
     active: Mapping[int, Active]
     post: Callable[[Callable[[], None]], None]
     frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})
-    _steps: dict[str, StepClock] = field(default_factory=dict)
 
     def assign(self, active: Active) -> None:
         """Finds a worker for a request that may have one, and tells it the whole prefix."""
@@ -70,8 +67,7 @@ class Offloading:
             return
         load = [other.assignment.worker for other in self.active.values() if other.assignment]
         views = (
-            WorkerView(w.id, w.rtt_s, self._step(w.id).step_s, w.paused, load.count(w.id))
-            for w in self.workers.linked().values()
+            WorkerView(w.id, w.rtt_s, w.step_s, w.paused, load.count(w.id)) for w in self.workers.linked().values()
         )
         worker = choose(views, exclude=active.shunned)
         active.usage.why_off = None if worker else "no worker is linked"
@@ -113,15 +109,12 @@ class Offloading:
             self._reject(active, worker, error)
             return
         self.frames["used" if merged.fresh else "stale"] += 1
-        self._step(worker).frame(now)
 
-    def commit(self, active: Active, tokens: list[int], *, mispredicted: bool) -> None:
+    def commit(self, active: Active, tokens: list[int]) -> None:
         """Tells the worker what the target chose (step 5 of WANSpec's figure 6)."""
         assignment = active.assignment
         if assignment is None:
             return
-        if mispredicted:
-            self._step(assignment.worker).broken()
         prefix = active.tree.prefix
         body = Commit(active.id, assignment.epoch, len(prefix) - len(tokens), tokens, prefix.digest)
         self._send(assignment.worker, body)
@@ -139,7 +132,7 @@ class Offloading:
         worker = self.workers.linked().get(assignment.worker) if assignment else None
         if assignment is None or worker is None:
             return None
-        return LinkView(worker.rtt_s, worker.rtt_high_s, self._step(worker.id).step_s, assignment.ready)
+        return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, assignment.ready)
 
     def _drafted_by(self, worker: str) -> Iterable[Active]:
         return [a for a in self.active.values() if a.assignment is not None and a.assignment.worker == worker]
@@ -154,6 +147,3 @@ class Offloading:
 
     def _send(self, worker: str, body: Open | Commit | Close) -> None:
         self.post(lambda: self.workers.send(worker, body))
-
-    def _step(self, worker: str) -> StepClock:
-        return self._steps.setdefault(worker, StepClock(FIRST_STEP_S))

@@ -13,7 +13,7 @@ from edgespec.shared.wire import Wire
 
 log = logging.getLogger("cloud_gateway.links")
 
-FIRST_STEP_S = 0.1
+FIRST_STEP_S = 0.010
 LOG_EVERY_S = 1.0
 MAX_LOGGED = 1024
 """Peers and reasons whose last log line is remembered."""

@@ -159,7 +159,7 @@ class LoopWorker:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        return {"w": LinkedWorker("w", 2 * self.delay_s, 2 * self.delay_s, paused=False)} if self.up else {}
+        return {"w": LinkedWorker("w", 2 * self.delay_s, 2 * self.delay_s, 0.002, paused=False)} if self.up else {}
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         self.seen.append(body)

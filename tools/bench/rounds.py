@@ -84,7 +84,7 @@ class BenchLink:
 
     def linked(self) -> Mapping[str, LinkedWorker]:
         """The one worker."""
-        return {"w": LinkedWorker("w", 0.0, 0.0, paused=False)}
+        return {"w": LinkedWorker("w", 0.0, 0.0, 0.006, paused=False)}
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Signs and encodes; timed."""
