@@ -35,7 +35,8 @@ def jobs(model: File | None) -> list[tuple[Case, Scene]]:
     found: list[tuple[Case, Scene]] = []
     for width in WIDTHS:
         name = rules[width % len(rules)]
-        scene = _through_trees(target, plain[name], width)
+        first = sorted({answer[0] for answer in plain[name].answers[repr(RULES[name])]})
+        scene = _through_trees(target, plain[name], first, width)
         found.append((Case("shared-noise", list(DRAFTERS)[width % 3], width, name), scene))
         found.append((Case("rejection-tree" if width > 1 else "rejection-chain", "honest", width, name), scene))
     return found
@@ -53,17 +54,18 @@ def _plain(target: Target, prompt: list[int], rule: str) -> Scene:
         return (scene.logits(path) + DRAFT_ERROR * error).astype(np.float32)
 
     scene = Scene(prompt, LENGTH, logits, draft, np.arange(target.vocab_size))
-    possible = {token for answer in exact.sequences(scene, RULES[rule]) for token in answer}
+    scene.answers[repr(RULES[rule])] = exact.sequences(scene, RULES[rule])
+    possible = {token for answer in scene.answers[repr(RULES[rule])] for token in answer}
     likely = {int(token) for token in np.argsort(-scene.logits(()))[:16]}
     scene.tokens = np.array(sorted(possible | likely))
     return scene
 
 
-def _through_trees(target: Target, plain: Scene, width: int) -> Scene:
-    """The same scene with logits from verify passes over trees of `width` siblings below the prompt."""
+def _through_trees(target: Target, plain: Scene, first: list[int], width: int) -> Scene:
+    """The same scene with logits from verify passes over trees of `width` siblings out of `first`."""
     prompt, known = list(plain.prompt), dict[Path, Logits]()
-    for start in range(0, len(plain.tokens), width):
-        siblings = plain.tokens[start : start + width].tolist()
+    for start in range(0, len(first), width):
+        siblings = first[start : start + width]
         flat = FlatTree([prompt[-1], *siblings], [-1] + [0] * len(siblings), [0] + [1] * len(siblings))
         rows = _verified(target, prompt, flat)
         known[()] = rows[0]
