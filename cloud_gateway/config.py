@@ -135,6 +135,6 @@ def load(path: Path | None = None) -> GatewaySettings:
     Raises ConfigError, also where a named file does not exist.
     """
     usual = folders.config_file("gateway")
-    if path is None and not usual.exists():
+    if path is None and not folders.exists(usual):
         return GatewaySettings()
     return settings.load(path or usual, GatewaySettings)

@@ -73,6 +73,6 @@ def load(path: Path | None = None) -> WorkerSettings:
     Raises ConfigError, also where a named file does not exist.
     """
     usual = folders.config_file("worker")
-    if path is None and not usual.exists():
+    if path is None and not folders.exists(usual):
         return WorkerSettings()
     return settings.load(path or usual, WorkerSettings)

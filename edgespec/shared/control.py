@@ -82,7 +82,8 @@ class ControlServer:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a socket that is left is taken over at the next start
+            self._path.unlink()
         self._server = None
         self._unlock()
 

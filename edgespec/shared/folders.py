@@ -39,7 +39,15 @@ def socket_file(role: Role, configured: str = "") -> Path:
 def find_socket(role: Role, configured: str = "") -> Path:
     """Where a command looks for the daemon's socket: the daemon's own place, else that of the systemd unit."""
     usual, system = socket_file(role, configured), SYSTEM_RUNTIME / f"{role}.sock"
-    return system if not usual.exists() and system.exists() else usual
+    return system if not exists(usual) and exists(system) else usual
+
+
+def exists(path: Path) -> bool:
+    """Whether something is there, or hidden from this user: then whoever opens it says so."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def expand(path: str) -> Path:

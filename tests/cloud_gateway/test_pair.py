@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -27,9 +28,10 @@ from edgespec.core.pairing_messages import Code, PairingFailed, Reason, Refused,
 from edgespec.core.signing import SigningKey
 from edgespec.pair import pair
 from edgespec.shared.address import PAIR_PATH, Address
+from edgespec.shared.files import write_private
 from edgespec.shared.keystore import KeyStore, key_id
 from edgespec.shared.paired import PairedGateway, PairedGateways, PairedWorkers
-from edgespec.shared.tls import client_context, peer_spki_hash
+from edgespec.shared.tls import client_context, new_identity, peer_spki_hash
 from edgespec.shared.words import parse_code
 
 
@@ -409,6 +411,20 @@ async def test_a_gateway_without_pairing_is_called_too_old(worker: Worker, tmp_p
         address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
         with pytest.raises(PairingError, match="does not pair: it is older than this worker"):
             await pair([address], Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
+
+
+@pytest.mark.parametrize("years", [(1990, 1991), (2090, 2091)])
+async def test_clocks_that_differ_by_decades_do_not_keep_machines_apart(
+    worker: Worker, tmp_path: Path, years: tuple[int, int]
+) -> None:
+    """The certificate has expired, or is not valid yet, for the worker's clock; the time limits are elapsed time."""
+    folder = KeyStore(tmp_path / "gateway").folder
+    begin, end = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in years)
+    write_private(folder / "tls.pem", new_identity(begin, end))
+    async with served(tmp_path) as gateway:
+        operator = Operator(gateway.desk)
+        stored = await worker.pair(gateway, await operator.code())
+        assert stored.spki == gateway.spki
 
 
 async def test_the_pin_that_is_stored_is_that_of_the_connection(gateway: Gateway) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,18 @@ def test_a_command_finds_the_users_daemon_first_and_then_the_systems(tmp_path: P
     assert folders.find_socket("worker", str(own)) == system / "worker.sock"
     (own / "worker.sock").touch()
     assert folders.find_socket("worker", str(own)) == own / "worker.sock"
+
+
+def test_a_folder_that_is_closed_to_this_user_counts_as_there_so_that_opening_it_says_why(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    tmp_path.chmod(0o755)
+    was_root = os.geteuid() == 0
+    if was_root:
+        os.seteuid(65534)
+    try:
+        assert folders.exists(closed / "worker.sock")
+    finally:
+        if was_root:
+            os.seteuid(0)
+    assert not folders.exists(tmp_path / "none")
