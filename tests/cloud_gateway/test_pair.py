@@ -1,99 +1,27 @@
-"""Pairing over real TLS WebSockets: what the operator sees, what the worker is told, and what is stored."""
+"""Pairing at the gateway, over real TLS WebSockets: what the operator sees, what costs a code, what is stored."""
 
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import os
-import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway import pair as gateway_pair
-from cloud_gateway.pair import MAX_CONNECTIONS, PairingDesk
+from cloud_gateway.pair import MAX_CONNECTIONS
 from edgespec.core import pairing_window
-from edgespec.core.errors import KeyStoreError, NoGatewayError, PairingError
+from edgespec.core.errors import PairingError
 from edgespec.core.messages import encode
-from edgespec.core.pairing import Party, WorkerExchange
-from edgespec.core.pairing_messages import Code, PairingFailed, Reason, Refused, Reply, decode_pairing
-from edgespec.core.signing import SigningKey
+from edgespec.core.pairing_messages import Code, PairingFailed, Reason, Refused, decode_pairing
 from edgespec.pair import pair
-from edgespec.shared.address import PAIR_PATH, Address
-from edgespec.shared.files import write_private
+from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore, key_id
-from edgespec.shared.paired import PairedGateway, PairedGateways, PairedWorkers
-from edgespec.shared.tls import client_context, new_identity, peer_spki_hash
-from edgespec.shared.words import parse_code
-
-
-class Operator:
-    """Runs `cloud-gateway pair` against the desk and keeps what it shows."""
-
-    def __init__(self, desk: PairingDesk) -> None:
-        self.shown: list[dict[str, Any]] = []
-        self._new = asyncio.Event()
-        self.done = asyncio.ensure_future(self._watch(desk))
-
-    async def _watch(self, desk: PairingDesk) -> None:
-        async for event in desk.pair():
-            self.shown.append(event)
-            self._new.set()
-
-    async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                self._new.clear()
-                await self._new.wait()
-
-    async def code(self, number: int = 0) -> Code:
-        """The `number`th code that is shown."""
-        await self.until(lambda: len(self.codes) > number)
-        return parse_code(self.codes[number])
-
-    @property
-    def codes(self) -> list[str]:
-        return [event["code"] for event in self.shown if "code" in event]
-
-
-@dataclass
-class Gateway:
-    """A gateway's pairing end, served on loopback."""
-
-    desk: PairingDesk
-    workers: PairedWorkers
-    key: SigningKey
-    spki: bytes
-    address: Address
-
-
-@dataclass
-class Worker:
-    """A worker's key and list."""
-
-    key: SigningKey
-    gateways: PairedGateways
-
-    async def pair(self, gateway: Gateway, code: Code) -> PairedGateway:
-        return await pair([gateway.address], code, self.key, "lab-7", self.gateways)
-
-
-@asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[Gateway]:
-    store = KeyStore(folder / "gateway")
-    tls, key, workers = store.tls_identity(), store.identity(), PairedWorkers(store.folder)
-    desk = PairingDesk(key, "dept gateway", tls.spki_hash, workers)
-    async with serve(desk.handle, "127.0.0.1", 0, ssl=tls.context(), compression=None) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        yield Gateway(desk, workers, key, tls.spki_hash, Address("127.0.0.1", port))
+from tests.support.pairing import Gateway, Operator, Worker, by_hand, exchange, make_worker, refusal, served, wrong
 
 
 @pytest.fixture
@@ -104,32 +32,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Worker:
-    store = KeyStore(tmp_path / "worker")
-    return Worker(store.identity(), PairedGateways(store.folder))
-
-
-@asynccontextmanager
-async def by_hand(gateway: Gateway) -> AsyncIterator[ClientConnection]:
-    """A connection to /pair that says what the test wants."""
-    async with connect(gateway.address.url(PAIR_PATH), ssl=client_context(), proxy=None, close_timeout=0.5) as ws:
-        yield ws
-
-
-def exchange(gateway: Gateway, code: Code) -> WorkerExchange:
-    return WorkerExchange(code, Party(SigningKey(b"w" * 32), "by hand"), gateway.spki, os.urandom)
-
-
-async def refusal(ws: Connection) -> Reason:
-    async with asyncio.timeout(10):
-        data = await ws.recv()
-        assert isinstance(data, bytes)
-        message = decode_pairing(data)
-        assert isinstance(message, Refused)
-        return message.reason
-
-
-def wrong(code: Code) -> Code:
-    return Code(code.nameplate, ("acorn" if code.words[0] != "acorn" else "album", *code.words[1:]))
+    return make_worker(tmp_path)
 
 
 async def test_the_code_shown_pairs_and_both_sides_store_what_they_need(gateway: Gateway, worker: Worker) -> None:
@@ -331,102 +234,3 @@ async def test_a_gateway_that_cannot_store_pairs_nobody(gateway: Gateway, worker
     assert worker.gateways.all() == []
     path.chmod(0o600)
     await worker.pair(gateway, await operator.code(1))
-
-
-async def test_a_worker_that_cannot_store_says_so(gateway: Gateway, worker: Worker) -> None:
-    worker.gateways.add(b"x" * 32, b"y" * 32, "other", "", 1)
-    worker.gateways._file.chmod(0o644)
-    operator = Operator(gateway.desk)
-    with pytest.raises(KeyStoreError, match="run `chmod 600"):
-        await worker.pair(gateway, await operator.code())
-
-
-async def test_nothing_at_the_address_and_the_wrong_thing_there_are_told_apart(
-    gateway: Gateway, worker: Worker, tmp_path: Path
-) -> None:
-    code = Code(7, ("acorn", "album", "amber"))
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    nobody = Address("127.0.0.1", port)
-    with pytest.raises(NoGatewayError, match=f"No gateway can be reached at 127.0.0.1:{port} \\(") as error:
-        await pair([nobody], code, worker.key, "lab-7", worker.gateways)
-    assert error.value.exit_code == 69
-    with pytest.raises(NoGatewayError, match="can be reached at no.such.host.invalid:7443"):
-        await pair([Address("no.such.host.invalid")], code, worker.key, "lab-7", worker.gateways)
-    with pytest.raises(NoGatewayError, match="No address of a gateway was given"):
-        await pair([], code, worker.key, "lab-7", worker.gateways)
-
-    async def chat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-OpenSSH\r\n")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(chat, "127.0.0.1", 0) as other:
-        address = Address("127.0.0.1", other.sockets[0].getsockname()[1])
-        with pytest.raises(NoGatewayError, match="is not an edgespec gateway; check host and port"):
-            await pair([address], code, worker.key, "lab-7", worker.gateways)
-
-    operator = Operator(gateway.desk)  # the second address is tried, and the first costs no code
-    await pair([nobody, gateway.address], await operator.code(), worker.key, "lab-7", worker.gateways)
-
-
-async def test_of_several_gateways_the_one_that_waits_is_paired(
-    gateway: Gateway, worker: Worker, tmp_path: Path
-) -> None:
-    async with served(tmp_path / "idle") as idle:
-        operator = Operator(gateway.desk)
-        both = [idle.address, gateway.address]
-        stored = await pair(both, await operator.code(), worker.key, "lab-7", worker.gateways)
-        assert stored.key == gateway.key.public
-        with pytest.raises(PairingFailed, match="not waiting for a worker"):
-            await pair(both, Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
-
-
-async def test_a_worker_that_turns_a_gateway_down_tells_it_why(worker: Worker, tmp_path: Path) -> None:
-    tls = KeyStore(tmp_path / "false").tls_identity()
-    told: list[Reason] = []
-
-    async def false_gateway(ws: Any) -> None:
-        await ws.recv()
-        await ws.send(encode(Reply(1, bytes(32), "small order", bytes(33))))
-        told.append(await refusal(ws))
-
-    async with serve(false_gateway, "127.0.0.1", 0, ssl=tls.context()) as server:
-        address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
-        with pytest.raises(PairingFailed, match="the other side's key is not valid or not its own"):
-            await pair([address], Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
-    assert told == [Reason.KEY]
-    assert worker.gateways.all() == []
-
-
-async def test_a_gateway_without_pairing_is_called_too_old(worker: Worker, tmp_path: Path) -> None:
-    tls = KeyStore(tmp_path / "old").tls_identity()
-    async with serve(
-        lambda ws: ws.close(),
-        "127.0.0.1",
-        0,
-        ssl=tls.context(),
-        process_request=lambda ws, request: ws.respond(404, "no\n"),
-    ) as server:
-        address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
-        with pytest.raises(PairingError, match="does not pair: it is older than this worker"):
-            await pair([address], Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
-
-
-@pytest.mark.parametrize("years", [(1990, 1991), (2090, 2091)])
-async def test_clocks_that_differ_by_decades_do_not_keep_machines_apart(
-    worker: Worker, tmp_path: Path, years: tuple[int, int]
-) -> None:
-    """The certificate has expired, or is not valid yet, for the worker's clock; the time limits are elapsed time."""
-    folder = KeyStore(tmp_path / "gateway").folder
-    begin, end = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in years)
-    write_private(folder / "tls.pem", new_identity(begin, end))
-    async with served(tmp_path) as gateway:
-        operator = Operator(gateway.desk)
-        stored = await worker.pair(gateway, await operator.code())
-        assert stored.spki == gateway.spki
-
-
-async def test_the_pin_that_is_stored_is_that_of_the_connection(gateway: Gateway) -> None:
-    async with by_hand(gateway) as ws:
-        assert peer_spki_hash(ws.transport.get_extra_info("ssl_object")) == gateway.spki

@@ -1,0 +1,117 @@
+"""Both ends of pairing on loopback, an operator who watches, and workers made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import serve
+
+from cloud_gateway.pair import PairingDesk
+from edgespec.core.pairing import Party, WorkerExchange
+from edgespec.core.pairing_messages import Code, Reason, Refused, decode_pairing
+from edgespec.core.signing import SigningKey
+from edgespec.pair import pair
+from edgespec.shared.address import PAIR_PATH, Address
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateway, PairedGateways, PairedWorkers
+from edgespec.shared.tls import client_context
+from edgespec.shared.words import parse_code
+
+
+class Operator:
+    """Runs `cloud-gateway pair` against the desk and keeps what it shows."""
+
+    def __init__(self, desk: PairingDesk) -> None:
+        self.shown: list[dict[str, Any]] = []
+        self._new = asyncio.Event()
+        self.done = asyncio.ensure_future(self._watch(desk))
+
+    async def _watch(self, desk: PairingDesk) -> None:
+        async for event in desk.pair():
+            self.shown.append(event)
+            self._new.set()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self._new.clear()
+                await self._new.wait()
+
+    async def code(self, number: int = 0) -> Code:
+        """The `number`th code that is shown."""
+        await self.until(lambda: len(self.codes) > number)
+        return parse_code(self.codes[number])
+
+    @property
+    def codes(self) -> list[str]:
+        return [event["code"] for event in self.shown if "code" in event]
+
+
+@dataclass
+class Gateway:
+    """A gateway's pairing end, served on loopback."""
+
+    desk: PairingDesk
+    workers: PairedWorkers
+    key: SigningKey
+    spki: bytes
+    address: Address
+
+
+@dataclass
+class Worker:
+    """A worker's key and list."""
+
+    key: SigningKey
+    gateways: PairedGateways
+
+    async def pair(self, gateway: Gateway, code: Code) -> PairedGateway:
+        return await pair([gateway.address], code, self.key, "lab-7", self.gateways)
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[Gateway]:
+    store = KeyStore(folder / "gateway")
+    tls, key, workers = store.tls_identity(), store.identity(), PairedWorkers(store.folder)
+    desk = PairingDesk(key, "dept gateway", tls.spki_hash, workers)
+    async with serve(desk.handle, "127.0.0.1", 0, ssl=tls.context(), compression=None) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        yield Gateway(desk, workers, key, tls.spki_hash, Address("127.0.0.1", port))
+
+
+@asynccontextmanager
+async def by_hand(gateway: Gateway) -> AsyncIterator[ClientConnection]:
+    """A connection to /pair that says what the test wants."""
+    async with connect(gateway.address.url(PAIR_PATH), ssl=client_context(), proxy=None, close_timeout=0.5) as ws:
+        yield ws
+
+
+def exchange(gateway: Gateway, code: Code) -> WorkerExchange:
+    return WorkerExchange(code, Party(SigningKey(b"w" * 32), "by hand"), gateway.spki, os.urandom)
+
+
+async def refusal(ws: Connection) -> Reason:
+    async with asyncio.timeout(10):
+        data = await ws.recv()
+        assert isinstance(data, bytes)
+        message = decode_pairing(data)
+        assert isinstance(message, Refused)
+        return message.reason
+
+
+def wrong(code: Code) -> Code:
+    return Code(code.nameplate, ("acorn" if code.words[0] != "acorn" else "album", *code.words[1:]))
+
+
+def make_worker(folder: Path) -> Worker:
+    """A worker with keys and list below a folder."""
+    store = KeyStore(folder / "worker")
+    return Worker(store.identity(), PairedGateways(store.folder))
