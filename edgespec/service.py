@@ -18,6 +18,7 @@ from edgespec.core.errors import PairingError, RemoteProtocolError
 from edgespec.core.handshake import Pin, WorkerIdentity
 from edgespec.core.messages import Decline, Pause, Resume, Tree
 from edgespec.daemon import Daemon, Outlet
+from edgespec.discovery import Browser
 from edgespec.drafter import Drafter
 from edgespec.link import FromGateway, Link, keep_linked
 from edgespec.shared import control, folders, sdnotify
@@ -26,6 +27,9 @@ from edgespec.shared.modelref import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 
 log = logging.getLogger("edgespec.service")
+
+MDNS_S = 3.0
+"""How long to listen for the gateway before trying the address that it had when it was paired."""
 
 
 class Service:
@@ -66,6 +70,7 @@ class Service:
         )  # fmt: skip
         self.paused_because: str | None = None
         self._link: Link | None = None
+        self._browser: Browser | None = None
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
 
@@ -82,6 +87,9 @@ class Service:
         commands = control.ControlServer(path, self._commands())
         await commands.start()
         try:
+            if self.settings.gateway.discover:
+                self._browser = Browser()
+                await self._browser.start()
             link = asyncio.ensure_future(self._keep_linked())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
             waits: list[asyncio.Future[Any]] = [link, self._failed, asyncio.ensure_future(stop.wait())]
@@ -92,6 +100,8 @@ class Service:
             await asyncio.gather(link, return_exceptions=True)  # lets it say goodbye
         finally:
             self.daemon.stop()
+            if self._browser is not None:
+                await self._browser.close()
             await commands.close()
             thread.join(5)
         for one in done:
@@ -103,12 +113,12 @@ class Service:
 
     async def _addresses(self) -> Sequence[str]:
         """Where the gateway may be: as configured, as found by mDNS, where it was when it was paired."""
-        found: list[str] = []
-        if self.settings.gateway.discover:
-            from edgespec import discovery
-
-            found = await discovery.addresses_of(key_id(self.gateway.key))
-        known = (self.settings.gateway.address, *found, self.gateway.address)
+        configured, key = self.settings.gateway.address, key_id(self.gateway.key)
+        found = []
+        if self._browser is not None:
+            found = self._browser.found(key) if configured else await self._browser.wait(key, MDNS_S)
+        announced = [str(address) for one in found for address in one.addresses]
+        known = (configured, *announced, self.gateway.address)
         return list(dict.fromkeys(address for address in known if address))
 
     # --- the link's handler ----------------------------------------------------------------------------------------
