@@ -21,7 +21,7 @@ from edgespec.demo.stage import Stage
 
 pytestmark = pytest.mark.live
 T = TypeVar("T")
-GATEWAY, WORKER = "edgespec-t-gw", "edgespec-t-wk"
+GATEWAY, WORKER = f"es-gw-{os.getpid()}", f"es-wk-{os.getpid()}"
 CLONE_NEWNET = 0x40000000
 
 
@@ -35,11 +35,10 @@ def two_machines() -> Iterator[None]:
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.fail("this test needs root and the command `ip` (apt-get install iproute2)")
     for name in (GATEWAY, WORKER):
-        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
         ip("netns", "add", name)
     try:
-        ip("link", "add", "es-gw", "netns", GATEWAY, "type", "veth", "peer", "name", "es-wk", "netns", WORKER)
-        for name, device, address in ((GATEWAY, "es-gw", "10.77.0.1/24"), (WORKER, "es-wk", "10.77.0.2/24")):
+        ip("link", "add", "veth0", "netns", GATEWAY, "type", "veth", "peer", "name", "veth0", "netns", WORKER)
+        for name, device, address in ((GATEWAY, "veth0", "10.77.0.1/24"), (WORKER, "veth0", "10.77.0.2/24")):
             ip("-n", name, "address", "add", address, "dev", device)
             ip("-n", name, "link", "set", device, "up")
             ip("-n", name, "link", "set", "lo", "up")
