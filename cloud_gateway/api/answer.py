@@ -48,6 +48,7 @@ class Answer:
     def __init__(self, stream: Stream, detokeniser: Detokeniser, stops: Stops, key_reason: str | None = None) -> None:
         """`key_reason`: why the API key keeps this answer from being offloaded, for the usage."""
         self.finish: Literal["stop", "length"] | None = None
+        self.failed = False
         self.first_token_at: float | None = None
         """On the clock of time.monotonic."""
         self.usage: Usage | None = None
@@ -101,6 +102,7 @@ class Answer:
     def _end(self, done: DoneEvent) -> str:
         self._take_usage(done.usage)
         if done.finish == "error":
+            self.failed = True
             raise internal(done.error or "the engine failed without saying why")
         if done.finish == "cancelled":
             raise unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")

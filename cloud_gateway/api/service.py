@@ -157,7 +157,7 @@ class Api:
         return answers
 
     def _count(self, answer: Answer, began: float) -> None:
-        self.metrics.answer(answer.finish or "cancelled", answer.usage)
+        self.metrics.answer(answer.finish or ("error" if answer.failed else "cancelled"), answer.usage)
         if answer.first_token_at is not None:
             self.metrics.first_token(answer.first_token_at - began)
 

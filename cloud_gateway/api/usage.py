@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
+from typing import Any
 
 from cloud_gateway.core.request import Usage
 
@@ -24,28 +24,19 @@ def usage_object(prompt_tokens: int, choices: Sequence[Usage]) -> dict[str, obje
 
 
 def combined(choices: Sequence[Usage]) -> Usage:
-    """One Usage for all choices of a response: counts and times are summed, the policy is the first one's."""
-    if len(choices) == 1:
-        return choices[0]
-    total = Usage(policy=choices[0].policy, why_off=next((u.why_off for u in choices if u.why_off), None))
-    for usage in choices:
-        total = replace(
-            total,
-            prompt_tokens=total.prompt_tokens + usage.prompt_tokens,
-            completion_tokens=total.completion_tokens + usage.completion_tokens,
-            rounds=total.rounds + usage.rounds,
-            drafted=_sum(total.drafted, usage.drafted),
-            accepted=_sum(total.accepted, usage.accepted),
-            local_draft_passes=total.local_draft_passes + usage.local_draft_passes,
-            frames=_sum(total.frames, usage.frames),
-            fallbacks=total.fallbacks + usage.fallbacks,
-            queued_s=total.queued_s + usage.queued_s,
-            prefill_s=total.prefill_s + usage.prefill_s,
-            local_s=total.local_s + usage.local_s,
-            decode_s=total.decode_s + usage.decode_s,
-            host_s=total.host_s + usage.host_s,
+    """One Usage for all choices of a response: counts and times are summed, of texts the first one stands."""
+    total = choices[0]
+    for usage in choices[1:]:
+        total = Usage(
+            **{field.name: _added(getattr(total, field.name), getattr(usage, field.name)) for field in fields(Usage)}
         )
     return total
+
+
+def _added(left: Any, right: Any) -> Any:
+    if isinstance(left, dict):
+        return {key: left.get(key, 0) + right.get(key, 0) for key in left | right}
+    return left + right if isinstance(left, int | float) else left or right
 
 
 def usage_extension(usage: Usage) -> dict[str, object]:
@@ -86,12 +77,6 @@ def offload_share(usage: Usage) -> float | None:
     if not usage.rounds or not sum(usage.drafted.values()):
         return None
     return round(max(0.0, 1 - usage.local_draft_passes / (COLOCATED_DEPTH * usage.rounds)), 4)
-
-
-def _sum(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
-    total = Counter(left)
-    total.update(right)
-    return dict(total)
 
 
 def _ms(seconds: float) -> float:

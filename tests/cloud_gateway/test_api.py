@@ -482,6 +482,7 @@ async def test_a_failing_engine_is_a_500_without_a_traceback(tmp_path: Path, cap
             reference = body["error"]["message"].rstrip(".").split()[-1]
             assert f"(reference {reference}): the model caught fire" in caplog.text
             assert "fire" not in body["error"]["message"]
+        assert 'edgespec_answers_total{finish="error"} 2.0' in exposition(echo)
 
 
 async def test_a_failure_inside_a_stream_is_an_error_event(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""The usage object: sums over choices, and shares that say what they mean."""
+
+from dataclasses import fields
+
+from cloud_gateway.api.usage import combined, offload_share, usage_extension, usage_object, worker_share
+from cloud_gateway.core.request import Usage
+
+
+def test_counts_and_times_of_choices_are_summed_and_zero_counts_stay() -> None:
+    one = Usage(3, 10, rounds=4, drafted={"worker": 9}, accepted={"worker": 6}, why_off=None, decode_s=0.5)
+    two = Usage(3, 20, rounds=5, drafted={"local": 2}, accepted={"local": 1}, why_off="no worker", decode_s=0.25)
+    total = combined([one, two])
+    assert (total.completion_tokens, total.rounds, total.decode_s) == (30, 9, 0.75)
+    assert (total.drafted, total.accepted) == ({"worker": 9, "local": 2}, {"worker": 6, "local": 1})
+    assert total.frames == {"received": 0, "used": 0, "stale": 0, "rejected": 0}
+    assert (total.policy, total.why_off) == ("plain", "no worker")
+    assert (one.rounds, one.drafted) == (4, {"worker": 9}), "the parts stay as they are"
+    assert usage_object(3, [one, two])["total_tokens"] == 33
+
+
+def test_one_choice_is_itself() -> None:
+    usage = Usage(1, 2, rounds=2)
+    assert combined([usage]) is usage
+
+
+def test_every_field_of_usage_is_summed_or_kept() -> None:
+    usage = Usage()
+    for field in fields(Usage):
+        value = getattr(usage, field.name)
+        setattr(usage, field.name, 2 if isinstance(value, int | float) else value)
+    total = combined([usage, usage, usage])
+    for field in fields(Usage):
+        value = getattr(usage, field.name)
+        assert getattr(total, field.name) == (6 if isinstance(value, int | float) else value)
+
+
+def test_shares_are_null_where_they_would_mean_nothing() -> None:
+    nothing = Usage(rounds=5)
+    assert worker_share(nothing) is offload_share(nothing) is None
+    assert worker_share(Usage(accepted={"worker": 3, "local": 1})) == 0.75
+    assert worker_share(Usage(accepted={"local": 4})) == 0.0
+    drafted = {"worker": 20}
+    assert offload_share(Usage(rounds=10, drafted=drafted)) == 1.0
+    assert offload_share(Usage(rounds=10, drafted=drafted, local_draft_passes=5)) == 0.75
+    assert offload_share(Usage(rounds=10, drafted=drafted, local_draft_passes=20)) == 0.0
+    assert offload_share(Usage(rounds=10, drafted=drafted, local_draft_passes=90)) == 0.0, "never negative"
+
+
+def test_times_are_milliseconds() -> None:
+    shown = usage_extension(Usage(queued_s=0.001, decode_s=1.5))["timings_ms"]
+    assert shown == {"queued": 1.0, "prefill": 0.0, "local": 0.0, "decode": 1500.0, "host": 0.0}
