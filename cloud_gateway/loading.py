@@ -46,7 +46,7 @@ def load_models(settings: GatewaySettings) -> Models:
     """Loads target and local draft. Raises ModelError, TokenizerMismatch."""
     wish = settings.target
     path = resolve_model(wish.model)
-    with _needs_extra("gateway"):
+    with _needs("install edgespec with its extra 'gateway'"):
         from cloud_gateway.target import load
         from cloud_gateway.target.torch import TorchTarget
         from cloud_gateway.text import Text
@@ -77,7 +77,7 @@ def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes) -> LocalDraf
     if not wish.model:
         return None
     path = resolve_model(wish.model)
-    with _needs_extra("worker"):
+    with _needs("install edgespec with its extra 'worker' too, or set `local_draft.model` to \"\""):
         from cloud_gateway.drafts.gguf import LocalDraft
 
         draft = LocalDraft(
@@ -120,11 +120,11 @@ def fingerprint(model_digest: bytes, *choices: str) -> str:
 
 
 @contextmanager
-def _needs_extra(name: str) -> Iterator[None]:
+def _needs(advice: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ModelError(f"The package {error.name} is missing; install edgespec with its extra '{name}'.") from error
+        raise ModelError(f"The package {error.name} is missing; {advice}.") from error
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:

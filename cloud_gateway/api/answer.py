@@ -9,6 +9,9 @@ from typing import Literal, Protocol
 from cloud_gateway.api.errors import internal, unavailable
 from cloud_gateway.core.request import DoneEvent, Event, GenerationRequest, Usage
 
+NEVER_OFFLOADED = ("plain", "colocated")
+"""Policies that need no key's permission, since they use no worker."""
+
 
 class Stream(Protocol):
     """One answer from the engine (cloud_gateway/stream.py)."""
@@ -114,6 +117,6 @@ class Answer:
     def _take_usage(self, usage: Usage) -> None:
         if self._stops.stopped:
             usage.completion_tokens = self._tokens
-        if self._key_reason is not None and usage.policy != "plain":
+        if self._key_reason is not None and usage.policy not in NEVER_OFFLOADED:
             usage.why_off = self._key_reason
         self.usage = usage

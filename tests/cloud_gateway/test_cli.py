@@ -11,6 +11,7 @@ import pytest
 from cloud_gateway.__main__ import build_parser, main
 from cloud_gateway.auth import KeyRing
 from edgespec import __version__
+from edgespec.shared.paired import PairedWorkers
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,30 @@ def test_mistakes_are_one_line_and_a_distinct_exit_code(
     assert captured.err.startswith("cloud-gateway: ")
     assert captured.err.count("\n") == 1
     assert words in captured.err
+
+
+@pytest.mark.parametrize("argv", [["status"], ["pair"], ["status", "--json"]])
+def test_what_needs_a_running_gateway_says_how_to_start_one(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 71
+    assert "start it with `cloud-gateway serve`" in capsys.readouterr().err
+
+
+def test_workers_are_listed_and_revoked_while_no_gateway_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["workers", "list"]) == 0
+    assert "No worker is paired yet" in capsys.readouterr().out
+    paired = PairedWorkers(home / "xdg_state_home" / "edgespec" / "gateway" / "keys")
+    paired.add(b"k" * 32, "desk 7")
+    assert main(["workers", "list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["workers"]
+    assert (row["name"], row["standing"], row["linked"], row["rtt_ms"]) == ("desk 7", "paired", False, None)
+    assert main(["workers", "revoke", row["id"][:6]]) == 0
+    assert paired.lookup(b"k" * 32) == "revoked"
+    capsys.readouterr()
+    assert main(["workers", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == [row["id"], "desk", "7", "revoked"]
+    assert main(["workers", "revoke", "nobody"]) == 77
 
 
 @pytest.mark.parametrize("argv", [[], ["fly"], ["keys"], ["keys", "create", "--colour"], ["workers", "revoke"]])
