@@ -26,7 +26,7 @@ from edgespec.core.tree import Node, SpeculationTree
 class Proposal:
     """What one evaluation of the draft model says of the next token.
 
-    `tokens` and `costs` (nats of -log q) are the best children, best first; `entropy` (nats): of the whole distribution.
+    `tokens` and `costs` (nats of -log q) are the best children, best first; `entropy` (nats): of the whole one.
     """
 
     tokens: Sequence[int]
