@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import signal
 import threading
@@ -22,6 +21,7 @@ from edgespec.discovery import Browser
 from edgespec.drafter import Drafter
 from edgespec.link import FromGateway, Link, keep_linked
 from edgespec.shared import control, folders, sdnotify
+from edgespec.shared.fields import pin, thread_count
 from edgespec.shared.keystore import KeyStore, key_id
 from edgespec.shared.modelref import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
@@ -44,14 +44,13 @@ class Service:
         state = folders.state_dir("worker", settings.daemon.state_dir)
         store = KeyStore(state)
         self.gateway = paired_gateway(PairedGateways(store.folder))
-        if settings.daemon.cpu:
-            os.sched_setaffinity(0, settings.daemon.cpu)
+        pin(settings.daemon.cpu)
         draft = settings.draft
         drafter = Drafter(
             resolve_model(draft.model),
             context=draft.context,
             sequences=draft.sequences,
-            threads=draft.threads or len(os.sched_getaffinity(0)),
+            threads=thread_count(draft.threads, settings.daemon.cpu),
             prefill_batch=draft.prefill_batch,
             requests=draft.requests,
         )

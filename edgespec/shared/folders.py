@@ -16,7 +16,7 @@ from edgespec.core.errors import ConfigError
 
 Role = Literal["worker", "gateway"]
 SYSTEM_RUNTIME = Path("/run/edgespec")
-"""Where the systemd units put the control socket (`RuntimeDirectory=edgespec`); clients look there last."""
+"""Where the systemd units put the control socket (`RuntimeDirectory=edgespec/ROLE`); clients look there last."""
 
 
 def config_file(role: Role) -> Path:
@@ -38,7 +38,7 @@ def socket_file(role: Role, configured: str = "") -> Path:
 
 def find_socket(role: Role, configured: str = "") -> Path:
     """Where a command looks for the daemon's socket: the daemon's own place, else that of the systemd unit."""
-    usual, system = socket_file(role, configured), SYSTEM_RUNTIME / f"{role}.sock"
+    usual, system = socket_file(role, configured), SYSTEM_RUNTIME / role / f"{role}.sock"
     return system if not exists(usual) and exists(system) else usual
 
 

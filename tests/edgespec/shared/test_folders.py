@@ -38,9 +38,9 @@ def test_systemds_folders_win_over_xdg_and_a_configured_one_over_both(monkeypatc
     monkeypatch.setenv("XDG_STATE_HOME", "/s")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/r")
     monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/edgespec:/var/lib/other")
-    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/edgespec")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/edgespec/worker")
     assert folders.state_dir("worker") == Path("/var/lib/edgespec")
-    assert folders.socket_file("worker") == Path("/run/edgespec/worker.sock")
+    assert folders.socket_file("worker") == Path("/run/edgespec/worker/worker.sock")
     assert folders.state_dir("worker", "~/state") == Path("/home/x/state")
     assert folders.socket_file("worker", "/state") == Path("/state/worker.sock")
 
@@ -52,9 +52,9 @@ def test_a_relative_variable_is_an_error_and_not_ignored(monkeypatch: pytest.Mon
 
 
 def test_a_command_finds_the_users_daemon_first_and_then_the_systems(tmp_path: Path) -> None:
-    own, system = tmp_path / "own", tmp_path / "run"
+    own, system = tmp_path / "own", tmp_path / "run" / "worker"
     own.mkdir()
-    system.mkdir()
+    system.mkdir(parents=True)
     assert folders.find_socket("worker", str(own)) == own / "worker.sock"
     (system / "worker.sock").touch()
     assert folders.find_socket("worker", str(own)) == system / "worker.sock"
