@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import codecs
 import itertools
-from collections.abc import AsyncIterator, Sequence
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import aiohttp
 
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.listener import Listener, listen
@@ -139,3 +144,37 @@ async def echo_gateway(
     finally:
         await api.drain(0)
         await listener.close()
+
+
+HELLO = [{"role": "user", "content": "hello ✓ world"}]
+ECHOED = "user: hello ✓ world"
+CHAT: dict[str, Any] = {"model": "echo", "messages": HELLO}
+
+
+async def post(echo: Echo, body: Any, path: str = "/v1/chat/completions", **headers: str) -> tuple[int, Any, Any]:
+    """Status, JSON body and headers of a raw request; a body that is not bytes is sent as JSON."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}", **headers}) as session:
+        async with session.post(echo.listener.url + path, data=data) as response:
+            return response.status, await response.json(), response.headers
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    """Waits for something to come about."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        await asyncio.sleep(0.01)
+
+
+def request_head(echo: Echo, length: int) -> bytes:
+    """The head of a chat request with a body of so many bytes, for a raw socket."""
+    return (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {echo.key}\r\n"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def exposition(echo: Echo) -> str:
+    """The metrics as they are scraped."""
+    return echo.api.metrics.exposition().decode()

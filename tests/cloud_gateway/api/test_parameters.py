@@ -1,0 +1,198 @@
+"""Parameters over real sockets: what reaches the engine, and what is refused by name."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.echo import (
+    CHAT,
+    ECHOED,
+    HELLO,
+    Echo,
+    echo_gateway,
+    post,
+)
+
+
+@pytest.fixture
+async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
+    async with echo_gateway(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(echo: Echo) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
+        yield client
+
+
+async def test_all_sampling_parameters_reach_the_engine(echo: Echo, client: openai.AsyncOpenAI) -> None:
+    await client.chat.completions.create(
+        **CHAT,
+        temperature=0.5,
+        top_p=0.9,
+        presence_penalty=0.1,
+        frequency_penalty=-0.2,
+        logit_bias={"7": 3},
+        seed=-1,
+        stop=["x1", "x2"],
+        max_completion_tokens=50,
+        extra_body={
+            "top_k": 40,
+            "min_p": 0.05,
+            "repetition_penalty": 1.1,
+            "edgespec": {"policy": "wanspec", "k": 3, "phi": 2},
+        },
+    )
+    (request,) = echo.engine.requests
+    sampling, speculation = request.sampling, request.speculation
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 40, 0.05)
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.1, -0.2)
+    assert (sampling.repetition_penalty, sampling.logit_bias, sampling.seed) == (1.1, {7: 3.0}, 2**63 - 1)
+    assert (request.stop, request.max_tokens, request.ignore_eos) == (("x1", "x2"), 50, False)
+    assert (speculation.policy, speculation.k, speculation.phi, speculation.offload) == ("wanspec", 3, 2.0, "auto")
+
+
+async def test_defaults_are_openais_and_an_absent_seed_is_random(echo: Echo, client: openai.AsyncOpenAI) -> None:
+    for _ in range(2):
+        await client.chat.completions.create(**CHAT)
+    first, second = echo.engine.requests
+    assert (first.sampling.temperature, first.sampling.top_p, first.sampling.top_k) == (1.0, 1.0, 0)
+    assert first.max_tokens == 512 - len(ECHOED.encode()), "the end of the context comes before the default of 512"
+    assert first.sampling.seed != second.sampling.seed
+    assert first.speculation.policy is first.speculation.k is first.speculation.phi is None
+
+
+BAD: list[tuple[dict[str, Any], str | None]] = [
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.1}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"min_p": 2}, "min_p"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": 10**9}, "max_tokens"),
+    ({"max_completion_tokens": 4097}, "max_completion_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+    ({"n": 0}, "n"),
+    ({"n": 9}, "n"),
+    ({"stop": ["a"] * 5}, "stop"),
+    ({"stop": [""]}, "stop[0]"),
+    ({"stop": 5}, "stop"),
+    ({"seed": 2**63}, "seed"),
+    ({"seed": -(2**63) - 1}, "seed"),
+    ({"seed": 10**40}, "seed"),
+    ({"presence_penalty": 2.1}, "presence_penalty"),
+    ({"frequency_penalty": True}, "frequency_penalty"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"logit_bias": {"5": 101}}, "logit_bias"),
+    ({"logit_bias": {"x": 1}}, "logit_bias"),
+    ({"logit_bias": {"256": 1}}, "logit_bias"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"x": 1}}, "stream_options"),
+    ({"model": None}, "model"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0]"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0]"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"content": "x"}]}, "messages[0].role"),
+    ({"messages": [*HELLO, {"role": "user", "content": [{"type": "image_url"}]}]}, "messages[1].content[0]"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"logprobs": True}, "logprobs"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"tempreature": 1}, "tempreature"),
+    ({"prompt": "x"}, "prompt"),
+    ({"edgespec": {"policy": "magic"}}, "edgespec.policy"),
+    ({"edgespec": {"k": 0}}, "edgespec.k"),
+    ({"edgespec": {"phi": -1}}, "edgespec.phi"),
+    ({"edgespec": {"offload": "always"}}, "edgespec.offload"),
+    ({"edgespec": {"colour": "red"}}, "edgespec"),
+]
+
+
+@pytest.mark.parametrize(("change", "param"), BAD, ids=[json.dumps(change)[:50] for change, _ in BAD])
+async def test_bad_values_are_refused_by_name(echo: Echo, change: dict[str, Any], param: str) -> None:
+    status, body, _ = await post(echo, {**CHAT, **change})
+    assert (status, body["error"]["param"]) == (400, param), body
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["type"] == "invalid_request_error"
+    assert body["error"]["message"].endswith(".")
+    assert echo.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [
+        ([1, "x"], "mixed"),
+        ([256], "vocabulary"),
+        ([[1], [999]], "vocabulary"),
+        ([], "length"),
+        ({}, "prompt"),
+        (["x"] * 9, "at most 8"),
+    ],
+)
+async def test_bad_prompts_of_text_completions_are_refused(echo: Echo, prompt: Any, sentence: str) -> None:
+    status, body, _ = await post(echo, {"model": "echo", "prompt": prompt}, "/v1/completions")
+    assert status == 400
+    assert body["error"]["param"].startswith("prompt")
+    assert sentence in body["error"]["message"]
+
+
+async def test_parameters_that_ask_for_nothing_pass(echo: Echo) -> None:
+    harmless = {
+        "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "parallel_tool_calls": True,
+        "safety_identifier": "x", "prompt_cache_key": "y", "prediction": {"type": "content", "content": "z"},
+        "logprobs": False, "top_logprobs": None, "tools": [], "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "temperature": None, "seed": None, "stop": None, "stream": None, "n": None, "edgespec": None,
+    }  # fmt: skip
+    status, body, _ = await post(echo, {**CHAT, **harmless})
+    assert status == 200, body
+
+
+async def test_messages_take_parts_developers_and_former_answers(echo: Echo) -> None:
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]},
+        {"role": "assistant", "content": "ok", "refusal": None, "annotations": [], "tool_calls": None, "audio": None},
+        {"role": "user", "content": "", "name": "ann"},
+    ]
+    status, body, _ = await post(echo, {"model": "echo", "messages": messages})
+    assert status == 200
+    assert body["choices"][0]["message"]["content"] == "system: be brief\nassistant: ok\nuser: "
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff\xfe", b'{"model": "\xff"}', b"[" * 200_000, b'{"a":' * 200_000,
+     b'{"model": "echo", "messages": [{"role": "user", "content": "\\ud800"}]}', b'{"model": NaN}', b"{'model': 1}"],
+    ids=range(13),
+)  # fmt: skip
+async def test_what_is_no_json_object_is_refused_in_one_sentence(echo: Echo, data: bytes) -> None:
+    status, body, _ = await post(echo, data)
+    assert status == 400
+    assert body["error"]["type"] == "invalid_request_error"
+    assert echo.engine.requests == []
+
+
+async def test_offloading_needs_the_keys_permission(echo: Echo) -> None:
+    _, private = echo.keys.create("private")
+    for key, wish, offload, why in (
+        (echo.key, None, "auto", None),
+        (echo.key, "never", "never", "the request asked for it"),
+        (private, None, "never", "offloading is off for this API key"),
+        (private, "auto", "never", "offloading is off for this API key"),
+        (private, "never", "never", "the request asked for it"),
+    ):
+        _, body, _ = await post(echo, {**CHAT, "edgespec": {"offload": wish}}, Authorization=f"Bearer {key}")
+        assert echo.engine.requests[-1].speculation.offload == offload
+        assert body["usage"]["edgespec"]["why_off"] == why

@@ -1,0 +1,100 @@
+"""Who gets in where: the table of routes, keys, unknown paths, limits on bodies."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from cloud_gateway.api import ROUTES, Limits, make_app
+from tests.support.echo import (
+    CHAT,
+    Echo,
+    echo_gateway,
+    post,
+    request_head,
+)
+
+
+@pytest.fixture
+async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
+    async with echo_gateway(tmp_path) as running:
+        yield running
+
+
+async def test_every_route_is_in_the_table_and_keeps_its_guard(echo: Echo) -> None:
+    app = make_app(echo.api, echo.keys)
+    listed = {(route.method, route.path.replace(":.+", "")) for route in ROUTES}
+    found = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    assert found == listed, "a route was added beside the table"
+    async with aiohttp.ClientSession() as session:
+        for route in ROUTES:
+            url = echo.listener.url + route.path.replace("{model:.+}", "echo")
+            async with session.request(route.method, url, json=CHAT) as response:
+                assert response.status == (200 if route.guard == "public" else 401), route
+            async with session.request(
+                route.method, url, json=CHAT, headers={"Authorization": "Bearer es-x"}
+            ) as response:
+                assert response.status == (200 if route.guard == "public" else 401), route
+    assert {route.path for route in ROUTES if route.guard == "public"} == {"/healthz"}
+    assert echo.engine.requests == []
+
+
+async def test_a_route_added_behind_the_tables_back_stays_closed(echo: Echo) -> None:
+    from aiohttp import web
+    from aiohttp.test_utils import TestClient, TestServer
+
+    async def open_door(request: web.Request) -> web.Response:
+        return web.Response(text="inside")
+
+    app = make_app(echo.api, echo.keys)
+    app.router.add_get("/door", open_door)
+    async with TestClient(TestServer(app)) as client:
+        assert (await client.get("/door")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/v1/chat", 404), ("POST", "/v1/embeddings", 404), ("GET", "/metrics", 404),
+     ("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models/echo", 405), ("HEAD", "/healthz", 405),
+     ("GET", "/v1//models", 404), ("GET", "/v1/models/", 404), ("GET", "/v1/../healthz", 200)],
+)  # fmt: skip
+async def test_unknown_paths_and_methods_are_refused_in_openais_shape(
+    echo: Echo, method: str, path: str, status: int
+) -> None:
+    async with aiohttp.ClientSession() as session, session.request(method, echo.listener.url + path) as response:
+        assert response.status == status
+        if status == 405:
+            assert response.headers["Allow"]
+        if status != 200 and method != "HEAD":
+            assert set((await response.json())["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_body_over_the_limit_is_413(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, Limits(max_body_bytes=1000)) as echo:
+        status, body, _ = await post(echo, {**CHAT, "user": "x" * 2000})
+        assert (status, body["error"]["code"]) == (413, "request_too_large")
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, Limits(read_timeout_s=0.2)) as echo:
+        reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+        writer.write(request_head(echo, length=100) + b"{")
+        assert b"408" in await reader.readline()
+        writer.close()
+
+
+async def test_a_running_gateway_refuses_a_revoked_key(echo: Echo) -> None:
+    assert (await post(echo, CHAT))[0] == 200
+    echo.keys.revoke(echo.keys.all()[0].id)
+    status, _, headers = await post(echo, CHAT)
+    assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+
+
+async def test_damaged_keys_let_nobody_in_and_show_no_path(echo: Echo) -> None:
+    echo.keys.path.write_text("{")
+    status, body, _ = await post(echo, CHAT)
+    assert status == 500
+    assert str(echo.keys.path) not in json.dumps(body)

@@ -1,0 +1,93 @@
+"""Starting, failing and stopping: what clients are told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import openai
+import pytest
+
+from tests.support.echo import (
+    CHAT,
+    ECHOED,
+    Echo,
+    EchoEngine,
+    echo_gateway,
+    exposition,
+    post,
+    until,
+)
+
+
+@pytest.fixture
+async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
+    async with echo_gateway(tmp_path) as running:
+        yield running
+
+
+async def test_while_loading_and_draining_requests_are_told_to_come_back(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, loaded=False) as echo:
+        status, body, headers = await post(echo, CHAT)
+        assert (status, body["error"]["code"], headers["Retry-After"]) == (503, "loading", "5")
+        assert await health(echo) == (503, "loading")
+    async with echo_gateway(tmp_path) as echo:
+        assert await health(echo) == (200, "ok")
+        await echo.api.drain(0)
+        assert await health(echo) == (503, "draining")
+        status, body, _ = await post(echo, CHAT)
+        assert (status, body["error"]["code"]) == (503, "shutting_down")
+
+
+async def health(echo: Echo) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(echo.listener.url + "/healthz") as response:
+        return response.status, (await response.json())["status"]
+
+
+async def test_draining_lets_answers_end_and_cancels_the_slow_ones(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, engine=EchoEngine(step_s=0.02)) as echo:
+        short = asyncio.create_task(post(echo, CHAT))
+        endless = asyncio.create_task(post(echo, {**CHAT, "max_tokens": 4000, "edgespec": {"ignore_eos": True}}))
+        await until(lambda: len(echo.engine.requests) == 2)
+        await echo.api.drain(0.5)
+        assert (await short)[0] == 200
+        status, body, _ = await endless
+        assert (status, body["error"]["code"]) == (503, "shutting_down")
+
+
+async def test_a_failing_engine_is_a_500_without_a_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with echo_gateway(tmp_path, engine=EchoEngine(fail_after=0)) as echo:
+        for stream in (False, True):  # nothing was sent yet, so a stream too has a status
+            status, body, _ = await post(echo, {**CHAT, "stream": stream})
+            assert (status, body["error"]["type"]) == (500, "server_error")
+            reference = body["error"]["message"].rstrip(".").split()[-1]
+            assert f"(reference {reference}): the model caught fire" in caplog.text
+            assert "fire" not in body["error"]["message"]
+        assert 'edgespec_answers_total{finish="error"} 2.0' in exposition(echo)
+
+
+async def test_a_failure_inside_a_stream_is_an_error_event(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, engine=EchoEngine(fail_after=2)) as echo:
+        client = openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0)
+        texts = []
+        with pytest.raises(openai.APIError, match="The gateway failed"):
+            async for chunk in await client.chat.completions.create(**CHAT, stream=True):
+                texts.append(chunk.choices[0].delta.content)
+        assert "".join(texts) == ECHOED[:6]
+        await client.close()
+
+
+async def test_a_bug_is_a_500_that_logs_the_place_but_not_the_prompt(
+    echo: Echo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(request: object) -> None:
+        raise ValueError(f"cannot handle {request}, which says {'terces'[::-1]}")
+
+    monkeypatch.setattr(echo.engine, "submit", broken)
+    status, body, _ = await post(echo, CHAT)
+    assert status == 500
+    assert "secret" not in json.dumps(body)
+    assert "ValueError" in caplog.text
+    assert "in broken" in caplog.text
+    assert "secret" not in caplog.text

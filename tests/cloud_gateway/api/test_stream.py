@@ -1,0 +1,99 @@
+"""Streams: silence, clients that leave, clients that do not read."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_gateway.api import Limits
+from tests.support.echo import (
+    CHAT,
+    Echo,
+    EchoEngine,
+    echo_gateway,
+    exposition,
+    post,
+    request_head,
+    until,
+)
+
+
+@pytest.fixture
+async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
+    async with echo_gateway(tmp_path) as running:
+        yield running
+
+
+def endless(**more: Any) -> bytes:
+    return json.dumps({**CHAT, "stream": True, "max_tokens": 4000, "edgespec": {"ignore_eos": True}, **more}).encode()
+
+
+async def test_silence_is_bridged_by_comments(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, Limits(keepalive_s=0.05)) as echo:
+        echo.engine.gate.clear()
+        reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+        body = json.dumps({**CHAT, "stream": True}).encode()
+        writer.write(request_head(echo, len(body)) + body)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert b"200 OK" in head
+        assert b"text/event-stream" in head
+        await asyncio.wait_for(reader.readuntil(b": keep-alive\n\n"), 5)
+        await asyncio.wait_for(reader.readuntil(b": keep-alive\n\n"), 5)
+        echo.engine.gate.set()
+        rest = await asyncio.wait_for(reader.readuntil(b"data: [DONE]\n\n"), 5)
+        assert rest.count(b"data: {") == 9
+        writer.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_ends_its_answer_at_once(tmp_path: Path, stream: bool) -> None:
+    async with echo_gateway(tmp_path, engine=EchoEngine(step_s=0.01)) as echo:
+        reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+        body = endless(stream=stream)
+        writer.write(request_head(echo, len(body)) + body)
+        if stream:
+            await reader.readuntil(b"hel")
+        await until(lambda: echo.engine.running)
+        writer.transport.abort()
+        left = time.monotonic()
+        await until(lambda: not echo.engine.running)
+        assert time.monotonic() - left < 1.0
+        assert len(echo.engine.cancelled) == 1
+        assert 'edgespec_requests_total{endpoint="/v1/chat/completions",status="499"} 1.0' in exposition(echo)
+
+
+async def test_a_client_that_leaves_the_queue_is_cancelled_too(echo: Echo) -> None:
+    echo.engine.gate.clear()
+    _, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+    body = endless()
+    writer.write(request_head(echo, len(body)) + body)
+    await until(lambda: echo.engine.running)
+    writer.close()
+    await asyncio.sleep(0.1)
+    echo.engine.gate.set()
+    await until(lambda: not echo.engine.running)
+    assert len(echo.engine.cancelled) == 1
+
+
+async def test_a_client_that_does_not_read_delays_nobody_and_is_given_up(tmp_path: Path) -> None:
+    engine = EchoEngine(per_event=1)
+    async with echo_gateway(tmp_path, Limits(write_timeout_s=0.5, max_tokens=10**6), engine) as echo:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(slow, ("127.0.0.1", echo.listener.port))
+        body = endless(max_tokens=10**6)
+        await asyncio.get_running_loop().sock_sendall(slow, request_head(echo, len(body)) + body)
+        await until(lambda: echo.engine.running)
+        began = time.monotonic()
+        assert (await post(echo, CHAT))[0] == 200
+        assert time.monotonic() - began < 5
+        await until(lambda: not echo.engine.running, 30)
+        assert len(echo.engine.cancelled) == 1
+        await until(lambda: not echo.listener.runner.server.connections, 2)
+        slow.close()
