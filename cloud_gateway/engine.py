@@ -315,7 +315,11 @@ class Engine:
         self._outbox_add(lambda: active.stream.push(done))
 
     def _cancel(self, active: Active) -> None:
+        """One in a slot ends with its round; one that still waits gives up its place at once."""
         active.cancelled = True
+        if active in self._queue:
+            self._queue.remove(active)
+            self._finish(active, "cancelled")
 
     def _wait(self, until: float) -> None:
         began = self.clock()
