@@ -189,6 +189,8 @@ class Service:
             "requests_open": self.daemon.open_requests,
             "requests": given.requests,
             "steps": given.steps,
+            "passes": self.daemon.drafter.passes,
+            "rows": self.daemon.drafter.rows,
             "nodes": given.nodes,
             "frames": given.frames,
             "tokens_committed": given.committed,
