@@ -52,7 +52,10 @@ class SlotKv:
         needed = self.length + rows
         if needed <= self.capacity:
             return
-        capacity = max(needed, min(max(2 * self.capacity, SMALLEST), self._context))
+        capacity = max(SMALLEST, self.capacity)
+        while capacity < needed:
+            capacity *= 2
+        capacity = max(needed, min(capacity, self._context))
         old, self._stacks = self._stacks, []
         self.planes = [torch.empty(0)] * sum(map(len, self._groups.values()))
         for index, ((heads, dim), members) in enumerate(self._groups.items()):

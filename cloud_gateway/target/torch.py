@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,9 @@ from edgespec.core.errors import ModelError
 
 SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
 """Largest difference between a tree's logits and those of its paths alone, in standard deviations of the logits."""
+
+LEAST = -200.0
+"""Nats below the best logit from which on a token counts as impossible; minus infinity would make 0 · inf."""
 
 
 class TorchVerified:
@@ -140,9 +144,9 @@ class TorchTarget:
         An architecture that ignores the mask or the positions would silently change answers. Raises ModelError then.
         """
         step = max(self.vocab_size // 7, 1)
-        tokens = [(1 + i * step) % self.vocab_size for i in range(6)]
-        parents = [-1, 0, 0, 2, 1, 3]
-        depths = [0, 1, 1, 2, 2, 3]
+        parents = [-1, 0, 0, 2, 1, 3] + [0] * 12
+        depths = [0, 1, 1, 2, 2, 3] + [1] * 12
+        tokens = [(1 + i * step) % self.vocab_size for i in range(len(parents))]
         whole = self._logits(self._new_kv(), FlatTree(tokens, parents, depths)).float()
         worst = 0.0
         for leaf in (4, 5):
@@ -186,12 +190,34 @@ def _ancestors(parents: Sequence[int], row: int) -> list[int]:
 
 def _summary(logits: Tensor) -> tuple[list[int], list[float]]:
     """Argmax (the first of equals) and entropy in nats of each row, fetched from the device in one copy."""
+    if logits.device.type == "cpu":
+        return summary_on_host(logits.float().numpy())
+    return summary_on_device(logits)
+
+
+def summary_on_host(scores: NDArray[np.float32]) -> tuple[list[int], list[float]]:
+    """`scores`: [n, vocab_size]. Row by row, so that each stays in the cache of the core."""
+    best, entropies = [], []
+    below, weights = np.empty_like(scores[0]), np.empty_like(scores[0])
+    for row in scores:
+        top = int(row.argmax())
+        np.subtract(row, row[top], out=below)
+        np.maximum(below, LEAST, out=below)
+        np.exp(below, out=weights)
+        total = float(weights.sum())
+        best.append(top)
+        # H = ln Z - E[l], with l the logits below their maximum.
+        entropies.append(math.log(total) - float(np.einsum("i,i", weights, below)) / total)
+    return best, entropies
+
+
+def summary_on_device(logits: Tensor) -> tuple[list[int], list[float]]:
+    """The same where the logits are."""
     scores = logits.float()
     top, best = scores.max(dim=-1, keepdim=True)
-    below = scores - top
+    below = (scores - top).clamp_min_(LEAST)
     weights = below.exp()
     total = weights.sum(dim=-1)
-    # H = ln Z - E[l], with l the logits below their maximum.
-    entropies = total.log() - (weights.mul_(below)).sum(dim=-1) / total
+    entropies = total.log() - weights.mul_(below).sum(dim=-1) / total
     both = torch.stack([best.squeeze(-1).double(), entropies.double()]).cpu()
     return [int(token) for token in both[0].tolist()], both[1].tolist()

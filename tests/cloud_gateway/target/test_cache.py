@@ -60,12 +60,13 @@ def test_keeping_rows_equals_picking_them_from_a_list(
 def test_growing_loses_nothing_and_doubles_up_to_the_context(sizes: list[int]) -> None:
     kv, twin, context = SlotKv(MIXED, torch.float32, CPU, context=3 * SMALLEST), [], 3 * SMALLEST
     for size in sizes:
-        before = kv.capacity
         rows = [float(i) for i in range(size)]
         write(kv, rows)
         kv.keep(range(size))
         twin += rows
-        assert kv.capacity in {before, max(kv.length, min(max(2 * before, SMALLEST), context))}
+        doubled = next(SMALLEST << n for n in range(10) if SMALLEST << n >= kv.length)
+        assert kv.capacity in {min(doubled, context), kv.length}
+        assert kv.capacity == min(doubled, context) or kv.length > context
     assert content(kv) == [twin] * len(kv.planes)
 
 
