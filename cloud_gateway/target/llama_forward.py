@@ -2,10 +2,10 @@
 
 `exact` makes the logits of a row independent of the rows beside it, bit for bit, and so verification in bfloat16
 equal to plain decoding. Two things are needed on a CPU. Products take at least MIN_EXACT_ROWS rows, from which on
-packed ones sum each row in the same order however many there are (plain ones mostly do). And attention is computed in float64, whose
-rounding disappears when the result is rounded to the model's numbers, so that the order of the keys (a tree's
-siblings lie between a row and its ancestors) leaves no trace. Keys and values are then kept in float64 too, 8 bytes a
-number. `torch.TorchTarget` measures at loading whether it holds on this machine.
+packed ones sum each row in the same order however many there are (plain ones mostly do). And attention is computed in
+float64, whose rounding disappears when the result is rounded to the model's numbers, so that the order of the keys (a
+tree's siblings lie between a row and its ancestors) leaves no trace. Keys and values are then kept in float64 too,
+8 bytes a number. `torch.TorchTarget` measures at loading whether it holds on this machine.
 """
 
 from __future__ import annotations
