@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.messages import Sampling
+from edgespec.core.sampling import BLOCK
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
@@ -179,11 +180,15 @@ def process(
 
 def entropy(logits: Floats) -> float:
     """Entropy in nats of softmax(logits); -inf is probability 0."""
-    # Beyond -800 a weight is 0 in float64 anyway, and 0 times -inf is not a number.
-    shifted = np.maximum(logits - logits.max(), -800.0)
-    weights = np.exp(shifted)
-    total = float(weights.sum())
-    return max(math.log(total) - float(weights @ shifted) / total, 0.0)
+    best, total, moment = logits.max(), 0.0, 0.0
+    for start in range(0, len(logits), BLOCK):
+        # Beyond -800 a weight is 0 in float64 anyway, and 0 times -inf is not a number.
+        shifted = np.maximum(logits[start : start + BLOCK] - best, -800.0)
+        weights = np.exp(shifted)
+        total += float(weights.sum())
+        shifted *= weights  # no dot product: BLAS would wake its threads, which wait for each other on a busy machine
+        moment += float(shifted.sum())
+    return max(math.log(total) - moment / total, 0.0)
 
 
 def _filtered(x: Floats, rule: Sampling) -> Candidates:
@@ -212,7 +217,8 @@ def kth_largest(x: Floats, k: int) -> float:
 
 def _nucleus(x: Floats, top_p: float) -> Tokens:
     """Indices of the tokens for which all more probable ones together have less than `top_p`; at least the best."""
-    weights = np.exp(x - x.max())
+    weights = x - x.max()
+    np.exp(weights, out=weights)
     total = float(weights.sum())
     goal = top_p * total
     # All tokens below this together have less than 1 - top_p, so none of them can stay, and need not be sorted.

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from edgespec.core.drafting import Proposal
 from edgespec.core.messages import Sampling
 from edgespec.core.processing import Candidates, History, Processor, entropy, kth_largest
-from edgespec.core.sampling import shortlist
+from edgespec.core.sampling import every_token, shortlist
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
 _REACH = 16.0
 """Tokens whose score is further below the best one, in spreads, get no share of the probability."""
+_EVERYTHING_NATS = 1e6
 _KEPT = 16
 """Best tokens of a row that are remembered to learn the spread from."""
 _OUTSIDE_NATS = 7.0
@@ -88,18 +89,16 @@ class Ranker:
         Costs: nats of -log P(the target takes this token | noise). Entropy: nats, see `resolved`.
         """
         found = self._candidates(logits, path)
-        tokens, scores = self._scores(found, self._length + len(path))
-        scaled = (scores - scores.max()) / self._scale
-        near = np.flatnonzero(scaled >= -_REACH)
-        if len(near) < width:
-            near = np.flatnonzero(scaled >= kth_largest(scaled, min(width, len(scaled))))
-        tokens, scores, scaled = tokens[near], scores[near], scaled[near]
-        log_total = math.log(float(np.exp(scaled).sum()))
-        best = np.argsort(-scores, kind="stable")[: max(width, _KEPT)]
+        tokens, scores = self._scores(found, self._length + len(path), width)
+        scale, top = self._scale, float(scores.max())
+        near = scores[scores >= top - _REACH * scale]
+        log_total = math.log(float(np.exp((near - top) / scale).sum()))
+        best = _largest(scores, max(width, _KEPT))
         self._recent[tuple(path)] = tokens[best], scores[best]
         best = best[:width]
-        left = entropy(scaled) if self.resolved else found.entropy()
-        return Proposal(tokens[best].tolist(), (log_total - scaled[best]).tolist(), left)
+        costs = log_total + (top - scores[best]) / scale
+        left = entropy(near / scale) if self.resolved else found.entropy()
+        return Proposal(tokens[best].tolist(), costs.tolist(), left)
 
     def committed(self, tokens: Sequence[int], *, answer: bool = True) -> None:
         """The committed prefix grew: learns from the rows along it and forgets those beside it.
@@ -127,19 +126,25 @@ class Ranker:
         """What scores in logits are divided by: the temperature where the noise is unknown and a fresh draw decides."""
         return self.spread.value if self._noisy or self._processor.greedy else self.sampling.temperature
 
-    @property
-    def _reach_nats(self) -> float:
-        return min(max(_REACH * self._scale / self.sampling.temperature, 4.0), 30.0)
-
     def _candidates(self, logits: NDArray[np.float32], path: Sequence[int]) -> Candidates:
         if self._processor.greedy:
             return Candidates(None, self._processor.adjusted(logits, self._history, path))
         return self._processor.candidates(logits, self._history, path)
 
-    def _scores(self, found: Candidates, position: int) -> tuple[Tokens, Floats]:
-        """Tokens and their scores in logits, with the noise where it is known."""
+    def _scores(self, found: Candidates, position: int, width: int) -> tuple[Tokens, Floats]:
+        """Tokens and their scores in logits, with the noise where it is known; the best `width` are surely there."""
         if self._noisy and self.sampling.seed is not None:
-            tokens, scores = shortlist(found.logits, self.sampling.seed, position, found.tokens, self._reach_nats)
-            return tokens, scores * self.sampling.temperature
-        tokens = np.arange(len(found.logits)) if found.tokens is None else found.tokens
-        return tokens, found.logits * (1.0 if self._processor.greedy else self.sampling.temperature)
+            reach = min(max(_REACH * self._scale / self.sampling.temperature, 4.0), 30.0)
+            tokens, scores = shortlist(found.logits, self.sampling.seed, position, found.tokens, reach)
+            if np.count_nonzero(scores >= scores.max() - reach) < width:
+                tokens, scores = shortlist(found.logits, self.sampling.seed, position, found.tokens, _EVERYTHING_NATS)
+        else:
+            tokens = every_token(len(found.logits)) if found.tokens is None else found.tokens
+            scores = found.logits
+        return tokens, scores if self._processor.greedy else scores * self.sampling.temperature
+
+
+def _largest(scores: Floats, count: int) -> Tokens:
+    """Indices of the largest scores, best first, equal ones by index."""
+    ready = np.flatnonzero(scores >= kth_largest(scores, min(count, len(scores))))
+    return ready[np.argsort(-scores[ready], kind="stable")[:count]]

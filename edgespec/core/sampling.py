@@ -32,6 +32,8 @@ Bits = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
+BLOCK = 16384
+"""Elements worked on at once: temporary arrays stay in the cache, and below what malloc maps anew each time."""
 _NEAR_NATS = 8.0
 """`shortlist` looks at all tokens this close to the best one, and at the few others whose noise is huge."""
 MARGIN_NATS = 1.0
@@ -47,15 +49,17 @@ def mix64(x: int) -> int:
 
 
 def _mix(x: Bits) -> Bits:
-    """`mix64` on an array that the caller gives away (it is overwritten)."""
-    shifted = x >> np.uint64(30)
-    x ^= shifted
-    x *= np.uint64(MIX_1)
-    np.right_shift(x, np.uint64(27), out=shifted)
-    x ^= shifted
-    x *= np.uint64(MIX_2)
-    np.right_shift(x, np.uint64(31), out=shifted)
-    x ^= shifted
+    """`mix64` on a contiguous array that the caller gives away (it is overwritten)."""
+    flat = x.reshape(-1)
+    shifted = np.empty(min(BLOCK, flat.size), np.uint64)
+    for start in range(0, flat.size, BLOCK):
+        part = flat[start : start + BLOCK]
+        aside = shifted[: part.size]
+        part ^= np.right_shift(part, np.uint64(30), out=aside)
+        part *= np.uint64(MIX_1)
+        part ^= np.right_shift(part, np.uint64(27), out=aside)
+        part *= np.uint64(MIX_2)
+        part ^= np.right_shift(part, np.uint64(31), out=aside)
     return x
 
 
@@ -84,7 +88,7 @@ def hash_bits_all(seed: int | Bits, position: int, vocab_size: int) -> Bits:
 
 def uniform(bits: Bits) -> Floats:
     """The upper 52 bits as a number in (0, 1): odd multiples of 2**-53, each exact."""
-    result = (bits >> np.uint64(12)).view(np.int64).astype(np.float64)
+    result: Floats = (bits >> np.uint64(12)).view(np.int64).astype(np.float64)
     result += 0.5
     result *= 2.0**-52
     return result
@@ -111,12 +115,17 @@ def shortlist(
     """
     bits = hash_bits_all(seed, position, len(logits)) if tokens is None else hash_bits(seed, position, tokens)
     if len(logits) <= 1024:
-        return np.arange(len(logits)) if tokens is None else tokens, logits + _gumbel(bits)
+        return every_token(len(logits)) if tokens is None else tokens, logits + _gumbel(bits)
     best = int(np.argmax(logits))
     near = max(_NEAR_NATS, reach + 5)
     # A token further than `near` below the best one needs at least this much noise to come within reach.
-    needed = float(_gumbel(bits[best : best + 1])[0]) + near - reach
-    kept = np.flatnonzero((logits >= logits[best] - near) | (bits >= _least_bits(needed)))
+    needed = float(_gumbel(bits[best : best + 1].copy())[0]) + near - reach
+    matter = (logits >= logits[best] - near) | (bits >= _least_bits(needed))
+    if np.count_nonzero(matter) > len(logits) // 4:  # picking them out would cost more than it saves
+        scores = _gumbel(bits)
+        scores += logits
+        return every_token(len(logits)) if tokens is None else tokens, scores
+    kept = np.flatnonzero(matter)
     return kept if tokens is None else tokens[kept], logits[kept] + _gumbel(bits[kept])
 
 
@@ -132,13 +141,16 @@ def noisy_argmax(logits: Floats, seed: int, position: int, tokens: Tokens | None
     return int(tokens[winner]), min(top - float(scores.max()), MARGIN_NATS)
 
 
-def derive_seed(seed: int, choice: int) -> int:
-    """The seed of one of a request's `n` choices, in 63 bits: choice 0 has the request's own."""
-    return seed if choice == 0 else mix64(mix64(seed) + GAMMA * choice) >> 1
-
-
 def _key(seed: int | Bits, position: int) -> Bits | np.uint64:
     return np.uint64(row_key(seed, position)) if isinstance(seed, int) else row_keys(seed, position)
+
+
+@lru_cache(maxsize=4)
+def every_token(vocab_size: int) -> Tokens:
+    """0 .. vocab_size - 1, read-only."""
+    tokens = np.arange(vocab_size)
+    tokens.flags.writeable = False
+    return tokens
 
 
 @lru_cache(maxsize=4)
@@ -149,10 +161,15 @@ def _offsets(vocab_size: int) -> Bits:
 
 
 def _gumbel(bits: Bits) -> Floats:
-    noise = uniform(bits)
-    for _ in range(2):
-        np.log(noise, out=noise)
-        np.negative(noise, out=noise)
+    """The noise of these bits; their contiguous memory is reused for it."""
+    noise = bits.view(np.float64)
+    flat_bits, flat_noise = bits.reshape(-1), noise.reshape(-1)
+    for start in range(0, flat_bits.size, BLOCK):
+        part = flat_noise[start : start + BLOCK]
+        part[:] = uniform(flat_bits[start : start + BLOCK])
+        for _ in range(2):
+            np.log(part, out=part)
+            np.negative(part, out=part)
     return noise
 
 

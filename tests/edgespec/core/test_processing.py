@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgespec.core.messages import Sampling
 from edgespec.core.processing import History, Processor, entropy, process
+from tests.support.timing import in_sorts
 
 INF = math.inf
 
@@ -228,9 +228,4 @@ def test_greedy_needs_logits_only_when_something_moves_the_argmax() -> None:
 def test_a_real_vocabulary_takes_under_a_millisecond(rule: Sampling) -> None:
     logits, history = some_logits(1, n=49152), History(range(1000), range(500, 700))
     processor = Processor(rule)
-    times = []
-    for _ in range(20):
-        start = time.thread_time()
-        processor.candidates(logits, history, [5, 6, 7])
-        times.append(time.thread_time() - start)
-    assert min(times) < 1e-3
+    assert in_sorts(lambda: processor.candidates(logits, history, [5, 6, 7])) < 0.55

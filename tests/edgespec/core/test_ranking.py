@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -14,6 +13,8 @@ from edgespec.core.messages import Sampling
 from edgespec.core.processing import History, process
 from edgespec.core.ranking import Ranker, Spread
 from edgespec.core.sampling import gumbel_all
+from tests.support.timing import VOCAB as VOCABULARY
+from tests.support.timing import in_sorts
 
 VOCAB = 3000
 PROMPT = [5, 6, 7]
@@ -137,12 +138,8 @@ def test_a_prompt_in_parts_counts_for_repetition_only() -> None:
     assert ranker(logits, [], 3).tokens == [0, 2, 1]
 
 
-def test_a_real_vocabulary_takes_about_a_millisecond() -> None:
-    logits = some_logits(6, 49152)
+def test_a_real_vocabulary_takes_under_two_milliseconds() -> None:
+    logits = some_logits(6, VOCABULARY)
     for rule in (Sampling(), Sampling(temperature=1.0, seed=1), Sampling(temperature=0.7, top_p=0.95, seed=1)):
-        ranker, times = Ranker(rule, PROMPT), []
-        for _ in range(20):
-            start = time.thread_time()
-            ranker(logits, [], 4)
-            times.append(time.thread_time() - start)
-        assert min(times) < 3e-3  # 0.3 ms on an idle core
+        ranker = Ranker(rule, PROMPT)
+        assert in_sorts(lambda: ranker(logits, [], 4)) < 1.2  # noqa: B023  called at once

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core import sampling
 from edgespec.core.sampling import gumbel, gumbel_all, hash_bits, hash_bits_all, noisy_argmax, row_key, uniform
+from tests.support.timing import VOCAB, in_sorts
 
-VOCAB = 49152
-# The test vector of docs/numerics.md: (seed, position, token) -> bits.
-VECTOR = {
-    (0, 0, 0): 0xCE9A4DDD504DE534,
-    (0, 0, 1): 0xF76F70F9F0D1DFC2,
-    (0, 0, 49151): 0x1AA5447375A97F46,
-}
+NUMERICS = Path(__file__).parents[3] / "docs" / "numerics.md"
 
 
 def slow_bits(seed: int, position: int, token: int) -> int:
@@ -46,10 +41,16 @@ positions = st.integers(0, 2**40)
 token_lists = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20)
 
 
-@pytest.mark.parametrize(("place", "bits"), VECTOR.items())
-def test_bits_are_those_of_the_published_vector(place: tuple[int, int, int], bits: int) -> None:
-    seed, position, token = place
-    assert int(hash_bits(seed, position, np.array([token]))[0]) == bits == slow_bits(seed, position, token)
+def test_the_published_vector_holds() -> None:
+    row = re.compile(r"^\| (\d+) \| (\d+) \| (\d+) \| `0x(\w{16})` \| `0x(\w{16})` \| (\S+) \| (\S+) \|$", re.MULTILINE)
+    rows = row.findall(NUMERICS.read_text())
+    assert len(rows) >= 5
+    for seed, position, token, key, bits, u, g in rows:
+        place = int(seed), int(position), np.array([int(token)])
+        assert row_key(*place[:2]) == int(key, 16)
+        assert int(hash_bits(*place)[0]) == int(bits, 16) == slow_bits(*place[:2], int(token))
+        assert uniform(hash_bits(*place))[0] == float(u)
+        assert gumbel(*place)[0] == pytest.approx(float(g), rel=1e-14)
 
 
 @given(seeds, positions, token_lists)
@@ -197,20 +198,7 @@ def test_moments_are_those_of_a_gumbel() -> None:
     assert abs(noise.var() - math.pi**2 / 6) < 0.02
 
 
-def test_choices_of_a_seed_have_noise_of_their_own() -> None:
-    assert sampling.derive_seed(5, 0) == 5
-    derived = {sampling.derive_seed(seed, choice) for seed in range(50) for choice in range(1, 50)}
-    assert len(derived) == 50 * 49 and all(0 <= seed < 2**63 for seed in derived)
-
-
 def test_a_whole_vocabulary_takes_under_a_millisecond() -> None:
     logits = np.random.default_rng(0).normal(size=VOCAB) * 3
-    times = []
-    for position in range(50):
-        start = time.thread_time()
-        gumbel_all(1, position, VOCAB)
-        middle = time.thread_time()
-        noisy_argmax(logits, 1, position)
-        times.append((middle - start, time.thread_time() - middle))
-    noise_s, choice_s = np.min(times, axis=0)
-    assert noise_s < 1e-3 and choice_s < 1e-3
+    assert in_sorts(lambda: gumbel_all(1, 2, VOCAB)) < 0.55
+    assert in_sorts(lambda: noisy_argmax(logits, 1, 2)) < 0.55
