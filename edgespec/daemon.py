@@ -13,11 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edgespec.core.children import Rank, best_children
 from edgespec.core.drafting import Drafting, DraftRule
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Decline, Open, Tree
-from edgespec.core.processing import Processor
 from edgespec.core.ranking import Ranker, Spread
 from edgespec.drafter import Drafter, DraftMemoryError
 
@@ -70,7 +68,7 @@ class Daemon:
     paused: bool = False
     _requests: dict[int, Drafting] = field(default_factory=dict)
     _rankers: dict[int, Ranker] = field(default_factory=dict)
-    """Of the sampled requests; a greedy one is ranked by probability alone, as in Algorithm 2."""
+    """Order the guesses by the probability that the target takes them, which is not the draft's own (ranking.py)."""
     _spread: Spread = field(default_factory=Spread)
     _turn: int = 0
     _inbox: deque[FromGateway | None] = field(default_factory=deque)
@@ -150,8 +148,8 @@ class Daemon:
                 return
             leaves = drafting.candidates()
             root = drafting.tree.root
-            rank: Rank = self._rankers.get(drafting.request, best_children)
             paths = [leaf.path(root) for leaf in leaves]
+            rank = self._rankers[drafting.request]
             proposals = self.drafter.step(drafting.request, paths, drafting.rule.branching, rank)
         except DraftMemoryError as error:
             self._decline(drafting.request, drafting.epoch, str(error))
@@ -220,9 +218,7 @@ class Daemon:
             self._decline(message.request, message.epoch, str(error))
             return
         self._requests[message.request] = drafting
-        processor = Processor(message.sampling)
-        if not (processor.greedy and processor.keeps_argmax):
-            self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread)
+        self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread)
         self.given.requests += 1
 
     def _commit(self, message: Commit) -> None:
@@ -232,9 +228,8 @@ class Daemon:
         self._check(message.tokens)
         matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash)
         self.drafter.commit(message.request, message.tokens)
-        if message.request in self._rankers:
-            in_answer = message.prefix_len >= drafting.prompt_len
-            self._rankers[message.request].committed(message.tokens, answer=in_answer)
+        in_answer = message.prefix_len >= drafting.prompt_len
+        self._rankers[message.request].committed(message.tokens, answer=in_answer)
         self.given.committed += len(message.tokens)
         self.given.matched += matched
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgespec import __version__
+from edgespec.calibrate import affordable_leaves
 from edgespec.config import WorkerSettings, worker_name
 from edgespec.core.drafting import DraftRule
 from edgespec.core.errors import PairingError, RemoteProtocolError
@@ -28,6 +29,8 @@ from edgespec.shared.paired import PairedGateway, PairedGateways
 
 log = logging.getLogger("edgespec.service")
 
+MOST_LEAVES = 16
+"""Leaves of one step where the configuration leaves their number to a measurement."""
 MDNS_S = 3.0
 """How long to listen for the gateway before trying the address that it had when it was paired."""
 
@@ -49,20 +52,22 @@ class Service:
         drafter = Drafter(
             resolve_model(draft.model),
             context=draft.context,
-            sequences=draft.sequences,
+            sequences=draft.sequences or MOST_LEAVES,
             threads=thread_count(draft.threads, settings.daemon.cpu),
             prefill_batch=draft.prefill_batch,
             requests=draft.requests,
         )
+        sequences = draft.sequences or affordable_leaves(drafter)
+        log.info("draft model loaded; one step evaluates up to %d leaves", sequences)
         self.identity = WorkerIdentity(
             store.identity(),
             worker_name(settings),
             drafter.tokenizer_digest,
             drafter.model_digest,
             drafter.vocab_size,
-            draft.sequences,
+            sequences,
         )
-        rule = DraftRule(draft.branching, draft.theta, draft.sequences)
+        rule = DraftRule(draft.branching, draft.theta, sequences)
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon), draft.requests, draft.prefill_batch,
             prefix_cache=draft.prefix_cache,

@@ -1,0 +1,53 @@
+"""How many leaves a step should take follows from what steps take, not from hope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgespec.calibrate import affordable_leaves
+from edgespec.drafter import Drafter
+from tests.support.tiny_gguf import make_tiny_gguf
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> Iterator[Drafter]:
+    drafter = Drafter(make_tiny_gguf(tmp_path / "tiny.gguf"), context=1024, sequences=16)
+    yield drafter
+    drafter.shutdown()
+
+
+def clock_of(drafter: Drafter, cost: Callable[[int], float]) -> Callable[[], float]:
+    """A clock that moves by what the rows evaluated since it was last read are said to cost."""
+    state = {"rows": drafter.rows, "now": 0.0}
+
+    def read() -> float:
+        rows = drafter.rows - state["rows"]
+        state["rows"] = drafter.rows
+        state["now"] += cost(int(rows)) if rows else 0.0
+        return state["now"]
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("cost", "leaves"),
+    [
+        (lambda rows: 1.0 * rows, 1),
+        (lambda rows: 1.0, 16),
+        (lambda rows: 1.0 if rows <= 4 else 2.0, 4),
+        (lambda rows: 1.0 + 0.09 * (rows - 1), 4),
+    ],
+    ids=["every leaf costs a step", "a batch is free", "free up to four", "a little each"],
+)
+def test_it_takes_as_many_leaves_as_cost_hardly_more_than_one(
+    drafter: Drafter, cost: Callable[[int], float], leaves: int
+) -> None:
+    assert affordable_leaves(drafter, clock_of(drafter, cost)) == leaves
+
+
+def test_it_leaves_no_request_behind(drafter: Drafter) -> None:
+    affordable_leaves(drafter)
+    assert drafter.open("another", [1, 2, 3, 4]) == 0, "no cached prefix of the measurement"
