@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cloud_gateway.target.cache import SlotKv
 from cloud_gateway.target.forward import Forward, HfForward
 from cloud_gateway.target.linear import PackedLinear, PlainLinear, can_pack
-from cloud_gateway.target.llama_forward import LlamaForward, is_plain_llama
+from cloud_gateway.target.llama_forward import MIN_EXACT_ROWS, LlamaForward, is_plain_llama
 from tests.support.tiny_target import load_tiny, make_tiny_target
 from tests.support.trees import flat_trees
 
@@ -114,6 +114,25 @@ def test_packed_products_are_those_of_torch(
         torch.testing.assert_close(packed.silu(x), plain.silu(x), **close)
         torch.testing.assert_close(packed.times(x, other), plain.times(x, other), **close)
         torch.testing.assert_close(packed.plus(x, other), plain.plus(x, other), **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inside", [32, 576, 1536])
+def test_a_packed_product_does_not_depend_on_its_company_from_the_least_rows_on(
+    inside: int, dtype: torch.dtype
+) -> None:
+    if not can_pack(CPU, dtype):
+        pytest.skip("this machine has no packed products for these numbers")
+    torch.manual_seed(inside)
+    x, other = torch.randn(130, inside).to(dtype), torch.randn(130, 96).to(dtype)
+    with torch.inference_mode():
+        product = PackedLinear((torch.randn(96, inside) / inside**0.5).to(dtype))
+        all_rows, all_sums = product(x), product.plus(x, other)
+        for rows in (MIN_EXACT_ROWS, 5, 8, 16, 17, 33, 64, 129):
+            for start in (0, 1, 130 - rows):
+                part = slice(start, start + rows)
+                assert torch.equal(product(x[part]), all_rows[part])
+                assert torch.equal(product.plus(x[part], other[part]), all_sums[part])
 
 
 def test_packing_is_for_the_cpu_and_for_numbers_that_it_knows() -> None:
