@@ -60,6 +60,7 @@ def load_models(settings: GatewaySettings) -> Models:
         threads=wish.threads,
         kernels=wish.kernels,
         exact=wish.kernels == "packed",
+        prefix_cache=wish.prefix_cache,
     )
     served = ServedModel(
         id=path.name.removesuffix(".gguf"),

@@ -30,8 +30,10 @@ class _Slot:
 class SlotTable:
     """Slots by what they hold: a new prompt continues the longest known beginning of it."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, reuse: bool = True) -> None:
+        """`reuse`: whether a prompt may continue what an earlier one left."""
         self._slots = [_Slot() for _ in range(count)]
+        self._reuse = reuse
         self._uses = 0
 
     def claim(self, tokens: Sequence[int]) -> Claim:
@@ -44,7 +46,7 @@ class SlotTable:
         free = [i for i, slot in enumerate(self._slots) if not slot.busy]
         if not free:
             raise IndexError("every slot of the target is taken")
-        shared = [common_prefix(slot.tokens, tokens[:-1]) for slot in self._slots]
+        shared = [common_prefix(slot.tokens, tokens[:-1]) if self._reuse else 0 for slot in self._slots]
         donor = max(range(len(shared)), key=lambda i: (shared[i], not self._slots[i].busy))
         reused = shared[donor]
         if not self._slots[donor].busy and 0 < len(self._slots[donor].tokens) <= 2 * reused:

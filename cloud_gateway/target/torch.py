@@ -61,6 +61,7 @@ class TorchTarget:
         threads: int = 0,
         kernels: Kernels = "packed",
         exact: bool = True,
+        prefix_cache: bool = True,
         eos: frozenset[int] | None = None,
     ) -> None:
         """`model`: a causal model of transformers on its device, which the target takes over.
@@ -76,7 +77,7 @@ class TorchTarget:
         self.eos = _eos(model) if eos is None else eos
         self.device = torch.device(model.device)
         self.forward = _forward(model, self.context, kernels, exact)
-        self._table = SlotTable(slots)
+        self._table = SlotTable(slots, reuse=prefix_cache)
         self._kv = [self._new_kv() for _ in range(slots)]
         self._pending: dict[int, FlatTree] = {}
         self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
