@@ -102,7 +102,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     loaded = load(models.quantised(), "float32", "cpu")
     text = Text(loaded.tokenizer)
     drafter = Drafter(models.quantised() if args.draft == "quantised" else models.dropped())
-    target = TorchTarget(loaded.model, slots=1, context=2048)
+    target = TorchTarget(loaded.model, slots=1, context=2048, threads=1)
     found: dict[str, Any] = {}
     for temperature in args.temperatures:
         rule = Sampling(temperature=temperature, top_p=args.top_p if temperature else 1.0)

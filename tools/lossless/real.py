@@ -28,7 +28,7 @@ def jobs(model: File | None) -> list[tuple[Case, Scene]]:
     from edgespec import models
 
     loaded = load(model or models.quantised(), "float32", "cpu")
-    target = TorchTarget(loaded.model, slots=2, context=512)
+    target = TorchTarget(loaded.model, slots=2, context=512, threads=1)
     prompt = Text(loaded.tokenizer).render_chat([{"role": "user", "content": QUESTION}])
     rules = [name for name in RULES if name.startswith("real")]
     plain = {name: _plain(target, prompt, name) for name in rules}

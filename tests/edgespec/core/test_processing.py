@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.core.messages import Sampling
-from edgespec.core.processing import History, Processor, entropy, process
+from edgespec.core.processing import History, Processor, entropy, kth_largest, process
 from tests.support.timing import in_sorts
 
 INF = math.inf
@@ -207,6 +207,23 @@ def test_presence_and_frequency_count_the_answer_and_repetition_the_prompt_too()
 def test_entropy_of_a_point_and_of_a_flat_distribution() -> None:
     assert entropy(np.array([5.0, -INF])) == 0
     assert entropy(np.zeros(8)) == pytest.approx(math.log(8))
+
+
+@given(st.integers(0, 2**32), st.integers(16_000, 40_000))
+def test_entropy_of_a_large_vocabulary_equals_the_slow_one(seed: int, n: int) -> None:
+    logits = np.random.default_rng(seed).normal(size=n)
+    logits[: n // 2] = -INF
+    p = np.exp(logits) / np.exp(logits).sum()
+    assert entropy(logits) == pytest.approx(-float((p[n // 2 :] * np.log(p[n // 2 :])).sum()), rel=1e-9)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2000), st.data())
+def test_kth_largest_equals_sorting(seed: int, n: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, n))
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    x[::64] += rng.choice([0, 10], size=len(x[::64]))  # the largest spread over the chunks, or not
+    assert kth_largest(x, k) == np.sort(x)[n - k]
 
 
 def test_greedy_needs_logits_only_when_something_moves_the_argmax() -> None:

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.sampling import gumbel, gumbel_all, hash_bits, hash_bits_all, noisy_argmax, row_key, uniform
+from edgespec.core.sampling import (
+    gumbel,
+    gumbel_all,
+    hash_bits,
+    hash_bits_all,
+    noisy_argmax,
+    row_key,
+    shortlist,
+    uniform,
+)
 from tests.support.timing import VOCAB, in_sorts
 
 NUMERICS = Path(__file__).parents[3] / "docs" / "numerics.md"
@@ -121,6 +130,16 @@ def test_a_subset_of_candidates_gives_the_same_token(seed: int, position: int, k
     logits = np.full(5000, -np.inf)
     logits[tokens] = rng.normal(size=kept)
     assert noisy_argmax(logits[tokens], seed, position, tokens) == noisy_argmax(logits, seed, position)
+
+
+@given(seeds, st.sampled_from([0.5, 1.0, 4.0, 8.0]), st.sampled_from([3.0, 9.0, 14.0]))
+def test_a_shortlist_misses_no_token_within_reach(seed: int, reach: float, below: float) -> None:
+    logits = np.full(20_000, -below)
+    logits[5] = 0.0
+    scores = logits + gumbel_all(seed, 3, len(logits))
+    tokens, short = shortlist(logits, seed, 3, reach=reach)
+    assert (short == scores[tokens]).all() and (np.diff(tokens) > 0).all()
+    assert set(np.flatnonzero(scores >= scores.max() - reach)) <= set(tokens.tolist())
 
 
 def test_huge_noise_far_below_the_best_logit_still_wins() -> None:
