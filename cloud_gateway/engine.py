@@ -294,6 +294,7 @@ class Engine:
         self.offloading.commit(active, taken.tokens)
         active.first_token = active.first_token or now
         active.usage.decode_s = now - active.first_token
+        active.usage.total_s = now - active.admitted
         self.stats.tokens += len(taken.tokens)
         finish = active.finish_of(taken.tokens, self.target.eos)
         answer = taken.tokens[:-1] if finish == "stop" else taken.tokens

@@ -59,7 +59,6 @@ def load_models(settings: GatewaySettings) -> Models:
         context=wish.context,
         threads=wish.threads,
         kernels=wish.kernels,
-        exact=wish.kernels == "packed",
         prefix_cache=wish.prefix_cache,
     )
     served = ServedModel(

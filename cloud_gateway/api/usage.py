@@ -57,6 +57,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
             "prefill": _ms(usage.prefill_s),
             "local": _ms(usage.local_s),
             "decode": _ms(usage.decode_s),
+            "total": _ms(usage.total_s),
             "host": _ms(usage.host_s),
         },
     }

@@ -61,6 +61,8 @@ class Usage:
     """Time of the local draft's passes, its catch-up included."""
     decode_s: float = 0.0
     """From the first token to the last."""
+    total_s: float = 0.0
+    """From the slot to the last token: prompt and answer."""
     host_s: float = 0.0
     """Gateway time in rounds outside the models' passes."""
 

@@ -9,7 +9,7 @@ from edgespec.core.drafting import Proposal
 
 
 class DraftModel(Protocol):
-    """A draft model at the gateway, with KV catch-up in limited batches (WANSpec section 4.5); on the engine's thread."""
+    """A draft model at the gateway, with KV catch-up in limited batches (WANSpec 4.5); on the engine's thread."""
 
     passes: int
     """Forward passes made so far, catch-up batches included."""

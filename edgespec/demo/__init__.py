@@ -70,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
                 "target.prefix_cache": False,
                 "local_draft.prefix_cache": False,
             },
+            worker_options={"draft.prefix_cache": False},
             cores=(0, 1) if (os.cpu_count() or 1) > 1 else (None, None),
         ) as stage,
     ):

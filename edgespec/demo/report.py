@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from edgespec.demo.arms import KS, Table
+from edgespec.demo.arms import KS, Run, Table
 
 
 def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,14 +38,11 @@ def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mappi
         "controller_draft_passes": int(passes),
         "colocated_k2_draft_passes": int(base_passes),
         "ms_per_token": {name: round(table.median(arm, lambda run: run.ms_per_token), 3) for name, arm in arms.items()},
-        "ms_per_token_with_prompt": {
-            name: round(table.median(arm, lambda run: run.total_ms_per_token), 3) for name, arm in arms.items()
+        "decode_ms_per_token": {
+            name: round(table.median(arm, lambda run: run.decode_ms_per_token), 3) for name, arm in arms.items()
         },
-        "ratio": {
-            "remote_to_plain": round(table.ratio("remote", "plain"), 4),
-            "remote_to_colocated_k2": round(table.ratio("remote", "colocated_k2"), 4),
-            "remote_to_colocated_best": round(table.ratio("remote", best), 4),
-        },
+        "ratio": _ratios(table, best, lambda run: run.ms_per_token),
+        "decode_ratio": _ratios(table, best, lambda run: run.decode_ms_per_token),
         "best_k": best_k,
         "ms_per_token_colocated": {
             k: round(table.median(f"colocated_k{k}", lambda run: run.ms_per_token), 3) for k in KS
@@ -56,6 +53,11 @@ def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mappi
         "fallbacks": sum(one["fallbacks"] for one in usage),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
     }
+
+
+def _ratios(table: Table, best: str, value: Callable[[Run], float]) -> dict[str, float]:
+    bases = {"plain": "plain", "colocated_k2": "colocated_k2", "colocated_best": best}
+    return {f"remote_to_{name}": round(table.ratio("remote", base, value), 4) for name, base in bases.items()}
 
 
 def match_rate(table: Table) -> float:
