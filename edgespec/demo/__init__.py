@@ -150,8 +150,8 @@ def compare(stage: Stage, prompts: Sequence[str], max_tokens: int, console: Cons
         for done, so_far in measure(stage, prompts, max_tokens, list(ARMS)):
             table = so_far
             progress.update(task, completed=done)
-    if not table.runs:
-        raise ConfigError("Every prompt was disturbed by other processes; try again when the machine is idle.")
+    if not table.clean:
+        console.print("[yellow]Other processes were busy during every prompt: take the times with care.[/]")
     return table
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +18,8 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     **{f"colocated_k{k}": {"policy": "colocated", "k": k} for k in KS},
     "remote": {"policy": "wanspec"},
 }
-BUSY = 0.05
-"""A run is contaminated when its processes waited for a core for more than this share of its time."""
+DISTURBED = 0.15
+"""A prompt is disturbed when other processes used more than this share of one core during one of its runs."""
 
 
 @dataclass(slots=True)
@@ -27,8 +29,8 @@ class Run:
     text: str
     tokens: int
     usage: dict[str, Any]
-    waited_share: float
-    """Time that gateway and worker were ready to run and had no core, over the time of the run."""
+    others_share: float
+    """Core time that other processes used meanwhile, over the time of the run."""
 
     @property
     def ms_per_token(self) -> float:
@@ -45,8 +47,18 @@ class Run:
 class Table:
     """Runs by prompt and arm."""
 
-    runs: list[dict[str, Run]] = field(default_factory=list)
-    dropped: int = 0
+    clean: list[dict[str, Run]] = field(default_factory=list)
+    disturbed: list[dict[str, Run]] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[dict[str, Run]]:
+        """The undisturbed prompts, or all of them where there is no such prompt."""
+        return self.clean or self.disturbed
+
+    @property
+    def dropped(self) -> int:
+        """Prompts that are left out."""
+        return len(self.disturbed) if self.clean else 0
 
     def median(self, arm: str, value: Callable[[Run], float]) -> float:
         """Median over the prompts of one figure of one arm."""
@@ -64,16 +76,14 @@ class Table:
 def measure(stage: Stage, prompts: Sequence[str], max_tokens: int, arms: Sequence[str]) -> Iterator[tuple[int, Table]]:
     """Runs every arm on every prompt, beginning with another arm each time; yields after each prompt.
 
-    A prompt is dropped from the table when a third process held up gateway or worker on one of its runs.
+    A prompt is set apart when a third process used much of a core during one of its runs.
     """
     table = Table()
     for number, prompt in enumerate(prompts):
         shift = number % len(arms)
         runs = {arm: _run(stage, prompt, max_tokens, arm) for arm in [*arms[shift:], *arms[:shift]]}
-        if max(run.waited_share for run in runs.values()) > BUSY:
-            table.dropped += 1
-        else:
-            table.runs.append(runs)
+        undisturbed = max(run.others_share for run in runs.values()) <= DISTURBED
+        (table.clean if undisturbed else table.disturbed).append(runs)
         yield number + 1, table
 
 
@@ -84,23 +94,23 @@ def answers(stage: Stage, prompts: Sequence[str], max_tokens: int, arm: str) -> 
 
 
 def _run(stage: Stage, prompt: str, max_tokens: int, arm: str) -> Run:
-    pids = [stage.pid("gateway"), stage.pid("worker")]
-    waited, began = run_queue_delay_s(pids), _uptime_s()
+    pids = [*stage.pids(), os.getpid()]
+    ours, everyone, began = cpu_time_s(pids), machine_time_s(), time.monotonic()
     answer = stage.chat(prompt, max_tokens, **ARMS[arm])
-    lasted = _uptime_s() - began
+    others = (machine_time_s() - everyone) - (cpu_time_s(pids) - ours)
+    share = others / max(time.monotonic() - began, 0.01)
     usage = answer["usage"]
-    share = (run_queue_delay_s(pids) - waited) / max(lasted, 0.01)
     return Run(answer["choices"][0]["message"]["content"], usage["completion_tokens"], usage["edgespec"], share)
 
 
-def run_queue_delay_s(pids: Sequence[int]) -> float:
-    """Seconds that these processes' threads were runnable without a core (Linux schedstat, second figure)."""
-    total = 0
-    for pid in pids:
-        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            total += int(path.read_text().split()[1])
-    return total / 1e9
+def cpu_time_s(pids: Sequence[int]) -> float:
+    """Seconds that these processes' threads have run so far (Linux schedstat, first figure)."""
+    paths = [path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(path.read_text().split()[0]) for path in paths) / 1e9
 
 
-def _uptime_s() -> float:
-    return float(Path("/proc/uptime").read_text().split()[0])
+def machine_time_s() -> float:
+    """Seconds that all cores together have been busy so far (proc_stat(5): user, nice, system)."""
+    with Path("/proc/stat").open() as file:
+        ticks = [int(figure) for figure in file.readline().split()[1:4]]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")

@@ -27,6 +27,7 @@ def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mappi
         **context,
         "prompts": len(table.runs),
         "prompts_dropped": table.dropped,
+        "disturbed": not table.clean,
         "tokens": int(table.total("remote", lambda run: run.tokens)),
         "identical": all(all(equal) for equal in identity.values()) if identity else None,
         "identical_by_arm": {arm: sum(equal) for arm, equal in identity.items()},

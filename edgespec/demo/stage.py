@@ -153,6 +153,10 @@ class Stage:
         """Where the worker dials: through the proxy when there is one."""
         return f"wss://127.0.0.1:{self._proxy_port or self.link_port}"
 
+    def pids(self) -> list[int]:
+        """Process ids of all that runs."""
+        return [process.pid for process in self._running.values()]
+
     def pid(self, name: str) -> int:
         """Process id of `gateway`, `worker` or `proxy`."""
         return self._running[name].pid
