@@ -29,6 +29,12 @@ class Merged:
     stale: int = 0
     prefix: bool = True
     """False where the frame's prefix hash is not that of any committed prefix."""
+    prefix_len: int = 0
+    """Committed tokens that the worker knew when it made the frame."""
+    reached: int = -1
+    """Deepest position that the frame shows on the committed path or among the candidates."""
+    lost_at: int = -1
+    """Deepest committed position whose children the frame names without the token that followed; -1: none."""
 
     @property
     def useful(self) -> bool:
@@ -76,20 +82,24 @@ class CandidateTree:
         if not self.prefix.matches(frame.prefix_len, frame.prefix_hash):
             return Merged(stale=len(frame.tokens), prefix=False)
         fresh = known = stale = 0
+        reached = lost_at = -1
         base = frame.prefix_len - 1
         for i, (parent_id, token) in enumerate(zip(frame.parents, frame.tokens, strict=True)):
             parent = self._live(base if parent_id == ROOT else state.where.get(parent_id))
             place = None if parent is None else self._place(parent, token, frame, i, owner)
             if place is None:
                 stale += 1
+                lost_at = max(lost_at, parent) if isinstance(parent, int) else lost_at
                 continue
             node, is_new = place
             position = node if isinstance(node, int) else node.position
+            reached = max(reached, position)
             if position - base > MAX_DEPTH:
                 raise shape_error("depth", f"node {frame.first + i} lies {position - base} tokens below its prefix")
             state.where[frame.first + i] = node
             fresh, known = fresh + is_new, known + (not is_new)
-        return Merged(fresh, known, stale)
+        lost_at = lost_at if lost_at >= reached else -1
+        return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, lost_at=lost_at)
 
     def add_local(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
         """A candidate of the gateway's own draft."""
