@@ -118,9 +118,16 @@ class Active:
         self.usage.frames["received"] += 1
         merged = self.tree.merge(self.assignment.epoch, frame, self.assignment.worker)
         self.usage.frames["used" if merged.fresh else "stale"] += 1
-        self.assignment.ready = self.assignment.ready or merged.useful
+        if merged.useful and not self.assignment.ready:
+            self.assignment.ready = True
+            self._note_ready(now)
         self.controller.received(merged, now)
         return merged
+
+    def _note_ready(self, now: float) -> None:
+        if self.epoch == 1 and self.first_token is not None:
+            self.usage.before_worker_s = now - self.first_token
+            self.usage.before_worker_tokens = self.usage.completion_tokens
 
     def add_local(self, leaf: Node, proposal: Proposal) -> None:
         """Candidates of the local draft below one leaf."""
@@ -144,9 +151,9 @@ class Active:
         self.tree.advance(taken.tokens)
         self.chooser.committed(taken.tokens)
         depth = max(flat.depths)
-        self.controller.verified(
-            Outcome(depth, len(taken.tokens), taken.at_leaf, result.entropies[taken.rows[-1]]), now
-        )
+        entropy = result.entropies[taken.rows[-1]]
+        outcome = Outcome(depth, len(taken.tokens), taken.at_leaf, entropy, self.tree.root.position)
+        self.controller.verified(outcome, now)
         return taken
 
     def finish_of(self, tokens: list[int], eos: frozenset[int]) -> Finish | None:

@@ -31,7 +31,7 @@ class DraftSection(Section, frozen=True):
     threads: Threads = 0
     context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
     branching: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 2
-    theta: Annotated[float, Meta(ge=0, le=100)] = 2.0
+    theta: Annotated[float, Meta(ge=0, le=100)] = 0.5
     sequences: Annotated[int, Meta(ge=0, le=32)] = 0
     requests: Annotated[int, Meta(ge=1, le=256)] = 8
     prefill_batch: Annotated[int, Meta(ge=1, le=8192)] = 256

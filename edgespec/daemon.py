@@ -218,7 +218,7 @@ class Daemon:
             self._decline(message.request, message.epoch, str(error))
             return
         self._requests[message.request] = drafting
-        self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread)
+        self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread, resolved=True)
         self.given.requests += 1
 
     def _commit(self, message: Commit) -> None:

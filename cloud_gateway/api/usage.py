@@ -52,11 +52,13 @@ def usage_extension(usage: Usage) -> dict[str, object]:
         "local_draft_passes": usage.local_draft_passes,
         "fallbacks": usage.fallbacks,
         "frames": usage.frames,
+        "tokens_before_worker": usage.before_worker_tokens,
         "timings_ms": {
             "queued": _ms(usage.queued_s),
             "prefill": _ms(usage.prefill_s),
             "local": _ms(usage.local_s),
             "decode": _ms(usage.decode_s),
+            "before_worker": _ms(usage.before_worker_s),
             "total": _ms(usage.total_s),
             "host": _ms(usage.host_s),
         },

@@ -87,6 +87,8 @@ class Outcome:
     """The walk ended where no candidate children were known: whether the draft goes on rightly is open."""
     entropy: float
     """Of the target's distribution for the last token emitted."""
+    position: int = -1
+    """Index in prompt + answer of that token."""
 
 
 class Controller(Protocol):

@@ -15,6 +15,7 @@ The engine and the simulator call the same objects. Seconds and nats throughout.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -122,6 +123,8 @@ class WanSpec:
     fallbacks: int = field(default=0, init=False)
     drafts_from_start: bool = field(default=False, init=False)
     _t_update: float = field(default=float("-inf"), init=False)
+    _commits: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=32), init=False)
+    """Last committed position and time of the latest commits, oldest first."""
     _last_useful: float = field(default=float("-inf"), init=False)
     _waits_since: float | None = field(default=None, init=False)
     _late: bool = field(default=False, init=False)
@@ -177,14 +180,22 @@ class WanSpec:
         return Verify(tree.best(self.verify_nodes, self.depth_limit))
 
     def received(self, merged: Merged, now: float) -> None:
-        """A frame of a worker on the committed path ends lateness."""
-        if merged.useful:
+        """A frame on the committed path ends lateness; one that shows the worker off it marks it out of date.
+
+        The second is steps 4 and 5 of the example in section 5.3, which the printed algorithm leaves out. The worker
+        is put right by the commit that it had not seen, so the round trip counts from when that was sent.
+        """
+        if merged.lost_at >= 0:
+            sent = (time for position, time in self._commits if position > merged.lost_at)
+            self._t_update = max(self._t_update, next(sent, self._t_update))
+        elif merged.useful:
             self._last_useful, self._waits_since = now, None
             self._late = self._drafting = False
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A result shorter than the path, or a doubtful last token, marks the worker out of date."""
         self._waits_since = None
+        self._commits.append((outcome.position, now))
         mismatch = not outcome.at_leaf
         if mismatch or outcome.entropy > self.phi:
             self._t_update = now

@@ -61,6 +61,10 @@ class Usage:
     """Time of the local draft's passes, its catch-up included."""
     decode_s: float = 0.0
     """From the first token to the last."""
+    before_worker_s: float = 0.0
+    """From the first token to the worker's first useful frame: until then it was reading the prompt."""
+    before_worker_tokens: int = 0
+    """Tokens of the answer at that moment."""
     total_s: float = 0.0
     """From the slot to the last token: prompt and answer."""
     host_s: float = 0.0

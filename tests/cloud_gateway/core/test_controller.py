@@ -116,6 +116,17 @@ def test_frames_off_the_committed_path_do_not_count_as_signs_of_life() -> None:
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, until), Draft)
 
 
+def test_a_frame_off_the_path_marks_the_worker_out_of_date_since_the_commit_that_corrects_it() -> None:
+    """Steps 4 and 5 of the example in WANSpec 5.3."""
+    policy = running(phi=9.0)
+    policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0, position=13), 1.0)
+    policy.verified(Outcome(0, 1, at_leaf=True, entropy=0.0, position=14), 1.005)
+    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.006), Wait)
+    policy.received(Merged(stale=1, lost_at=12), 1.007)
+    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.008), Draft)
+    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.0 + R + 0.001), Wait), "corrected by the first commit"
+
+
 def test_while_the_worker_reads_the_prompt_the_target_goes_on_alone() -> None:
     reading = LinkView(R, R, TD, ready=False)
     in_debt = Costs(lambda rows: TT, local_step_s=TD, local_debt_s=0.4, batch_debt_s=0.03)
