@@ -1,0 +1,58 @@
+"""How likely a proposed token is the target's, learnt while drafting: a logistic map of what the draft says.
+
+A draft's own probability q is a good guess of that, but a small or quantised model is over-sure. The map starts as
+the identity (P = q) and moves with every candidate whose fate a commit shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+RANKS = 4
+"""Ranks told apart; later ones count as the last."""
+MAX_LOGIT = 7.0
+
+
+class Calibrator:
+    """P(the target chooses this candidate | its parent was right), from q, its rank among its siblings and the entropy.
+
+    Logistic regression on (1, logit q, entropy, rank), by stochastic gradient with a step of its own for every weight
+    (AdaGrad) and a pull to the identity, so that few observations move it little.
+    """
+
+    def __init__(self, rate: float = 0.08, pull: float = 0.002) -> None:
+        self._rate, self._pull = rate, pull
+        self._weights = [0.0, 1.0, 0.0] + [0.0] * RANKS
+        self._prior = tuple(self._weights)
+        self._squares = [4.0] * len(self._weights)
+        self.seen = 0
+
+    def __call__(self, cost: float, entropy: float, rank: int) -> float:
+        """Probability of a child of this cost (nats of -log q), entropy (nats) and rank (0 is the draft's best)."""
+        w = self._weights
+        return _sigmoid(w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + min(rank, RANKS - 1)])
+
+    def observe(self, costs: Sequence[float], entropy: float, chosen: int | None) -> None:
+        """One evaluated prefix whose next token is known: `chosen` indexes `costs`, None where it was not named."""
+        self.seen += 1
+        for rank, cost in enumerate(costs):
+            error = self(cost, entropy, rank) - (rank == chosen)
+            self._step(0, error)
+            self._step(1, error * _logit(cost))
+            self._step(2, error * (entropy - 1.0))
+            self._step(3 + min(rank, RANKS - 1), error)
+
+    def _step(self, i: int, gradient: float) -> None:
+        self._squares[i] += gradient * gradient
+        step = self._rate / math.sqrt(self._squares[i])
+        self._weights[i] -= step * (gradient + self._pull * (self._weights[i] - self._prior[i]))
+
+
+def _logit(cost: float) -> float:
+    q = min(math.exp(-cost), 1 - 1e-6)
+    return min(max(math.log(q) - math.log1p(-q), -MAX_LOGIT), MAX_LOGIT) if q > 0 else -MAX_LOGIT
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
