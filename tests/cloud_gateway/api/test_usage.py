@@ -48,4 +48,12 @@ def test_shares_are_null_where_they_would_mean_nothing() -> None:
 
 def test_times_are_milliseconds() -> None:
     shown = usage_extension(Usage(queued_s=0.001, decode_s=1.5))["timings_ms"]
-    assert shown == {"queued": 1.0, "prefill": 0.0, "local": 0.0, "decode": 1500.0, "before_worker": 0.0, "total": 0.0, "host": 0.0}
+    assert shown == {
+        "queued": 1.0,
+        "prefill": 0.0,
+        "local": 0.0,
+        "decode": 1500.0,
+        "before_worker": 0.0,
+        "total": 0.0,
+        "host": 0.0,
+    }
