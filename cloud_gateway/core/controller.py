@@ -30,7 +30,11 @@ from cloud_gateway.core.actions import (
     Verify,
     Wait,
 )
+from cloud_gateway.core.adaptive import Adaptive, Prefer
+from cloud_gateway.core.amusd import Amusd
+from cloud_gateway.core.localtree import ColocatedTree
 from cloud_gateway.core.merge import CandidateTree, Merged
+from cloud_gateway.core.rolling import RollingWanSpec
 
 __all__ = [
     "POLICIES",
@@ -43,6 +47,7 @@ __all__ = [
     "LinkView",
     "Outcome",
     "Plain",
+    "PolicySettings",
     "Verify",
     "Wait",
     "WanSpec",
@@ -134,6 +139,10 @@ class WanSpec:
     def __post_init__(self) -> None:
         self._local = Colocated(self.k)
 
+    def set_k(self, k: int) -> None:
+        """From the next decision on."""
+        self.k = self._local.k = k
+
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Algorithm 1's loop body."""
         if tree.depth() >= self.k:
@@ -201,13 +210,43 @@ class WanSpec:
             self._t_update = now
 
 
-def make(policy: str, *, k: int, phi: float, verify_nodes: int, depth_limit: int | None) -> Controller:
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """What a policy may be told; each takes what it knows."""
+
+    k: int = 2
+    phi: float = 0.5
+    verify_nodes: int = 16
+    depth_limit: int | None = None
+    prefer: Prefer = "balanced"
+    share: float | None = None
+    """Local passes allowed, relative to co-located k = 2; None: as `prefer` says."""
+
+    def wanspec(self) -> WanSpec:
+        """Algorithm 1 with these parameters."""
+        return WanSpec(self.k, self.phi, self.verify_nodes, self.depth_limit)
+
+
+def make(
+    policy: str,
+    *,
+    k: int,
+    phi: float,
+    verify_nodes: int,
+    depth_limit: int | None,
+    prefer: Prefer = "balanced",
+    share: float | None = None,
+) -> Controller:
     """The policy of this name. Raises KeyError for an unknown one; `POLICIES` lists them."""
-    return POLICIES[policy](k, phi, verify_nodes, depth_limit)
+    return POLICIES[policy](PolicySettings(k, phi, verify_nodes, depth_limit, prefer, share))
 
 
-POLICIES: dict[str, Callable[[int, float, int, int | None], Controller]] = {
-    "plain": lambda k, phi, nodes, limit: Plain(),
-    "colocated": lambda k, phi, nodes, limit: Colocated(k=k),
-    "wanspec": WanSpec,
+POLICIES: dict[str, Callable[[PolicySettings], Controller]] = {
+    "plain": lambda wish: Plain(),
+    "colocated": lambda wish: Colocated(k=wish.k),
+    "colocated-tree": lambda wish: ColocatedTree(wish.k, wish.verify_nodes),
+    "wanspec": PolicySettings.wanspec,
+    "adaptive": lambda wish: Adaptive(wish.prefer, verify_nodes=wish.verify_nodes, share=wish.share),
+    "rolling-k": lambda wish: RollingWanSpec(wish.wanspec()),
+    "amusd": lambda wish: Amusd(wish.verify_nodes),
 }

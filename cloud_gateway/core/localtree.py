@@ -1,0 +1,37 @@
+"""Policy `colocated-tree`: the gateway alone with a tree instead of a chain (SpecInfer), the fair arm beside ours.
+
+A tree is worth much by itself, so a gain of the tree must not read as a gain of the network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cloud_gateway.core.actions import Action, Costs, Draft, LinkView, Outcome, Verify
+from cloud_gateway.core.merge import CandidateTree, Merged
+
+
+@dataclass(slots=True)
+class ColocatedTree:
+    """k local passes over the likeliest `sequences` leaves, `width` children each; then one verify."""
+
+    k: int = 4
+    verify_nodes: int = 32
+    sequences: int = 16
+    width: int = 4
+    name: str = field(default="colocated-tree", init=False)
+    fallbacks: int = field(default=0, init=False)
+    drafts_from_start: bool = field(default=True, init=False)
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """Drafts until the tree is k deep, then verifies its likeliest nodes; `link` is ignored."""
+        if costs.local_step_s is None or tree.depth() >= self.k:
+            return Verify(tree.best(self.verify_nodes))
+        deepest = tree.root.position + self.k
+        return Draft(tuple(tree.tree.most_probable(self.sequences, deepest)), self.width)
+
+    def received(self, merged: Merged, now: float) -> None:
+        """No worker is asked."""
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """No memory."""
