@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from cloud_gateway.core.accept import Walk, walk
 from cloud_gateway.core.actions import Controller, Outcome
 from cloud_gateway.core.flatten import FlatTree, flatten
+from cloud_gateway.core.logprobs import token_logprob
 from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
-from cloud_gateway.core.request import Finish, GenerationRequest, Usage
+from cloud_gateway.core.request import Finish, GenerationRequest, TokenLogprob, Usage
 from cloud_gateway.core.sampler import Chooser
 from edgespec.core.drafting import Proposal
 from edgespec.core.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Tree
@@ -68,7 +69,7 @@ class Active:
 
     def __post_init__(self) -> None:
         self.tree = CandidateTree(self.request.tokens)
-        self.chooser = Chooser(self.request.sampling, self.request.tokens)
+        self.chooser = Chooser(self.request.sampling, self.request.tokens, constraint=self.request.constraint)
         self.usage.prompt_tokens = len(self.request.tokens)
         self.usage.policy = self.controller.name
 
@@ -143,18 +144,27 @@ class Active:
         return flatten(self.tree.root, nodes)
 
     def accept(self, flat: FlatTree, result: Verified, eos: frozenset[int], now: float) -> Walk:
-        """Walks the verified tree, commits what the target chose, and tells the controller."""
+        """Walks the verified tree, commits what the target chose, and tells the controller. Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else eos
         choose = self.chooser.at(flat, result)
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining)
         self._count(flat, taken)
         self.tree.advance(taken.tokens)
         self.chooser.committed(taken.tokens)
+        if self.request.constraint is not None:
+            self.request.constraint.committed(taken.tokens)
         depth = max(flat.depths)
         entropy = result.entropies[taken.rows[-1]]
         outcome = Outcome(depth, len(taken.tokens), taken.at_leaf, entropy, self.tree.root.position)
         self.controller.verified(outcome, now)
         return taken
+
+    def logprobs(self, taken: Walk, result: Verified) -> list[TokenLogprob] | None:
+        """One for each token of the walk, where the request asked for them; fetches the rows' logits only then."""
+        top = self.request.top_logprobs
+        if top is None:
+            return None
+        return [token_logprob(result.logits(row), token, top) for row, token in zip(taken.rows, taken.tokens)]
 
     def finish_of(self, tokens: list[int], eos: frozenset[int]) -> Finish | None:
         """Why the answer ends after these tokens, or None."""

@@ -20,7 +20,7 @@ from cloud_gateway.core import controller as policies
 from cloud_gateway.core.actions import CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.request import DoneEvent, Finish, GenerationRequest, TokensEvent
+from cloud_gateway.core.request import ConstraintError, DoneEvent, Finish, GenerationRequest, TokensEvent
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.local import LocalDrafting
 from cloud_gateway.offloading import NoWorkers, Offloading, Workers
@@ -288,7 +288,11 @@ class Engine:
 
     def _end_round(self, active: Active, flat: FlatTree, result: Verified) -> None:
         now = self.clock()
-        taken = active.accept(flat, result, self.target.eos, now)
+        try:
+            taken = active.accept(flat, result, self.target.eos, now)
+        except ConstraintError as error:
+            self._finish(active, "error", str(error))
+            return
         self.target.keep(active.slot, taken.rows)
         self.local.commit(active, taken.tokens)
         self.offloading.commit(active, taken.tokens)
@@ -299,7 +303,8 @@ class Engine:
         finish = active.finish_of(taken.tokens, self.target.eos)
         answer = taken.tokens[:-1] if finish == "stop" else taken.tokens
         if answer and not active.cancelled:
-            event = TokensEvent(tuple(answer))
+            logprobs = active.logprobs(taken, result)
+            event = TokensEvent(tuple(answer), logprobs and logprobs[: len(answer)])
             self._outbox_add(lambda: active.stream.push(event))
         if finish is not None:
             self._finish(active, finish)

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
 
 Offload = Literal["auto", "never"]
 Finish = Literal["stop", "length", "cancelled", "error"]
+
+
+class ConstraintError(EdgespecError):
+    """This answer's constraint leaves no token; it ends with an error, and no other answer does."""
+
+
+class Constraint(Protocol):
+    """What one answer may say, token by token (a grammar's place). Its own object for each answer."""
+
+    def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
+        """A mask over the vocabulary of what may follow the committed tokens and then `path`; None allows all.
+
+        Raises ConstraintError where nothing may.
+        """
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        """The answer has grown by these tokens. Raises ConstraintError where they break it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +54,9 @@ class GenerationRequest:
     stop: Sequence[str] = ()
     ignore_eos: bool = False
     speculation: Speculation = field(default_factory=Speculation)
+    constraint: Constraint | None = None
+    top_logprobs: int | None = None
+    """So many alternatives to report for each token, 0 for the token's own log-probability alone; None: nothing."""
 
 
 @dataclass(slots=True)
@@ -72,10 +96,21 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural log-probabilities of the target's own distribution: raw logits, temperature 1, no constraint."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The most probable tokens with theirs, best first; of equals the lower token first."""
+
+
+@dataclass(frozen=True, slots=True)
 class TokensEvent:
     """New answer tokens, at least one."""
 
     tokens: Sequence[int]
+    logprobs: Sequence[TokenLogprob] | None = None
+    """One for each token, where the request asked for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,213 @@
+"""JSON schemas as masks of allowed tokens (docs/api.md, "JSON"), with llguidance underneath.
+
+    schema = grammars.compile({"type": "object", ...})      once per request; refuses what cannot be kept
+    constraint = schema.constraint()                        once per answer, for `GenerationRequest.constraint`
+
+The layout is fixed (`{"a": 1, "b": [2, 3]}`), as Python's `json.dumps` writes it: with free white space small models
+indent for ever, and each choice of it would cost a candidate.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.request import ConstraintError
+from edgespec.core.errors import ClientError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MAX_SCHEMA_BYTES = 64 * 1024
+_LAYOUT = {
+    "whitespace_flexible": False,
+    "whitespace_pattern": None,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "lenient": False,  # a keyword that is not kept is refused, also where the schema's own x-guidance is easier
+    "coerce_one_of": False,
+}
+SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
+
+
+def version() -> str:
+    """Of the grammar library, for `system_fingerprint`."""
+    from llguidance import get_version
+
+    return str(get_version())
+
+
+class Grammars:
+    """Compiles schemas for one tokenizer. Used from one thread at a time."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> None:
+        """`tokenizer` is transformers' fast one; `vocab_size` the model's, which may have more rows."""
+        self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, eos
+
+    def compile(self, schema: Mapping[str, Any], param: str = "response_format") -> Schema:
+        """Raises ClientError 400 naming `param` where no answer could keep the schema, or some keyword is not known."""
+        from llguidance import LLMatcher
+
+        text = json.dumps(schema)
+        if len(text) > MAX_SCHEMA_BYTES:
+            raise _refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise _refusal(param, _first_line(error)) from None
+        matcher = LLMatcher(self._tokens(param), grammar, log_level=0)
+        if matcher.is_error():
+            raise _refusal(param, _first_line(matcher.get_error()))
+        if not finite(schema):
+            raise _refusal(param, "no finite value satisfies the schema, which requires itself")
+        if not _mask(matcher, self._vocab_size).any():
+            raise _refusal(param, "no value satisfies the schema")
+        return Schema(matcher, self._vocab_size, self._eos)
+
+    def _tokens(self, param: str) -> LLTokenizer:
+        try:
+            return self._ll_tokenizer
+        except (AttributeError, ValueError):
+            raise ClientError(
+                "This model's tokenizer cannot be constrained by a grammar.", param=param, code="unsupported_model"
+            ) from None
+
+    @functools.cached_property
+    def _ll_tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
+        backend = self._tokenizer.backend_tokenizer.to_str()  # ~0.5 s for 50,000 tokens, so only when first asked
+        return LLTokenizer(backend, n_vocab=self._vocab_size, eos_token=sorted(self._eos))
+
+
+class Schema:
+    """A compiled schema, which any number of answers can keep at once."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> None:
+        self._matcher, self._vocab_size, self._eos = matcher, vocab_size, eos
+
+    def constraint(self) -> GrammarConstraint:
+        """A fresh one for one answer."""
+        return GrammarConstraint(self._matcher.deep_copy(), self._vocab_size, self._eos)
+
+
+class GrammarConstraint:
+    """One answer's place in its grammar, asked at any node of the candidate tree (`core.request.Constraint`)."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> None:
+        self._matcher, self._vocab_size, self._eos = matcher, vocab_size, eos
+        self._ahead: list[int] = []
+        """Tokens below the committed ones that the matcher has taken; going elsewhere takes them back."""
+
+    def __call__(self, path: Sequence[int]) -> NDArray[np.bool_]:
+        """The tokens that may follow the committed ones and `path`; end of sequence where the grammar accepts.
+
+        Raises ConstraintError where the grammar does not allow `path`, or has grown too complex.
+        """
+        self._go_to(path)
+        allowed = _mask(self._matcher, self._vocab_size)
+        if not allowed.any():
+            raise ConstraintError(f"The JSON schema cannot be followed any further ({self._why()}).")
+        return allowed
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        """The answer has grown by these tokens. Raises ConstraintError where the grammar does not allow them."""
+        ended = bool(tokens) and tokens[-1] in self._eos  # which a matcher that is at its end does not take
+        self._go_to(tokens[:-1] if ended else tokens)
+        self._ahead.clear()
+
+    def _go_to(self, path: Sequence[int]) -> None:
+        common = _common(self._ahead, path)
+        back = len(self._ahead) - common
+        if back:
+            self._matcher.rollback(back)
+            del self._ahead[common:]
+        fresh = list(path[common:])
+        taken = self._matcher.try_consume_tokens(fresh) if fresh else 0
+        self._ahead += fresh[:taken]
+        if taken < len(fresh):
+            raise ConstraintError(f"The JSON schema does not allow this answer ({self._why()}).")
+
+    def _why(self) -> str:
+        return _first_line(self._matcher.get_error()) if self._matcher.is_error() else "no token fits"
+
+
+def finite(schema: Any) -> bool:
+    """Whether some value of finite size may satisfy the schema: False where it requires itself for ever.
+
+    Looks at `$ref`, `required`, `minItems`, `allOf`, `anyOf` and `oneOf`; whatever else there is counts as finite.
+    """
+    return _finite(schema, schema, ())
+
+
+def _finite(node: Any, root: Any, inside: tuple[str, ...]) -> bool:
+    if not isinstance(node, Mapping):
+        return True
+    reference = node.get("$ref")
+    if isinstance(reference, str) and (
+        reference in inside or not _finite(_resolved(root, reference), root, (*inside, reference))
+    ):
+        return False
+    choices = [node[key] for key in ("anyOf", "oneOf") if isinstance(node.get(key), list)]
+    if not all(any(_finite(one, root, inside) for one in some) for some in choices):
+        return False
+    every = node.get("allOf")
+    if isinstance(every, list) and not all(_finite(one, root, inside) for one in every):
+        return False
+    kinds = node.get("type")
+    if SCALARS & set([kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []):
+        return True
+    return all(_finite(part, root, inside) for part in _needed(node))
+
+
+def _needed(node: Mapping[str, Any]) -> Iterator[Any]:
+    """The schemas of the parts that every object or array of this schema has."""
+    properties, required = node.get("properties"), node.get("required")
+    if isinstance(properties, Mapping) and isinstance(required, list):
+        yield from (properties.get(name) for name in required if isinstance(name, str))
+    least, first = node.get("minItems"), node.get("prefixItems")
+    if isinstance(least, int) and least > 0:
+        first = first if isinstance(first, list) else []
+        yield from first[:least]
+        if least > len(first):
+            yield node.get("items")
+
+
+def _resolved(root: Any, reference: str) -> Any:
+    """What a reference within the schema (RFC 6901) means; None for any other, which the compiler judges."""
+    if not reference.startswith("#"):
+        return None
+    node = root
+    for part in reference[1:].split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node
+
+
+def _mask(matcher: LLMatcher, vocab_size: int) -> NDArray[np.bool_]:
+    if matcher.is_error():
+        return np.zeros(vocab_size, bool)
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    if matcher.is_error():  # the limits on its work are found while it works
+        return np.zeros(vocab_size, bool)
+    return np.unpackbits(bits, count=vocab_size, bitorder="little").astype(bool)
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    for n, (a, b) in enumerate(zip(left, right)):
+        if a != b:
+            return n
+    return min(len(left), len(right))
+
+
+def _first_line(error: object) -> str:
+    return (" ".join(str(error).split()) or "no reason given")[:200].rstrip(". ")
+
+
+def _refusal(param: str, why: str) -> ClientError:
+    return ClientError(f"Invalid '{param}': {why}.", param=param, code="invalid_value")

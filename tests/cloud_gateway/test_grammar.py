@@ -1,0 +1,217 @@
+"""Constrained answers: always valid, and the same whoever drafts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloud_gateway.core.request import ConstraintError, DoneEvent, GenerationRequest, TokensEvent
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.grammar import GrammarConstraint, Grammars, finite
+from cloud_gateway.target.load import load_tokenizer
+from cloud_gateway.text import Text
+from edgespec.core.errors import ClientError
+from edgespec.core.messages import Sampling
+from tests.support import table_model
+from tests.support.schemas import NESTED, keeps_nested
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
+
+VOCAB = 300
+"""More than the tokenizer's 280, as models have it whose embedding is padded."""
+PROMPT = [30, 31, 40]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    tiny_tokenizer(280).save(folder)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return load_tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: Any) -> Grammars:
+    return Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash model over the whole byte vocabulary, fond of the letters and digits that come first in it."""
+    narrow = table_model.next_logits
+
+    def next_logits(tokens: Any, vocab: int = VOCAB) -> Any:
+        logits = narrow(tokens, vocab)
+        logits[5:41] += 4
+        return logits
+
+    monkeypatch.setattr(table_model, "next_logits", next_logits)
+    monkeypatch.setattr(TableTarget, "vocab_size", VOCAB)
+    monkeypatch.setattr(TableTarget, "eos", frozenset({EOS_ID}))
+
+
+def text_of(tokenizer: Any, tokens: list[int]) -> str:
+    return Text(tokenizer).decode(tokens)
+
+
+def walk(constraint: GrammarConstraint, rng: random.Random, most: int = 300) -> list[int]:
+    """A random answer that the constraint allows."""
+    tokens: list[int] = []
+    while len(tokens) < most and EOS_ID not in tokens:
+        tokens.append(rng.choice(np.flatnonzero(constraint([])).tolist()))
+        constraint.committed(tokens[-1:])
+    return tokens
+
+
+def test_any_walk_through_the_masks_is_valid_and_ends_only_where_the_schema_is_satisfied(
+    grammars: Grammars, tokenizer: Any
+) -> None:
+    schema = grammars.compile(NESTED)
+    for seed in range(30):
+        tokens = walk(schema.constraint(), random.Random(seed))
+        assert tokens[-1] == EOS_ID
+        assert keeps_nested(json.loads(text_of(tokenizer, tokens))), text_of(tokenizer, tokens)
+
+
+def test_a_mask_depends_on_the_path_alone_and_not_on_where_it_was_asked_before(grammars: Grammars) -> None:
+    rng = random.Random(5)
+    schema = grammars.compile(NESTED)
+    jumping = schema.constraint()
+    answer = walk(schema.constraint(), rng)[:-1]
+    committed = 0
+    for _ in range(200):
+        path = answer[committed : committed + rng.randrange(6)]
+        branch = rng.choice(np.flatnonzero(jumping(path)).tolist())
+        for asked in (path, [*path, branch] if branch != EOS_ID else path, path[:1]):
+            fresh = schema.constraint()
+            fresh.committed(answer[:committed])
+            assert np.array_equal(jumping(asked), fresh(asked)), (committed, asked)
+        if committed + 8 < len(answer) and rng.random() < 0.2:
+            jumping.committed(answer[committed : committed + 2])
+            committed += 2
+
+
+def test_a_path_that_breaks_the_schema_is_an_error_of_this_answer(grammars: Grammars) -> None:
+    constraint = grammars.compile(NESTED).constraint()
+    with pytest.raises(ConstraintError):
+        constraint([5, 6, 7])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.usefixtures("wide")
+async def test_a_constrained_answer_is_valid_and_the_same_whoever_drafts(
+    grammars: Grammars, tokenizer: Any, temperature: float
+) -> None:
+    schema = grammars.compile(NESTED)
+    helped = 0
+    for seed in range(6):
+        sampling = Sampling(temperature=temperature, seed=seed, top_p=0.95)
+        answers = []
+        for worker, local in ((None, None), (LoopWorker(0.0, 1.0), None), (LoopWorker(0.001, 0.3), TableDraft())):
+            request = GenerationRequest([*PROMPT, seed], 300, sampling, constraint=schema.constraint(), top_logprobs=2)
+            tokens, done, logprobs = await answer(request, worker, local)
+            assert done.finish == "stop" and len(logprobs) == len(tokens)
+            answers.append((tokens, logprobs))
+            helped += done.usage.accepted.get("worker", 0)
+        assert answers[0] == answers[1] == answers[2]
+        assert keeps_nested(json.loads(text_of(tokenizer, answers[0][0])))
+        table = [table_model.next_logits([*PROMPT, seed, *answers[0][0][:n]]) for n in range(3)]
+        exact = [row.astype(np.float64) - np.log(np.exp(row.astype(np.float64)).sum()) for row in table]
+        assert [info.logprob for info in answers[0][1][:3]] == pytest.approx(
+            [row[token] for row, token in zip(exact, answers[0][0])]
+        )
+        assert [info.top[0][0] for info in answers[0][1][:3]] == [int(row.argmax()) for row in table]
+    assert helped > 10, "the worker's guesses were of use under the grammar"
+
+
+@pytest.mark.usefixtures("wide")
+async def test_a_constraint_that_breaks_ends_its_own_answer_and_no_other() -> None:
+    class Breaks:
+        def __call__(self, path: Any) -> None:
+            raise ConstraintError("The JSON schema cannot be followed any further (too complex).")
+
+        def committed(self, tokens: Any) -> None: ...
+
+    engine = Engine(TableTarget(), None, EngineSettings(policy="plain"))
+    engine.start()
+    try:
+        good = engine.submit(GenerationRequest(PROMPT, 40, ignore_eos=True))
+        bad = engine.submit(GenerationRequest(PROMPT, 40, constraint=Breaks()))
+        ends = []
+        for stream in (good, bad):
+            async for event in stream:
+                if isinstance(event, DoneEvent):
+                    ends.append((event.finish, event.error))
+        assert ends[0] == ("length", None)
+        assert ends[1][0] == "error" and "JSON schema" in (ends[1][1] or "")
+    finally:
+        engine.stop()
+
+
+async def answer(
+    request: GenerationRequest, worker: LoopWorker | None, local: TableDraft | None
+) -> tuple[list[int], DoneEvent, list[Any]]:
+    engine = Engine(TableTarget(pass_s=0.001), local, EngineSettings(), worker)
+    if worker is not None:
+        worker.engine = engine
+    engine.start()
+    tokens: list[int] = []
+    logprobs: list[Any] = []
+    try:
+        async for event in engine.submit(request):
+            if isinstance(event, TokensEvent):
+                tokens += event.tokens
+                logprobs += event.logprobs or []
+                await asyncio.sleep(0)
+            else:
+                return tokens, event, logprobs
+    finally:
+        engine.stop()
+    raise AssertionError("the stream ended without a DoneEvent")
+
+
+LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": []},
+        {"type": "string", "minLength": 5, "maxLength": 2},
+        {"type": "array", "items": False, "minItems": 1},
+        {"type": "unheard-of"},
+        {"allOf": [{"type": "string"}, {"type": "integer"}]},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        {"$ref": "https://example.org/schema.json"},
+        {"not": {}},
+        {"type": "string", "pattern": "("},
+        {"type": "array", "uniqueItems": True},
+        {"type": "string", "format": "unheard-of"},
+        {"x-guidance": {"lenient": True}, "not": {}},
+        {"type": "string", "description": "x" * 70_000},
+    ],
+    ids=lambda schema: json.dumps(schema)[:40],
+)
+def test_a_schema_that_cannot_be_kept_is_refused(grammars: Grammars, schema: dict[str, Any]) -> None:
+    with pytest.raises(ClientError) as caught:
+        grammars.compile(schema)
+    assert (caught.value.status, caught.value.param) == (400, "response_format")
+    assert str(caught.value).startswith("Invalid 'response_format': ") and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("schema", [LIST, {"type": "object"}, {"anyOf": [False, {"type": "null"}]}, {"const": 1}])
+def test_a_schema_that_can_is_taken(grammars: Grammars, schema: dict[str, Any]) -> None:
+    assert grammars.compile(schema).constraint()([]).any()
+
+
+def test_what_requires_itself_is_told_from_what_may_end() -> None:
+    assert finite(LIST) and finite({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}})
+    assert not finite({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})
+    assert not finite({"allOf": [{"type": "object", "required": ["x"], "properties": {"x": {"$ref": "#"}}}]})
