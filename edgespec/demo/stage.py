@@ -153,6 +153,11 @@ class Stage:
         """Where the worker dials: through the proxy when there is one."""
         return f"wss://127.0.0.1:{self._proxy_port or self.link_port}"
 
+    def runs(self, name: str) -> bool:
+        """Whether this process was started and has not ended."""
+        process = self._running.get(name)
+        return process is not None and process.poll() is None
+
     def pids(self) -> list[int]:
         """Process ids of all that runs."""
         return [process.pid for process in self._running.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import statistics
 import time
@@ -28,13 +29,22 @@ PROMPTS = (
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     draft = str(models.quantised())
-    with Stage(tmp_path_factory.mktemp("stage"), draft, draft, draft, dtype="float32", rtt_ms=RTT_MS) as stage:
+    cores = (0, 1) if (os.cpu_count() or 1) > 1 else (None, None)
+    folder = tmp_path_factory.mktemp("stage")
+    with Stage(folder, draft, draft, draft, dtype="float32", rtt_ms=RTT_MS, cores=cores) as stage:
         stage.start_gateway()
         stage.create_key()
         stage.start_proxy()
         stage.pair()
         stage.start_worker()
         yield stage
+
+
+@pytest.fixture(autouse=True)
+def worker_is_linked(stage: Stage) -> None:
+    """A test that failed half-way must not make the next ones fail."""
+    if not stage.runs("worker"):
+        stage.start_worker()
 
 
 def text_of(answer: dict[str, Any]) -> str:
