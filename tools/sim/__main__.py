@@ -1,0 +1,71 @@
+"""`python -m tools.sim NAME`: the papers' results, and the comparison of policies, from the policies that ship."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from edgespec.core.errors import EdgespecError
+from tools.sim import figures, record
+
+Simulated = Callable[..., dict[str, Any]]
+FIGURES: dict[str, tuple[Simulated, str]] = {
+    "fig7": (figures.figure7, "WANSpec figure 7: the ablation against the round trip"),
+    "fig8": (figures.figure8, "WANSpec figure 8: 100 values of phi per round trip"),
+    "fig9": (figures.figure9, "WANSpec figure 9: the cloud deployment, and the match statistics of section 5.4"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m tools.sim", description=__doc__)
+    commands = top.add_subparsers(dest="name", metavar="NAME", required=True)
+    for name, (simulated, text) in FIGURES.items():
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--json", type=Path, default=Path(f"{name}.json"), help="output; plots go beside it")
+        command.add_argument("--runs", type=int, help="answers per point (default: as the configuration says)")
+        command.add_argument("--processes", type=int, default=2, help="processes to use (default: 2)")
+        command.set_defaults(run=_figure, simulated=simulated)
+    recording = commands.add_parser("record", help="record real models for the simulator")
+    record.add_arguments(recording)
+    recording.set_defaults(run=record.run)
+    return top
+
+
+def _figure(options: argparse.Namespace) -> int:
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    columns = (TextColumn(options.name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task(options.name)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        answer = options.simulated(options.json, options.processes, progress, options.runs)
+    options.json.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
+    print(answer.pop("text", None) or figures.summary(answer["rows"]))
+    for key, value in answer.items():
+        if key != "rows":
+            print(f"{key}: {value}")
+    print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except EdgespecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Configurations in configs/sim: one per paper, its source beside every number."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.errors import ConfigError
+from tools.sim.process import Iid
+from tools.sim.world import Curve, Steps
+
+FOLDER = Path(__file__).parents[2] / "configs/sim"
+
+
+def load(name: str) -> dict[str, Any]:
+    """Reads configs/sim/NAME.toml. Raises ConfigError where it cannot be read."""
+    path = FOLDER / f"{name}.toml"
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"The simulator's configuration {path} cannot be read: {error}") from error
+
+
+def steps_of(config: Mapping[str, Any]) -> Steps:
+    """[steps]: milliseconds by rows; the draft's curve serves gateway and worker."""
+    draft = curve(config["steps"]["draft_ms"])
+    return Steps(curve(config["steps"]["verify_ms"]), draft, draft)
+
+
+def curve(points: Mapping[str, float]) -> Curve:
+    """A table of rows -> milliseconds as TOML has it."""
+    return Curve({int(rows): ms / 1000 for rows, ms in points.items()})
+
+
+def tokens_of(config: Mapping[str, Any]) -> Iid:
+    """[tokens]: the synthetic process."""
+    return Iid(**config["tokens"])

@@ -1,0 +1,154 @@
+"""Arms, cells and rows: which policies run where, how often, and what is reported of them."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloud_gateway.core.adaptive import Prefer
+from cloud_gateway.core.controller import Controller, make
+from edgespec.core.bestfirst import BestFirst, BestFirstRule
+from edgespec.core.drafting import Drafting, DraftRule
+from tools.sim.network import Net
+from tools.sim.oracle import OracleDrafting
+from tools.sim.process import Iid, TokenProcess
+from tools.sim.recording import Recorded
+from tools.sim.world import Result, Steps, run
+
+Kind = Iid | Recorded
+Row = dict[str, Any]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """How the worker drafts: by Algorithm 2, best first, or as an oracle that knows the target's path."""
+
+    rule: str = "algorithm2"
+    branching: int = 2
+    theta: float = 0.5
+    sequences: int = 4
+
+    def make(self, prompt_len: int, process: TokenProcess) -> Drafting:
+        """The worker's state machine for one request."""
+        if self.rule == "algorithm2":
+            return Drafting(1, 1, prompt_len, DraftRule(self.branching, self.theta, self.sequences))
+        rule = BestFirstRule(branching=self.branching, sequences=self.sequences)
+        if self.rule == "oracle":
+            return OracleDrafting(prompt_len, rule, process)
+        return BestFirst(1, 1, prompt_len, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One configuration: a gateway policy and, where it has one, a worker."""
+
+    config: str
+    policy: str
+    worker: WorkerSpec | None = None
+    k: int = 2
+    phi: float = 0.5
+    verify_nodes: int = 16
+    prefer: Prefer = "balanced"
+    share: float | None = None
+
+    def controller(self) -> Controller:
+        """A fresh policy, from the gateway's own registry."""
+        return make(
+            self.policy,
+            k=self.k,
+            phi=self.phi,
+            verify_nodes=self.verify_nodes,
+            depth_limit=None,
+            prefer=self.prefer,
+            share=self.share,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One arm at one place, over `runs` seeds."""
+
+    arm: Arm
+    kind: Kind
+    net: Net
+    steps: Steps
+    tokens: int = 100
+    runs: int = 20
+    labels: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Further columns of its row."""
+
+
+def simulate(cell: Cell) -> list[Result]:
+    """All runs of a cell, in the order of their seeds: the same answers for every arm."""
+    results = []
+    for seed in range(cell.runs):
+        process: TokenProcess = cell.kind.make(seed, cell.tokens)
+        worker = cell.arm.worker
+        drafting = worker.make(2, process) if worker else None
+        results.append(run(cell.arm.controller(), drafting, process, cell.net, cell.steps, cell.tokens, seed))
+    return results
+
+
+BASE = Arm("colocated k=2", "colocated", k=2)
+
+
+def rows_of(cells: Sequence[Cell], processes: int = 2, progress: Progress = lambda done, total: None) -> list[Row]:
+    """Simulates all cells and reports each relative to co-located k = 2 on the same answers.
+
+    A ratio is the median over runs of the ratio of one run to the reference's on the same answer.
+    """
+    bases = {_base_key(cell): Cell(BASE, cell.kind, Net(0.0), cell.steps, cell.tokens, cell.runs) for cell in cells}
+    # An arm without a worker is the same at every round trip.
+    work: dict[Cell, list[Result]] = {_canonical(cell): [] for cell in [*bases.values(), *cells]}
+    _fill(work, processes, progress)
+    return [_row(cell, work[_canonical(cell)], work[_canonical(bases[_base_key(cell)])]) for cell in cells]
+
+
+def _base_key(cell: Cell) -> tuple[Any, ...]:
+    return (cell.kind, cell.steps, cell.tokens, cell.runs)
+
+
+def _canonical(cell: Cell) -> Cell:
+    net = cell.net if cell.arm.worker else Net(0.0)
+    return Cell(cell.arm, cell.kind, net, cell.steps, cell.tokens, cell.runs)
+
+
+def _fill(work: dict[Cell, list[Result]], processes: int, progress: Progress) -> None:
+    progress(0, len(work))
+    if processes <= 1:
+        for done, cell in enumerate(work, 1):
+            work[cell] = simulate(cell)
+            progress(done, len(work))
+        return
+    with ProcessPoolExecutor(min(processes, os.cpu_count() or 1)) as pool:
+        # Long round trips take longest, so they go first.
+        order = sorted(work, key=lambda cell: -cell.net.rtt_s)
+        futures = {pool.submit(simulate, cell): cell for cell in order}
+        for done, future in enumerate(as_completed(futures), 1):
+            work[futures[future]] = future.result()
+            progress(done, len(work))
+
+
+def _row(cell: Cell, results: Sequence[Result], bases: Sequence[Result]) -> Row:
+    def ratio(of: Callable[[Result], float]) -> float:
+        return round(statistics.median(of(r) / of(b) for r, b in zip(results, bases, strict=True)), 4)
+
+    tokens = sum(r.tokens for r in results)
+    return {
+        "rtt_ms": round(cell.net.rtt_s * 1000, 3),
+        "config": cell.arm.config,
+        **cell.labels,
+        "latency_ratio": ratio(lambda r: r.seconds),
+        "draft_ratio": ratio(lambda r: r.local_passes),
+        "draft_token_ratio": ratio(lambda r: r.local_tokens),
+        "ms_per_token": round(sum(r.seconds for r in results) / tokens * 1000, 4),
+        "tokens_per_round": round(tokens / sum(r.rounds for r in results), 3),
+        "worker_steps_per_token": round(sum(r.worker_steps for r in results) / tokens, 3),
+        "up_bytes_per_token": round(sum(r.up_bytes for r in results) / tokens, 1),
+        "down_bytes_per_token": round(sum(r.down_bytes for r in results) / tokens, 1),
+    }

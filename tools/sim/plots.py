@@ -1,0 +1,87 @@
+"""Figures as PNG and SVG beside the JSON, drawn from its rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+MARKS = "osD^vPX*<>hd"
+
+
+def lines(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str, str]]) -> None:
+    """One panel per (column, label), the round trip on the x axis, one line per configuration."""
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.4))
+    for axis, (column, label) in zip(axes, panels, strict=True):
+        for config, mark in zip(_configs(rows), cycle(MARKS)):
+            points = [(row["rtt_ms"], row[column]) for row in rows if row["config"] == config]
+            axis.plot(*zip(*points, strict=True), marker=mark, markersize=4, linewidth=1.3, label=config)
+        axis.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
+        axis.set_xlabel("round trip time (ms)")
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.25)
+    axes[-1].legend(fontsize=7)
+    _write(figure, out, title)
+
+
+def pareto(rows: Sequence[Row], out: Path, title: str, *, joined: Iterable[str] = ()) -> None:
+    """Latency against draft passes: one colour per `group` column; the groups in `joined` get a line."""
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(7.5, 5.2))
+    for group, mark in zip(dict.fromkeys(row["group"] for row in rows), cycle(MARKS)):
+        chosen = sorted((row["draft_ratio"], row["latency_ratio"]) for row in rows if row["group"] == group)
+        style = "-" if group in set(joined) else ""
+        axis.plot(*zip(*chosen, strict=True), marker=mark, markersize=4, linestyle=style, linewidth=1, label=group)
+    axis.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
+    axis.set_xlabel("draft passes at the gateway, relative to co-located k = 2")
+    axis.set_ylabel("latency, relative to co-located k = 2")
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=7)
+    _write(figure, out, title)
+
+
+def grid(panels: Sequence[tuple[str, Sequence[Row]]], out: Path, title: str) -> None:
+    """Small Pareto plots side by side, one per (heading, rows)."""
+    pyplot = _pyplot()
+    columns = 4
+    height = -(-len(panels) // columns)
+    figure, axes = pyplot.subplots(height, columns, figsize=(4.2 * columns, 3.4 * height), squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (heading, rows) in zip(axes.flat, panels, strict=False):
+        for group, mark in zip(dict.fromkeys(row["group"] for row in rows), cycle(MARKS)):
+            points = sorted((row["draft_ratio"], row["latency_ratio"]) for row in rows if row["group"] == group)
+            style = "-" if len(points) > 1 else ""
+            axis.plot(*zip(*points, strict=True), marker=mark, markersize=4, linestyle=style, linewidth=1, label=group)
+        axis.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
+        axis.set_title(heading, fontsize=9)
+        axis.grid(alpha=0.25)
+    axes[-1][0].set_xlabel("draft passes (co-located k = 2 is 1)")
+    axes[0][0].set_ylabel("latency (co-located k = 2 is 1)")
+    axes[0][0].legend(fontsize=6)
+    _write(figure, out, title)
+
+
+def _configs(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["config"] for row in rows))
+
+
+def _pyplot() -> Any:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "edgespec"  # the same figure gives the same file
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
+def _write(figure: Any, out: Path, title: str) -> None:
+    figure.suptitle(title, fontsize=11)
+    figure.tight_layout()
+    figure.savefig(out.with_suffix(".png"), dpi=130)
+    figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
+    _pyplot().close(figure)

@@ -1,0 +1,130 @@
+"""Token processes: what the target says at every position, and what the draft says after any prefix.
+
+A prefix is named by a state: 0 and up is "on the target's own path, up to this position", negative is "off it, by this
+route". The worker and the gateway's own draft are one model, so they ask one process and hear the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.drafting import Proposal
+
+OFF_PATH = 4096
+"""Different proposals that off-path prefixes draw from."""
+WIDTH = 4
+"""Tokens that a synthetic proposal names."""
+LOOKAHEAD = 96
+"""Positions behind the answer's end at which a draft may still ask."""
+FILLER = 1 << 20
+"""Token ids from here are nobody's choice."""
+
+
+class TokenProcess(Protocol):
+    """One answer, as target and draft see it."""
+
+    targets: Sequence[int]
+    """The target's token at every position; position 0 is the prompt's last token."""
+    target_entropies: Sequence[float]
+    """Entropy (nats) of the target's distribution for that token."""
+    off_path: Sequence[Proposal]
+
+    def on_path(self, position: int) -> Proposal:
+        """What the draft says after the target's tokens up to this position."""
+
+
+def draft(process: TokenProcess, state: int) -> Proposal:
+    """What the draft says after this prefix."""
+    return process.on_path(state) if state >= 0 else process.off_path[-state % len(process.off_path)]
+
+
+def child(process: TokenProcess, state: int, token: int) -> int:
+    """The state one token on."""
+    if state >= 0 and process.targets[state + 1] == token:
+        return state + 1
+    return -1 - (hash((state, token)) & 0xFFFFFFFFFFFF)  # integers hash alike in every Python process
+
+
+@dataclass(frozen=True, slots=True)
+class Iid:
+    """Independent positions (WANSpec 5.1), each with a confidence c of the draft.
+
+    c follows a beta distribution with mean `match`. The draft's best token is right with probability
+    `match + informative * (c - match)`; each rank after it takes `rank_decay` of what remains.
+    """
+
+    match: float = 0.8
+    spread: float = 2.2
+    """a + b of the beta distribution: the smaller, the more its confidences tell."""
+    informative: float = 1.0
+    persistence: float = 0.0
+    """Share of positions that keep the confidence of the one before; 0 is i.i.d."""
+    rank_decay: float = 0.5
+    entropy_match: float = 0.3
+    """Mean entropy (nats, exponential) of the target where the draft's best token is right."""
+    entropy_miss: float = 1.2
+    tail_tokens: int = 30
+    """Tokens that share what lies behind the ranks named."""
+
+    def make(self, seed: int, length: int) -> IidProcess:
+        """One answer of this kind."""
+        return IidProcess(self, seed, length)
+
+
+class IidProcess:
+    """See `Iid`."""
+
+    def __init__(self, kind: Iid, seed: int, length: int) -> None:
+        rng = np.random.default_rng(seed)
+        n = length + LOOKAHEAD
+        confidence, ranks = _draw(kind, rng, n)
+        means = np.where(ranks == 0, kind.entropy_match, kind.entropy_miss)
+        self.targets: Sequence[int] = rng.integers(0, FILLER, n).tolist()
+        self.target_entropies: Sequence[float] = rng.exponential(means).tolist()
+        self.off_path = _off_path(kind)
+        self._proposals = [
+            _proposal(kind, c, rank, target) for c, rank, target in zip(confidence, ranks, self.targets, strict=True)
+        ]
+
+    def on_path(self, position: int) -> Proposal:
+        """The draft's guesses for the next position."""
+        return self._proposals[position + 1]
+
+
+def _draw(kind: Iid, rng: np.random.Generator, n: int) -> tuple[list[float], NDArray[np.int64]]:
+    """Confidences, and the rank that the target's token has with the draft (WIDTH: none of those named)."""
+    c = np.clip(rng.beta(kind.match * kind.spread, (1 - kind.match) * kind.spread, n), 1e-6, 1 - 1e-6)
+    if kind.persistence:
+        kept = rng.random(n) < kind.persistence
+        c = c[np.maximum.accumulate(np.where(kept, 0, np.arange(n)))]
+    right = kind.match + kind.informative * (c - kind.match)
+    u = rng.random(n)
+    rest = np.clip((u - right) / (1 - right), 0.0, 1 - 1e-12)  # uniform where the best token is wrong
+    behind = 1 + np.floor(np.log1p(-rest) / math.log(1 - kind.rank_decay))
+    ranks = np.where(u < right, 0, np.minimum(behind, WIDTH)).astype(np.int64)
+    return c.tolist(), ranks
+
+
+def _proposal(kind: Iid, c: float, rank: int, target: int | None) -> Proposal:
+    shares = [c]
+    for _ in range(WIDTH - 1):
+        shares.append((1 - sum(shares)) * kind.rank_decay)
+    tail = 1 - sum(shares)
+    entropy = -sum(p * math.log(p) for p in shares) - tail * math.log(tail / kind.tail_tokens)
+    tokens = [FILLER + i for i in range(WIDTH)]
+    if target is not None and rank < WIDTH:
+        tokens[rank] = target
+    return Proposal(tokens, [-math.log(p) for p in shares], entropy)
+
+
+@functools.lru_cache(maxsize=8)
+def _off_path(kind: Iid) -> Sequence[Proposal]:
+    confidence, _ = _draw(kind, np.random.default_rng(12345), OFF_PATH)
+    return [_proposal(kind, c, WIDTH, None) for c in confidence]

@@ -1,0 +1,106 @@
+"""Recorded token processes: real targets' answers with what real drafts would have guessed (made by `record`)."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.drafting import Proposal
+from tools.sim.process import LOOKAHEAD, OFF_PATH
+
+RANKS = 8
+"""Draft tokens kept per position."""
+SHIPPED = Path(__file__).parent / "recording.npz"
+"""Recorded from SmolLM2-135M-Instruct (Apache-2.0) on the demo's prompts; recording.md tells how."""
+
+Guesses = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Tokens [n, RANKS], costs (nats of -log q) [n, RANKS] and entropies (nats) [n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Answers one after another; `starts` says where each begins."""
+
+    targets: NDArray[Any]
+    entropies: NDArray[Any]
+    """Of the target's distribution for each token, nats."""
+    starts: NDArray[Any]
+    drafts: dict[str, Guesses]
+
+    def match(self, draft: str, ranks: int) -> float:
+        """How often the target's token is among the draft's best `ranks`."""
+        hits = self.drafts[draft][0][:, :ranks] == self.targets[:, None]
+        return float(hits.any(axis=1).mean())
+
+
+def save(path: Path, recording: Recording) -> None:
+    """Writes a compressed NumPy archive."""
+    arrays = {"targets": recording.targets, "entropies": recording.entropies, "starts": recording.starts}
+    for name, (tokens, costs, entropies) in recording.drafts.items():
+        arrays |= {f"{name}/tokens": tokens, f"{name}/costs": costs, f"{name}/entropies": entropies}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, allow_pickle=False, **arrays)
+
+
+@functools.lru_cache(maxsize=4)
+def load(path: Path) -> Recording:
+    """Reads what `save` wrote."""
+    with np.load(path, allow_pickle=False) as data:
+        names = sorted({key.rpartition("/")[0] for key in data.files if "/" in key})
+        drafts = {n: (data[f"{n}/tokens"], data[f"{n}/costs"], data[f"{n}/entropies"]) for n in names}
+        return Recording(data["targets"], data["entropies"], data["starts"], drafts)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Answers of a recording in random order, cut to length; off the target's path the draft says what it said at some
+    other position."""
+
+    draft: str
+    path: Path = SHIPPED
+
+    def make(self, seed: int, length: int) -> RecordedProcess:
+        """One answer; long ones run on into the next."""
+        recording = load(self.path)
+        rng = random.Random(seed)
+        ends = [*recording.starts[1:].tolist(), len(recording.targets)]
+        answers = list(zip(recording.starts.tolist(), ends, strict=True))
+        picked: list[int] = []
+        while len(picked) < length + LOOKAHEAD:
+            start, end = rng.choice(answers)
+            picked += range(start, end)
+        return RecordedProcess(recording, self, picked[: length + LOOKAHEAD])
+
+
+class RecordedProcess:
+    """See `Recorded`."""
+
+    def __init__(self, recording: Recording, kind: Recorded, picked: Sequence[int]) -> None:
+        self.targets: Sequence[int] = recording.targets[picked].tolist()
+        self.target_entropies: Sequence[float] = recording.entropies[picked].astype(float).tolist()
+        self.off_path = _off_path(kind.path, kind.draft)
+        guesses = recording.drafts[kind.draft]
+        self._proposals = [_proposal(guesses, i) for i in picked]
+
+    def on_path(self, position: int) -> Proposal:
+        """The draft's guesses for the next position."""
+        return self._proposals[position + 1]
+
+
+def _proposal(guesses: Guesses, i: int) -> Proposal:
+    tokens, costs, entropies = guesses
+    return Proposal(tokens[i].tolist(), np.maximum(costs[i].astype(float), 1e-4).tolist(), float(entropies[i]))
+
+
+@functools.lru_cache(maxsize=8)
+def _off_path(path: Path, draft: str) -> Sequence[Proposal]:
+    recording = load(path)
+    rng = random.Random(12345)
+    return [_proposal(recording.drafts[draft], rng.randrange(len(recording.targets))) for _ in range(OFF_PATH)]
