@@ -12,9 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from cloud_gateway import grammar
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.config import GatewaySettings
 from cloud_gateway.engine import EngineSettings
+from cloud_gateway.grammar import Grammars
 from edgespec import __version__
 from edgespec.core.errors import ModelError, TokenizerMismatch
 from edgespec.shared.modelref import resolve_model
@@ -40,6 +42,7 @@ class Models:
     local: LocalDraft | None
     tokenizer_digest: bytes
     served: ServedModel
+    grammars: Grammars
 
 
 def load_models(settings: GatewaySettings) -> Models:
@@ -66,10 +69,13 @@ def load_models(settings: GatewaySettings) -> Models:
         created=int(path.stat().st_mtime),
         context=target.context,
         vocab_size=target.vocab_size,
-        fingerprint=fingerprint(loaded.model_digest, wish.dtype, str(target.device), wish.kernels),
+        fingerprint=fingerprint(
+            loaded.model_digest, loaded.tokenizer_digest.hex(), wish.dtype, str(target.device), wish.kernels
+        ),
     )
     local = _load_draft(settings, loaded.tokenizer_digest)
-    return Models(target, Text(loaded.tokenizer), local, loaded.tokenizer_digest, served)
+    grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
+    return Models(target, Text(loaded.tokenizer), local, loaded.tokenizer_digest, served, grammars)
 
 
 def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes) -> LocalDraft | None:
@@ -113,9 +119,12 @@ def engine_settings(settings: GatewaySettings) -> EngineSettings:
 
 def fingerprint(model_digest: bytes, *choices: str) -> str:
     """`system_fingerprint`: another one whenever something changes that could change the text of an answer."""
+    import numpy as np
     import torch
+    import transformers
 
-    facts = "\0".join((model_digest.hex(), *choices, torch.__version__, __version__))
+    versions = (torch.__version__, transformers.__version__, np.__version__, grammar.version(), __version__)
+    facts = "\0".join((model_digest.hex(), *choices, *versions))
     return f"es_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
 
 

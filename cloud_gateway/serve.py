@@ -131,7 +131,7 @@ class Gateway:
             closing.push_async_callback(advertiser.close)
         self.models, self.engine, self.links = models, engine, links
         self.metrics.watch(engine, links.workers)
-        self.api.serve(Backend(engine, models.text, models.served))
+        self.api.serve(Backend(engine, models.text, models.served, models.grammars))
 
     def _announce(self) -> None:
         """Tells people, systemd and whoever waits for the ready file that all is up."""

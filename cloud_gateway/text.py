@@ -51,6 +51,11 @@ class Text:
 
         return cls(load_tokenizer(folder))
 
+    @property
+    def has_tools(self) -> bool:
+        """Whether the model's chat template knows tools."""
+        return "tools" in self._template
+
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
@@ -60,7 +65,7 @@ class Text:
         """
         if not self._template:
             raise ClientError("This model has no chat template; use /v1/completions.", code="unsupported_model")
-        if tools and "tools" not in self._template:
+        if tools and not self.has_tools:
             raise ClientError("This model's chat template has no tools.", param="tools", code="unsupported_parameter")
         try:
             rendered = self._tokenizer.apply_chat_template(
@@ -78,6 +83,11 @@ class Text:
     def encode(self, text: str) -> list[int]:
         """The tokens of a bare prompt, with a leading one where the model was trained with it."""
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=True)]
+
+    def spell(self, token: int) -> bytes:
+        """The bytes of one token; of a special one its name."""
+        piece = self._pieces[token] if self._pieces is not None and token < len(self._pieces) else b""
+        return piece or str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of all these tokens at once, without special ones."""

@@ -1,13 +1,17 @@
-"""One choice of a response: the engine's tokens as text, cut at the first stop string."""
+"""One choice of a response: the engine's tokens as text, cut at the first stop string, and what is told of them."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cloud_gateway.api.errors import internal, unavailable
-from cloud_gateway.core.request import DoneEvent, Event, GenerationRequest, Usage
+from cloud_gateway.api.logprobs import Entry, Spell, entry
+from cloud_gateway.api.tools import Call, CallText
+from cloud_gateway.core.request import DoneEvent, Event, GenerationRequest, TokenLogprob, TokensEvent, Usage
 
 NEVER_OFFLOADED = ("plain", "colocated")
 """Policies that need no key's permission, since they use no worker."""
@@ -45,12 +49,33 @@ class Stops(Protocol):
     stopped: bool
 
 
-class Answer:
-    """Iterate over `pieces()` to the end, then `finish` is set and `settle()` gives the usage."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New text of an answer, and the tokens whose text begins in it, where their log-probabilities were asked for."""
 
-    def __init__(self, stream: Stream, detokeniser: Detokeniser, stops: Stops, key_reason: str | None = None) -> None:
-        """`key_reason`: why the API key keeps this answer from being offloaded, for the usage."""
-        self.finish: Literal["stop", "length"] | None = None
+    text: str
+    logprobs: Sequence[Entry] | None = None
+
+
+class Answer:
+    """Iterate over `pieces()` to the end, then `finish` and `calls` are set and `settle()` gives the usage."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        detokeniser: Detokeniser,
+        stops: Stops,
+        key_reason: str | None = None,
+        *,
+        spell: Spell | None = None,
+        call_text: CallText | None = None,
+    ) -> None:
+        """`key_reason`: why the API key keeps this answer from being offloaded, for the usage.
+
+        `spell` where log-probabilities were asked for, `call_text` where the model may call tools.
+        """
+        self.finish: Literal["stop", "length", "tool_calls"] | None = None
+        self.calls: Sequence[Call] = ()
         self.failed = False
         self.first_token_at: float | None = None
         """On the clock of time.monotonic."""
@@ -60,23 +85,33 @@ class Answer:
         self._detokeniser, self._stops = detokeniser, stops
         self._key_reason = key_reason
         self._tokens = 0
+        self._spell, self._call_text = spell, call_text
+        self._waiting: deque[Entry] = deque()
+        """Of tokens whose text is not out yet."""
+        self._decoded = self._passed = 0
+        """Characters of all tokens, and those that no stop string can take back."""
 
-    async def pieces(self) -> AsyncIterator[str]:
+    async def pieces(self) -> AsyncIterator[Piece]:
         """Text as soon as it is certain, never empty. Raises ClientError where the engine fails or shuts down."""
         async for event in self._events:
             if isinstance(event, DoneEvent):
-                tail = self._end(event)
-                if tail:
-                    yield tail
+                text = self._end(event)
+            else:
+                self.first_token_at = self.first_token_at or time.monotonic()
+                text = self._text(event)
+                if self._stops.stopped:
+                    self.finish = "stop"
+                    self._stream.cancel()
+            piece = self._piece(text)
+            if piece.text or piece.logprobs:
+                yield piece
+            if self.finish is not None:
                 return
-            self.first_token_at = self.first_token_at or time.monotonic()
-            text = self._text(event.tokens)
-            if text:
-                yield text
-            if self._stops.stopped:
-                self.finish = "stop"
-                self._stream.cancel()
-                return
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether log-probabilities were asked for."""
+        return self._spell is not None
 
     def cancel(self) -> None:
         """The client left, or the response is over; idempotent."""
@@ -92,15 +127,40 @@ class Answer:
             raise internal("the engine ended an answer without saying so")
         return self.usage
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def _text(self, event: TokensEvent) -> str:
         """Token by token, so that the tokens up to a stop string are counted exactly, whoever drafted them."""
         pieces = []
-        for token in tokens:
+        infos: Sequence[TokenLogprob | None] = event.logprobs or [None] * len(event.tokens)
+        for token, info in zip(event.tokens, infos):
             self._tokens += 1
-            pieces.append(self._stops.feed(self._detokeniser.feed(token)))
+            if self._spell is not None and info is not None:
+                self._waiting.append(entry(token, info, self._decoded, self._spell))
+            text = self._detokeniser.feed(token)
+            self._decoded += len(text)
+            pieces.append(self._stops.feed(text))
             if self._stops.stopped:
                 break
         return "".join(pieces)
+
+    def _piece(self, text: str) -> Piece:
+        """What goes out now of text that the stop strings let pass."""
+        self._passed += len(text)
+        ended = self.finish is not None
+        entries = None if self._spell is None else self._entries(whole=ended and not self._stops.stopped)
+        if self._call_text is not None:
+            text = self._call_text.feed(text)
+            if ended:
+                rest, self.calls = self._call_text.end()
+                text += rest
+                if self.calls and self.finish == "stop":
+                    self.finish = "tool_calls"
+        return Piece(text, entries)
+
+    def _entries(self, *, whole: bool) -> list[Entry]:
+        entries = []
+        while self._waiting and (whole or self._waiting[0].offset < self._passed):
+            entries.append(self._waiting.popleft())
+        return entries
 
     def _end(self, done: DoneEvent) -> str:
         self._take_usage(done.usage)

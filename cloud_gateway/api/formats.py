@@ -6,7 +6,10 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from cloud_gateway.api.answer import Piece
 from cloud_gateway.api.generation import ServedModel
+from cloud_gateway.api.logprobs import Entry, chat_logprobs, text_logprobs
+from cloud_gateway.api.tools import Call
 
 Json = dict[str, object]
 
@@ -20,18 +23,31 @@ class ChatFormat:
         """The first chunk's choice, which names the role."""
         return self._delta(index, {"role": "assistant", "content": ""})
 
-    def piece(self, index: int, text: str) -> Json:
+    def piece(self, index: int, piece: Piece) -> Json:
         """A chunk's choice with new text."""
-        return self._delta(index, {"content": text})
+        return {**self._delta(index, {"content": piece.text}), "logprobs": chat_logprobs(piece.logprobs)}
+
+    def calls(self, index: int, calls: Sequence[Call]) -> Json:
+        """A chunk's choice with all tool calls of the answer."""
+        return self._delta(index, {"tool_calls": [{"index": n, **call.object()} for n, call in enumerate(calls)]})
 
     def closing(self, index: int, finish: str | None) -> Json:
         """The last chunk's choice, which says why the answer ended."""
         return self._delta(index, {}, finish)
 
-    def choice(self, index: int, text: str, finish: str | None) -> Json:
+    def choice(
+        self,
+        index: int,
+        text: str,
+        finish: str | None,
+        logprobs: Sequence[Entry] | None = None,
+        calls: Sequence[Call] = (),
+    ) -> Json:
         """A whole answer."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": finish}
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text.strip() or None, "tool_calls": [call.object() for call in calls]}
+        return {"index": index, "message": message, "logprobs": chat_logprobs(logprobs), "finish_reason": finish}
 
     def _delta(self, index: int, delta: Json, finish: str | None = None) -> Json:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -46,17 +62,28 @@ class TextFormat:
         """Text completions have no opening chunk."""
         return None
 
-    def piece(self, index: int, text: str) -> Json:
+    def piece(self, index: int, piece: Piece) -> Json:
         """A chunk's choice with new text."""
-        return self.choice(index, text, None)
+        return self.choice(index, piece.text, None, piece.logprobs)
+
+    def calls(self, index: int, calls: Sequence[Call]) -> Json:
+        """Never asked for: text completions have no tools."""
+        raise NotImplementedError
 
     def closing(self, index: int, finish: str | None) -> Json:
         """The last chunk's choice."""
         return self.choice(index, "", finish)
 
-    def choice(self, index: int, text: str, finish: str | None) -> Json:
+    def choice(
+        self,
+        index: int,
+        text: str,
+        finish: str | None,
+        logprobs: Sequence[Entry] | None = None,
+        calls: Sequence[Call] = (),
+    ) -> Json:
         """A whole answer, or a part of one."""
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+        return {"index": index, "text": text, "logprobs": text_logprobs(logprobs), "finish_reason": finish}
 
 
 Format = ChatFormat | TextFormat

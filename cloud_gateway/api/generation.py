@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cloud_gateway.api.schema import ChatBody, Common, Extension, refusal
-from cloud_gateway.core.request import GenerationRequest, Speculation
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, Extension, refusal
+from cloud_gateway.core.request import Constraint, GenerationRequest, Speculation
 from edgespec.core.messages import Sampling
 
 SEED_SPAN = 2**63
@@ -35,6 +35,8 @@ class Limits:
     """Tokens of an answer where a request names no limit, as far as the context goes."""
     max_choices: int = 8
     """Most answers of one request: its `n`, times its prompts."""
+    max_request_tokens: int = 16384
+    """Most tokens of all answers of one request together, where `max_tokens` alone does not allow more."""
     max_body_bytes: int = 4 * 2**20
     read_timeout_s: float = 30.0
     """For the whole request body to arrive."""
@@ -45,9 +47,18 @@ class Limits:
 
 
 def generations(
-    body: Common, prompts: Sequence[Sequence[int]], model: ServedModel, limits: Limits, *, may_offload: bool
+    body: Common,
+    prompts: Sequence[Sequence[int]],
+    model: ServedModel,
+    limits: Limits,
+    *,
+    may_offload: bool,
+    constraint: Callable[[], Constraint] | None = None,
 ) -> list[GenerationRequest]:
-    """The answers to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter."""
+    """The answers to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter.
+
+    `constraint` makes a fresh one for each answer.
+    """
     n = body.n or 1
     if n * len(prompts) > limits.max_choices:
         most = limits.max_choices // len(prompts)
@@ -55,12 +66,17 @@ def generations(
     outside = max(body.logit_bias or [0])
     if outside >= model.vocab_size:
         raise refusal("logit_bias", f"token {outside} is outside the model's vocabulary of {model.vocab_size}")
+    lengths = [_max_tokens(body, len(prompt), model, limits) for prompt in prompts]
+    most = max(limits.max_request_tokens, limits.max_tokens)
+    if n * sum(lengths) > most:
+        why = f"all answers of one request together get at most {most} tokens here; ask for fewer, or shorter ones"
+        raise refusal("n" if n > 1 else "max_tokens", why)
     seed = secrets.randbits(63) if body.seed is None else body.seed
     extension = body.edgespec or Extension()
     return [
         GenerationRequest(
             tokens=prompt,
-            max_tokens=_max_tokens(body, len(prompt), model, limits),
+            max_tokens=length,
             sampling=_sampling(body, (seed + choice) % SEED_SPAN),
             stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
             ignore_eos=bool(extension.ignore_eos),
@@ -70,10 +86,19 @@ def generations(
                 phi=extension.phi,
                 offload="never" if extension.offload == "never" or not may_offload else "auto",
             ),
+            constraint=constraint() if constraint else None,
+            top_logprobs=_top_logprobs(body),
         )
-        for prompt in prompts
+        for prompt, length in zip(prompts, lengths, strict=True)
         for choice in range(n)
     ]
+
+
+def _top_logprobs(body: Common) -> int | None:
+    if isinstance(body, CompletionBody):
+        return body.logprobs
+    assert isinstance(body, ChatBody)
+    return (body.top_logprobs or 0) if body.logprobs else None
 
 
 def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Limits) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from cloud_gateway.api.answer import Answer
+from cloud_gateway.api.answer import Answer, Piece
 from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.formats import Envelope, Json
 from cloud_gateway.api.generation import Limits
@@ -35,18 +35,23 @@ class Job:
 
 async def whole(job: Job) -> web.Response:
     """Waits for all answers. Raises ClientError where one fails."""
-    texts: list[list[str]] = [[] for _ in job.answers]
+    found: list[list[Piece]] = [[] for _ in job.answers]
     async with aclosing(merged([answer.pieces() for answer in job.answers])) as items:
         async for item in items:
             if item is not None and item[1] is not None:
-                texts[item[0]].append(item[1])
-    form = job.envelope.form
+                found[item[0]].append(item[1])
     choices = [
-        form.choice(index, "".join(pieces), answer.finish)
-        for index, (pieces, answer) in enumerate(zip(texts, job.answers, strict=True))
+        _choice(job, index, pieces, answer)
+        for index, (pieces, answer) in enumerate(zip(found, job.answers, strict=True))
     ]
     body = msgspec.json.encode(job.envelope.whole(choices, await job.usage()))
     return web.Response(body=body, content_type="application/json")
+
+
+def _choice(job: Job, index: int, pieces: Sequence[Piece], answer: Answer) -> Json:
+    text = "".join(piece.text for piece in pieces)
+    told = [entry for piece in pieces for entry in piece.logprobs or ()] if answer.tells_logprobs else None
+    return job.envelope.form.choice(index, text, answer.finish, told, answer.calls)
 
 
 async def streamed(job: Job, request: web.Request, limits: Limits) -> web.StreamResponse:
@@ -78,14 +83,18 @@ async def _send_pieces(job: Job, events: EventStream, keepalive_s: float) -> Non
             if item is None:
                 await events.keep_alive()
                 continue
-            index, text = item
+            index, piece = item
             opening = form.opening(index) if index not in begun else None
             begun.add(index)
             if opening is not None:
                 await events.send(job.envelope.chunk(opening, extra))
-            ended = text is None
-            choice = form.closing(index, job.answers[index].finish) if ended else form.piece(index, text or "")
-            await events.send(job.envelope.chunk(choice, extra))
+            answer = job.answers[index]
+            if piece is not None:
+                await events.send(job.envelope.chunk(form.piece(index, piece), extra))
+                continue
+            if answer.calls:
+                await events.send(job.envelope.chunk(form.calls(index, answer.calls), extra))
+            await events.send(job.envelope.chunk(form.closing(index, answer.finish), extra))
 
 
 __all__ = ["ClientGoneError", "Job", "streamed", "whole"]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from cloud_gateway.api.tools import Name, Tool, former_calls
 from cloud_gateway.core.controller import POLICIES
 from edgespec.core.errors import ClientError
 
@@ -78,6 +79,23 @@ class ChatMessage(Struct):
     tool_calls: list[Raw] | None = None
     function_call: Raw | None = None
     audio: Raw | None = None
+    tool_call_id: str | None = None
+
+
+class JsonSchema(Struct):
+    """`response_format.json_schema`. The schema is always kept to the letter, whatever `strict` says."""
+
+    name: Name
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct):
+    """`response_format`; `json_object` is any JSON object."""
+
+    type: str
+    json_schema: JsonSchema | None = None
 
 
 class ChatBody(Common, kw_only=True):
@@ -85,12 +103,18 @@ class ChatBody(Common, kw_only=True):
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Raw = Raw(b"null")
 
 
 class CompletionBody(Common, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | Annotated[list[str | TokenId | TokenPrompt], Meta(min_length=1)]
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
 
 IGNORED = frozenset(
@@ -100,7 +124,6 @@ IGNORED = frozenset(
 """OpenAI's parameters that cannot change the answer here."""
 
 HARMLESS: Mapping[str, tuple[bytes, ...]] = {
-    "logprobs": (b"false", b"0"),
     "top_logprobs": (b"0",),
     "response_format": (b'{"type":"text"}',),
     "tools": (b"[]",),
@@ -122,7 +145,7 @@ HARMLESS: Mapping[str, tuple[bytes, ...]] = {
 SHOWN = 64
 """Characters of a client's own words that a message repeats."""
 JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
-ROLES = ("system", "developer", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 Body = TypeVar("Body", bound=Common)
 _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
@@ -143,7 +166,34 @@ def decode(data: bytes, kind: type[Body]) -> Body:
         raise refusal("edgespec.policy", f"expected one of {', '.join(POLICIES)}")
     if body.stream_options is not None and not body.stream:
         raise refusal("stream_options", "it is only allowed together with 'stream': true")
+    if isinstance(body, ChatBody):
+        _check_chat(body)
     return body
+
+
+def _check_chat(body: ChatBody) -> None:
+    """Parameters that contradict each other."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise refusal("top_logprobs", "it is only allowed together with 'logprobs': true")
+    wanted = body.response_format
+    if wanted is None or wanted.type == "text":
+        return
+    if wanted.type not in ("json_object", "json_schema"):
+        raise refusal("response_format.type", "expected one of text, json_object, json_schema")
+    if (wanted.json_schema is None) == (wanted.type == "json_schema"):
+        raise refusal("response_format.json_schema", "it goes with the type 'json_schema', and only with it")
+    if body.tools:
+        raise refusal("response_format", "JSON leaves no room for tool calls; leave out one of it and 'tools'")
+    if body.edgespec is not None and body.edgespec.ignore_eos:
+        raise refusal("edgespec.ignore_eos", "JSON ends where it is complete; leave out 'response_format' to go on")
+
+
+def wanted_schema(body: Common) -> dict[str, Any] | None:
+    """The JSON schema that the answer must satisfy, or None."""
+    wanted = body.response_format if isinstance(body, ChatBody) else None
+    if wanted is None or wanted.type == "text":
+        return None
+    return {"type": "object"} if wanted.json_schema is None else wanted.json_schema.schema
 
 
 def refusal(param: str, why: str, code: str | None = "invalid_value") -> ClientError:
@@ -190,17 +240,26 @@ def _validation(text: str) -> ClientError:
     return refusal(path.replace("[...]", ""), plain[: 4 * SHOWN])
 
 
-def chat_messages(messages: list[ChatMessage]) -> list[dict[str, str]]:
-    """Messages as the chat template takes them. Raises ClientError 400 where one cannot be rendered."""
+def chat_messages(messages: list[ChatMessage], *, tools: bool = False) -> list[dict[str, Any]]:
+    """Messages as the chat template takes them, which knows `tools` or not. Raises ClientError 400."""
     rendered = []
     for index, message in enumerate(messages):
         at = f"messages[{index}]"
-        if message.role in ("tool", "function") or message.tool_calls or _present(message.function_call):
-            raise refusal(at, "tool calls are not supported by this gateway", "unsupported_parameter")
+        calling = message.role == "tool" or bool(message.tool_calls)
+        if message.role == "function" or _present(message.function_call):
+            raise refusal(at, "functions are OpenAI's former tools; send tool calls", "unsupported_parameter")
+        if calling and not tools:
+            raise refusal(at, "this model's chat template has no tool calls", "unsupported_parameter")
         if message.role not in ROLES:
             raise refusal(f"{at}.role", f"expected one of {', '.join(ROLES)}")
         role = "system" if message.role == "developer" else message.role
-        rendered.append({"role": role, "content": _text(message.content, f"{at}.content")})
+        silent = message.content is None and bool(message.tool_calls)
+        one: dict[str, Any] = {"role": role, "content": "" if silent else _text(message.content, f"{at}.content")}
+        if message.tool_calls:
+            one["tool_calls"] = former_calls(message.tool_calls, f"{at}.tool_calls")
+        if role == "tool":
+            one["tool_call_id"] = message.tool_call_id or ""
+        rendered.append(one)
     return rendered
 
 

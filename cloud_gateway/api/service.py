@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,8 +18,19 @@ from cloud_gateway.api.errors import unavailable
 from cloud_gateway.api.formats import ChatFormat, Envelope, Format, TextFormat, model_object
 from cloud_gateway.api.generation import Limits, ServedModel, generations
 from cloud_gateway.api.respond import Job, streamed, whole
-from cloud_gateway.api.schema import Body, ChatBody, Common, CompletionBody, chat_messages, decode, refusal
+from cloud_gateway.api.schema import (
+    Body,
+    ChatBody,
+    Common,
+    CompletionBody,
+    chat_messages,
+    decode,
+    refusal,
+    wanted_schema,
+)
+from cloud_gateway.api.tools import CallText, offered
 from cloud_gateway.auth import Key
+from cloud_gateway.core.request import Constraint
 from cloud_gateway.metrics import Metrics
 from edgespec.core.errors import ClientError
 
@@ -33,19 +44,48 @@ T = TypeVar("T")
 class Text(Protocol):
     """Text to tokens and back (cloud_gateway/text.py)."""
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
+    @property
+    def has_tools(self) -> bool: ...
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]: ...
     def encode(self, text: str) -> list[int]: ...
+    def spell(self, token: int) -> bytes: ...
     def detokeniser(self) -> Detokeniser: ...
     def stops(self, strings: Sequence[str]) -> Stops: ...
 
 
+class Schema(Protocol):
+    """A compiled JSON schema (cloud_gateway/grammar.py)."""
+
+    def constraint(self) -> Constraint: ...
+
+
+class Grammars(Protocol):
+    """Compiles JSON schemas (cloud_gateway/grammar.py)."""
+
+    def compile(self, schema: Mapping[str, Any], param: str = ...) -> Schema:
+        """Raises ClientError 400."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What answers requests, once it is loaded."""
+    """What answers requests, once it is loaded. Without `grammars` there is no `response_format`."""
 
     engine: Engine
     text: Text
     model: ServedModel
+    grammars: Grammars | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is made of a body before any answer is asked for."""
+
+    prompts: Sequence[list[int]]
+    schema: Schema | None = None
+    tools: Sequence[str] = ()
+    """Names that the model may call."""
 
 
 class Api:
@@ -97,16 +137,15 @@ class Api:
         """`POST /v1/chat/completions`."""
         body = await self._body(request, ChatBody)
         backend = self._named(body.model)
-        messages = chat_messages(body.messages)
-        prompt = await self._encode(lambda: backend.text.render_chat(messages))
-        return await self._respond(request, body, backend, [prompt], ChatFormat())
+        prepared = await self._encode(lambda: _prepared(body, backend))
+        return await self._respond(request, body, backend, prepared, ChatFormat())
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
         body = await self._body(request, CompletionBody)
         backend = self._named(body.model)
         prompts = await self._encode(lambda: _prompts(body.prompt, backend))
-        return await self._respond(request, body, backend, prompts, TextFormat())
+        return await self._respond(request, body, backend, Prepared(prompts), TextFormat())
 
     # --- what they share -----------------------------------------------------------------------------------------
 
@@ -115,14 +154,14 @@ class Api:
         request: web.Request,
         body: Common,
         backend: Backend,
-        prompts: Sequence[list[int]],
+        prepared: Prepared,
         form: Format,
     ) -> web.StreamResponse:
         began = time.monotonic()
         key: Key = request[KEY]
-        answers = self._submit(body, backend, prompts, may_offload=key.offload)
+        answers = self._submit(body, backend, prepared, may_offload=key.offload)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        job = Job(Envelope(form, backend.model), answers, sum(map(len, prompts)), include_usage)
+        job = Job(Envelope(form, backend.model), answers, sum(map(len, prepared.prompts)), include_usage)
         try:
             return await (streamed(job, request, self.limits) if body.stream else whole(job))
         finally:  # also where the client has left: aiohttp cancels this task then
@@ -133,11 +172,12 @@ class Api:
             if not self._running:
                 self._idle.set()
 
-    def _submit(
-        self, body: Common, backend: Backend, prompts: Sequence[list[int]], *, may_offload: bool
-    ) -> list[Answer]:
+    def _submit(self, body: Common, backend: Backend, prepared: Prepared, *, may_offload: bool) -> list[Answer]:
         """All answers of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
-        wishes = generations(body, prompts, backend.model, self.limits, may_offload=may_offload)
+        constraint = prepared.schema.constraint if prepared.schema else None
+        wishes = generations(
+            body, prepared.prompts, backend.model, self.limits, may_offload=may_offload, constraint=constraint
+        )
         asked = body.edgespec is None or body.edgespec.offload != "never"
         answers: list[Answer] = []
         try:
@@ -145,7 +185,10 @@ class Api:
                 stream = backend.engine.submit(wish)
                 text = backend.text
                 reason = KEY_FORBIDS if asked and not may_offload else None
-                answers.append(Answer(stream, text.detokeniser(), text.stops(wish.stop), reason))
+                spell = text.spell if wish.top_logprobs is not None else None
+                call_text = CallText(prepared.tools) if prepared.tools else None
+                stops = text.stops(wish.stop)
+                answers.append(Answer(stream, text.detokeniser(), stops, reason, spell=spell, call_text=call_text))
         except ClientError as error:
             for answer in answers:
                 answer.cancel()
@@ -186,6 +229,19 @@ class Api:
             sentence = f"The model '{model[:100]}' does not exist here; this gateway serves '{backend.model.id}'."
             raise ClientError(sentence, status=404, param="model", code="model_not_found")
         return backend
+
+
+def _prepared(body: ChatBody, backend: Backend) -> Prepared:
+    """Prompt and grammar of a chat. Raises ClientError 400."""
+    wanted, schema = wanted_schema(body), None
+    if wanted is not None:
+        if backend.grammars is None:
+            raise refusal("response_format", "this gateway has no grammars", "unsupported_parameter")
+        schema = backend.grammars.compile(wanted)
+    tools = offered(body.tools, body.tool_choice)
+    messages = chat_messages(body.messages, tools=backend.text.has_tools)
+    prompt = backend.text.render_chat(messages, tools)
+    return Prepared([prompt], schema, [tool["function"]["name"] for tool in tools or ()])
 
 
 def _prompts(prompt: str | list[Any], backend: Backend) -> list[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -67,12 +68,12 @@ class EventStream:
             raise ClientGoneError from error
 
 
-Item = tuple[int, str | None]
+T = TypeVar("T")
 
 
 async def merged(
-    sources: Sequence[AsyncIterator[str]], idle_s: float | None = None
-) -> AsyncGenerator[Item | None, None]:
+    sources: Sequence[AsyncIterator[T]], idle_s: float | None = None
+) -> AsyncGenerator[tuple[int, T | None] | None, None]:
     """What several sources give, as (index, piece); (index, None) where one ends; None after `idle_s` without anything.
 
     An exception of one source is raised at once; the other sources are then given up.

@@ -87,7 +87,14 @@ class EchoEngine:
 class ByteText:
     """Tokens are the bytes of UTF-8; a chat is its messages, one a line."""
 
-    def render_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    has_tools = False
+
+    def spell(self, token: int) -> bytes:
+        return bytes([token])
+
+    def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> list[int]:
+        if tools:
+            raise ClientError("This model's chat template has no tools.", param="tools", code="unsupported_parameter")
         return self.encode("\n".join(f"{message['role']}: {message['content']}" for message in messages))
 
     def encode(self, text: str) -> list[int]:

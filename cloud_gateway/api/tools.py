@@ -1,0 +1,157 @@
+"""Tool calls: what a request offers, and what the model writes when it calls one.
+
+Models are told of tools by their own chat template. Only the most common form of a call is read, that of the Hermes
+and Qwen families: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, at the end of the answer, once or more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from edgespec.core.errors import ClientError
+
+OPENING = "<tool_call>"
+_CALLS = re.compile(r"(?:\s*<tool_call>\s*\{.*?\}\s*</tool_call>)+\s*\Z", re.DOTALL)
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+class Function(Struct):
+    """A function that the model may call. `strict` asks for a grammar, which calls do not have here yet."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct):
+    """One entry of `tools`."""
+
+    type: str
+    function: Function
+
+
+class CalledFunction(Struct):
+    """A call of a former answer; `arguments` is JSON in a string."""
+
+    name: str
+    arguments: str
+
+
+class Called(Struct):
+    """One entry of an assistant message's `tool_calls`."""
+
+    function: CalledFunction
+    id: str = ""
+    type: str = "function"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that the model wrote; `arguments` is JSON in a string, as OpenAI has it."""
+
+    name: str
+    arguments: str
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+
+    def object(self) -> dict[str, object]:
+        """An entry of the message's `tool_calls`."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+def offered(tools: list[Tool] | None, choice: Raw) -> list[dict[str, Any]] | None:
+    """The tools as the chat template takes them, None where the model must not call one. Raises ClientError 400."""
+    wish = msgspec.json.decode(choice)
+    if wish not in (None, "none", "auto"):
+        raise _refusal("tool_choice", "only 'none' and 'auto' are supported here: the model decides")
+    names: set[str] = set()
+    for index, tool in enumerate(tools or ()):
+        if tool.type != "function":
+            raise _refusal(f"tools[{index}].type", "only 'function' is supported")
+        if tool.function.name in names:
+            raise _refusal(f"tools[{index}].function.name", "another tool has this name too")
+        if tool.function.strict:
+            raise _refusal(f"tools[{index}].function.strict", "calls are not constrained by their schema here")
+        names.add(tool.function.name)
+    if not tools or wish == "none":
+        return None
+    return [{"type": "function", "function": _function(tool.function)} for tool in tools]
+
+
+def _function(function: Function) -> dict[str, Any]:
+    return {
+        "name": function.name,
+        "description": function.description or "",
+        "parameters": function.parameters or {"type": "object", "properties": {}},
+    }
+
+
+def former_calls(calls: list[Raw], at: str) -> list[dict[str, Any]]:
+    """An assistant message's `tool_calls` as templates take them: arguments as an object. Raises ClientError 400."""
+    rendered = []
+    for index, raw in enumerate(calls):
+        try:
+            called = msgspec.json.decode(raw, type=Called)
+            arguments = json.loads(called.function.arguments or "{}")
+        except (msgspec.ValidationError, ValueError, RecursionError):
+            raise _refusal(f"{at}[{index}]", "it is no call of a function with JSON arguments") from None
+        function = {"name": called.function.name, "arguments": arguments}
+        rendered.append({"id": called.id, "type": "function", "function": function})
+    return rendered
+
+
+class CallText:
+    """Lets the text before the first call pass and keeps the rest until the answer ends."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names, self._held, self._calling = names, "", False
+
+    def feed(self, text: str) -> str:
+        """What is surely no call."""
+        self._held += text
+        if self._calling:
+            return ""
+        at = self._held.find(OPENING)
+        if at >= 0:
+            self._calling = True
+        else:
+            at = len(self._held) - _beginning(self._held)
+        passed, self._held = self._held[:at], self._held[at:]
+        return passed
+
+    def end(self) -> tuple[str, list[Call]]:
+        """The rest of the text, or the calls: a call that cannot be read, or of an unknown tool, stays text."""
+        if self._calling and _CALLS.match(self._held):
+            calls = [self._call(body) for body in _CALL.findall(self._held)]
+            read = [call for call in calls if call is not None]
+            if len(read) == len(calls):
+                return "", read
+        return self._held, []
+
+    def _call(self, body: str) -> Call | None:
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+        name, arguments = value.get("name"), value.get("arguments", {})
+        if name not in self._names or not isinstance(arguments, dict):
+            return None
+        return Call(name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _beginning(text: str) -> int:
+    """Length of the longest end of the text that begins a call."""
+    return next((n for n in range(min(len(OPENING) - 1, len(text)), 0, -1) if text.endswith(OPENING[:n])), 0)
+
+
+def _refusal(param: str, why: str) -> ClientError:
+    return ClientError(f"Invalid '{param}': {why}.", param=param, code="unsupported_parameter")
