@@ -1,0 +1,204 @@
+"""JSON answers, log-probabilities and tool calls, as the official client sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+
+from cloud_gateway.api import Backend, ServedModel
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.grammar import Grammars
+from cloud_gateway.target.load import load_tokenizer
+from cloud_gateway.target.torch import TorchTarget
+from cloud_gateway.text import Text
+from tests.support.echo import MODEL, ByteText, Echo, echo_gateway, post
+from tests.support.schemas import NESTED, keeps_nested
+from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
+
+ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": NESTED, "strict": True}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_target(tmp_path_factory.mktemp("tiny"), vocab=300)
+
+
+@pytest.fixture
+async def tiny(tmp_path: Path, folder: Path) -> AsyncIterator[Echo]:
+    tokenizer, target = load_tokenizer(folder), TorchTarget(load_tiny(folder), slots=4, threads=1)
+    engine = Engine(target, None, EngineSettings(policy="plain"))
+    served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
+    async with echo_gateway(tmp_path) as echo:
+        engine.start()
+        grammars = Grammars(tokenizer, target.vocab_size, target.eos)
+        echo.api.serve(Backend(engine, Text(tokenizer), served, grammars))
+        yield echo
+        engine.stop()
+
+
+@pytest.fixture
+async def client(tiny: Echo) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=tiny.base_url, api_key=tiny.key, max_retries=0) as client:
+        yield client
+
+
+async def test_json_answers_keep_their_schema_and_streams_say_the_same(client: openai.AsyncOpenAI) -> None:
+    wish: dict[str, Any] = {**ASK, "response_format": FORMAT, "seed": 3, "max_tokens": 300}
+    whole = await client.chat.completions.create(**wish, n=3)
+    for choice in whole.choices:
+        assert choice.finish_reason == "stop" and keeps_nested(json.loads(choice.message.content or ""))
+    pieces = [chunk async for chunk in await client.chat.completions.create(**wish, stream=True)]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in pieces) == whole.choices[0].message.content
+
+
+async def test_json_objects_are_objects(client: openai.AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        **ASK, response_format={"type": "json_object"}, max_tokens=40, temperature=0
+    )
+    assert (answer.choices[0].message.content or "").startswith("{")
+
+
+async def test_a_schema_that_cannot_be_satisfied_is_refused_before_any_work(tiny: Echo) -> None:
+    for schema in ({"enum": []}, {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}):
+        wish = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        status, body, _ = await post(tiny, {**ASK, "response_format": wish})
+        assert (status, body["error"]["param"]) == (400, "response_format"), body
+
+
+async def test_logprobs_are_the_models_own(client: openai.AsyncOpenAI, folder: Path) -> None:
+    text, model = Text(load_tokenizer(folder)), load_tiny(folder)
+    prompt = text.encode("the cat ")
+    answer = await client.completions.create(
+        model="tiny", prompt="the cat ", logprobs=2, max_tokens=12, temperature=1.3, seed=1,
+        logit_bias={"20": 5}, extra_body={"edgespec": {"ignore_eos": True}},
+    )  # fmt: skip
+    told = answer.choices[0].logprobs
+    assert told is not None and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
+    assert len(told.tokens) == 12 and told.text_offset[0] == 0
+    first = torch.log_softmax(plain_logits(model, prompt)[-1].double(), -1)
+    spelled = {text.spell(i).decode("utf-8", "replace"): i for i in range(200)}
+    assert told.token_logprobs[0] == pytest.approx(float(first[spelled[told.tokens[0]]]), abs=1e-4)
+    best = max(told.top_logprobs[0].values())
+    assert best == pytest.approx(float(first.max()), abs=1e-4)
+
+
+async def test_chat_logprobs_cover_the_text_to_the_byte_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
+    wish: dict[str, Any] = {**ASK, "seed": 5, "max_tokens": 60, "logprobs": True, "top_logprobs": 3}
+    wish["logit_bias"] = {str(i): 40 for i in range(5, 31)}
+    whole = (await client.chat.completions.create(**wish)).choices[0]
+    assert whole.logprobs is not None and whole.logprobs.content and whole.message.content
+    assert b"".join(bytes(one.bytes or []) for one in whole.logprobs.content).decode() == whole.message.content
+    assert all(len(one.top_logprobs) == 3 for one in whole.logprobs.content)
+    assert all(one.top_logprobs[0].logprob >= one.logprob for one in whole.logprobs.content)
+    chunks = [chunk async for chunk in await client.chat.completions.create(**wish, stream=True)]
+    streamed = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.content or []]
+    assert streamed == whole.logprobs.content
+    stop = whole.message.content[8:11]
+    cut = (await client.chat.completions.create(**wish, stop=stop)).choices[0]
+    assert cut.logprobs is not None and cut.message.content == whole.message.content.split(stop)[0]
+    assert (
+        b"".join(bytes(one.bytes or []) for one in cut.logprobs.content or []).decode().startswith(cut.message.content)
+    )
+    assert len(cut.logprobs.content or []) <= len(cut.message.content), "nothing of the tokens after the stop string"
+    plain = (await client.chat.completions.create(**{**wish, "logprobs": None, "top_logprobs": None})).choices[0]
+    assert plain.logprobs is None and plain.message.content == whole.message.content
+
+
+# --- tool calls: the echo engine says what the model would ------------------------------------------------------------
+
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo ✓"}}\n</tool_call>'
+
+
+class ToolText(ByteText):
+    """Its template puts only the last message, so that the echo is that message."""
+
+    has_tools = True
+
+    def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> list[int]:
+        self.seen = (list(messages), tools)
+        return self.encode(messages[-1]["content"])
+
+
+@pytest.fixture
+async def caller(tmp_path: Path) -> AsyncIterator[tuple[openai.AsyncOpenAI, ToolText]]:
+    async with echo_gateway(tmp_path) as echo:
+        text = ToolText()
+        echo.api.serve(Backend(echo.engine, text, MODEL))
+        async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
+            yield client, text
+
+
+def saying(text: str) -> dict[str, Any]:
+    return {"model": "echo", "messages": [{"role": "user", "content": text}], "tools": TOOLS}
+
+
+async def test_calls_become_tool_calls_whole_and_streamed(caller: tuple[openai.AsyncOpenAI, ToolText]) -> None:
+    client, text = caller
+    for before, calls in (("", 1), ("I will look. ", 1), ("", 2)):
+        wish = saying(before + "\n".join([CALL] * calls))
+        choice = (await client.chat.completions.create(**wish)).choices[0]
+        assert choice.finish_reason == "tool_calls" and choice.message.content == (before.strip() or None)
+        made = choice.message.tool_calls or []
+        assert [call.function.name for call in made] == ["weather"] * calls
+        assert json.loads(made[0].function.arguments) == {"city": "Oslo ✓"}
+        assert len({call.id for call in made}) == calls
+        chunks = [chunk.choices[0] async for chunk in await client.chat.completions.create(**wish, stream=True)]
+        assert "".join(chunk.delta.content or "" for chunk in chunks) == before
+        assert [call.index for chunk in chunks for call in chunk.delta.tool_calls or []] == list(range(calls))
+        assert chunks[-1].finish_reason == "tool_calls"
+        assert text.seen[1] is not None and text.seen[1][0]["function"]["name"] == "weather"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        CALL.replace("weather", "unknown"),
+        CALL.replace("}}", "}"),
+        CALL.removesuffix("</tool_call>"),
+        CALL + " and more",
+        "no call < at all <tool",
+        '<tool_call>{"name": "weather", "arguments": "x"}</tool_call>',
+    ],
+)
+async def test_what_is_no_call_of_an_offered_tool_stays_text(
+    caller: tuple[openai.AsyncOpenAI, ToolText], said: str
+) -> None:
+    choice = (await caller[0].chat.completions.create(**saying(said))).choices[0]
+    assert (choice.finish_reason, choice.message.content, choice.message.tool_calls) == ("stop", said, None)
+
+
+async def test_without_a_choice_of_tools_nothing_is_read_as_a_call(
+    caller: tuple[openai.AsyncOpenAI, ToolText],
+) -> None:
+    client, text = caller
+    choice = (await client.chat.completions.create(**saying(CALL), tool_choice="none")).choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("stop", CALL)
+    assert text.seen[1] is None
+
+
+async def test_former_calls_and_their_results_reach_the_template(
+    caller: tuple[openai.AsyncOpenAI, ToolText],
+) -> None:
+    client, text = caller
+    former = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    messages: list[Any] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [former]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    ]
+    answer = await client.chat.completions.create(model="echo", messages=messages, tools=TOOLS)
+    assert answer.choices[0].message.content == "rain"
+    assert text.seen[0][1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"city": "Oslo"}}
+    assert text.seen[0][2] == {"role": "tool", "content": "rain", "tool_call_id": "c1"}
+    former["function"] = {"name": "weather", "arguments": "{"}
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model="echo", messages=messages, tools=TOOLS)
+    assert caught.value.param == "messages[1].tool_calls[0]"
