@@ -11,6 +11,8 @@ import argparse
 import json
 import os
 import random
+import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the demo; returns 0, or 1 where a text differed."""
     console = Console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     prompts = read_prompts(options.prompts, options.limit, options.seed)
     draft = models.quantised() if options.draft == "quantised" else models.dropped()
     with (
