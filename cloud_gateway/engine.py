@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from cloud_gateway.active import Active
 from cloud_gateway.core import controller as policies
 from cloud_gateway.core.actions import CatchUp, Draft, Verify, Wait
+from cloud_gateway.core.adaptive import Prefer
 from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.core.request import ConstraintError, DoneEvent, Finish, GenerationRequest, TokensEvent
@@ -33,6 +34,8 @@ from edgespec.core.messages import Tree
 log = logging.getLogger("cloud_gateway.engine")
 
 MAX_FAILURES = 5
+ALONE = ("plain", "colocated", "colocated-tree")
+"""Policies that ask no worker."""
 IDLE_S = 0.5
 """Longest sleep of the loop with nothing to do."""
 
@@ -49,6 +52,7 @@ class EngineSettings:
     prefill_chunk: int = 128
     queue_limit: int = 64
     share_seed: bool = True
+    prefer: Prefer = "balanced"
 
 
 class Engine:
@@ -156,8 +160,9 @@ class Engine:
             phi=settings.phi if wish.phi is None else wish.phi,
             verify_nodes=settings.verify_nodes,
             depth_limit=settings.depth_limit,
+            prefer=settings.prefer,
         )
-        offload = wish.offload != "never" and policy.name not in ("plain", "colocated")
+        offload = wish.offload != "never" and policy.name not in ALONE
         number = next(self._ids)
         stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
         active = Active(

@@ -114,6 +114,7 @@ def engine_settings(settings: GatewaySettings) -> EngineSettings:
         prefill_chunk=settings.target.prefill_chunk,
         queue_limit=settings.api.queue_limit,
         share_seed=policy.share_seed,
+        prefer=policy.prefer,
     )
 
 

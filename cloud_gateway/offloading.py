@@ -37,6 +37,9 @@ class Workers(Protocol):
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Ends the link of a worker that broke the protocol."""
 
+    def note(self, worker: str, reason: str, text: str) -> None:
+        """Counts and logs something that was dropped but does not end the link."""
+
 
 class NoWorkers:
     """A gateway without links: everything is decoded here."""
@@ -50,6 +53,9 @@ class NoWorkers:
 
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Nobody to punish."""
+
+    def note(self, worker: str, reason: str, text: str) -> None:
+        """Nothing to note."""
 
 
 @dataclass(slots=True)
@@ -109,6 +115,9 @@ class Offloading:
             self._reject(active, worker, error)
             return
         self.frames["used" if merged.fresh else "stale"] += 1
+        if not merged.prefix:
+            text = f"a tree for request {frame.request} names {frame.prefix_len} tokens that never were its prefix"
+            self.post(lambda: self.workers.note(worker, "prefix", text))
 
     def commit(self, active: Active, tokens: list[int]) -> None:
         """Tells the worker what the target chose (step 5 of WANSpec's figure 6)."""

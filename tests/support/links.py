@@ -110,11 +110,12 @@ async def serving(
     limits: LinkLimits | None = None,
     pair: Callable[[Any], Any] | None = None,
     paired: Sequence[WorkerIdentity] = (),
+    seen: Seen | None = None,
 ) -> AsyncIterator[GatewayUnderTest]:
     """Serves links to the default worker and those in `paired`."""
     context, pin = make_certificate(folder)
     standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
-    seen = Seen()
+    seen = seen or Seen()
     me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)
     links = Links(
         me,

@@ -154,6 +154,7 @@ class LoopWorker:
         self.engine: Engine | None = None
         self.up, self.muted = True, False
         self.punished: list[RemoteProtocolError] = []
+        self.notes: list[str] = []
         self.requests: dict[int, Drafting] = {}
         self.seen: list[Open | Commit | Close] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -168,6 +169,9 @@ class LoopWorker:
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         self.punished.append(error)
         self.up = False
+
+    def note(self, worker: str, reason: str, text: str) -> None:
+        self.notes.append(reason)
 
     def die(self) -> None:
         """The machine is gone."""

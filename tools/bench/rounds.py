@@ -94,6 +94,10 @@ class BenchLink:
         """Never happens here."""
         raise error
 
+    def note(self, worker: str, reason: str, text: str) -> None:
+        """Never happens here."""
+        raise AssertionError(text)
+
     def draft(self, steps: int) -> list[bytes]:
         """The worker's turn: takes in what was sent, drafts, and signs its frames; not timed."""
         for data in self.wire:

@@ -1,0 +1,141 @@
+"""Hostile trees that only the engine can tell, over real TLS WebSockets: the answer stays plain decoding's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from cloud_gateway.core.request import DoneEvent, GenerationRequest
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.workers import WorkerInfo
+from edgespec.core import messages as m
+from edgespec.core.prefix import prefix_hash
+from tests.support.links import Client, GatewayUnderTest, Seen, client, serving
+from tests.support.table_model import TableTarget, next_logits
+
+PROMPT = [3, 1, 4, 1, 5]
+COUNT = 120
+
+
+class ToEngine(Seen):
+    """What cloud_gateway.bridge does with links and engine, and a record of it."""
+
+    engine: Engine
+
+    def on_up(self, worker: WorkerInfo) -> None:
+        super().on_up(worker)
+        self.engine.worker_up(worker.id)
+
+    def on_down(self, worker: WorkerInfo, why: str) -> None:
+        super().on_down(worker, why)
+        self.engine.worker_down(worker.id, why)
+
+    def on_tree(self, worker: WorkerInfo, tree: m.Tree) -> None:
+        super().on_tree(worker, tree)
+        self.engine.frame(worker.id, tree)
+
+
+@dataclass
+class Whole:
+    """Links and engine together."""
+
+    gateway: GatewayUnderTest
+    engine: Engine
+    seen: ToEngine
+
+
+@pytest.fixture
+async def whole(tmp_path: Path) -> AsyncIterator[Whole]:
+    seen = ToEngine()
+    async with serving(tmp_path, seen=seen) as gateway:
+        engine = seen.engine = Engine(TableTarget(pass_s=0.004), None, EngineSettings(k=2), gateway.links)
+        engine.start()
+        yield Whole(gateway, engine, seen)
+        engine.stop()
+
+
+def expected() -> list[int]:
+    tokens = list(PROMPT)
+    for _ in range(COUNT):
+        tokens.append(int(next_logits(tokens).argmax()))
+    return tokens[len(PROMPT) :]
+
+
+async def answer(engine: Engine) -> tuple[list[int], DoneEvent]:
+    tokens: list[int] = []
+    async for event in engine.submit(GenerationRequest(PROMPT, COUNT, ignore_eos=True)):
+        if isinstance(event, DoneEvent):
+            return tokens, event
+        tokens += event.tokens
+    raise AssertionError("no end")
+
+
+async def opened(hostile: Client) -> m.Open:
+    while True:
+        for message in await hostile.receive():
+            if isinstance(message, m.Open):
+                return message
+
+
+def tree(
+    opening: m.Open, parents: list[int], prefix: list[int], first: int = 1, tokens: list[int] | None = None
+) -> m.Tree:
+    n = len(parents)
+    tokens = tokens or [7 + i % 20 for i in range(n)]
+    digest = prefix_hash(prefix)
+    return m.Tree(opening.request, opening.epoch, len(prefix), digest, first, parents, tokens, [1] * n, [1] * n)
+
+
+async def test_a_chain_seventeen_deep_ends_the_link_and_changes_nothing(
+    whole: Whole, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with client(whole.gateway) as hostile:
+        running = asyncio.ensure_future(answer(whole.engine))
+        opening = await opened(hostile)
+        await hostile.send(tree(opening, list(range(17)), PROMPT, tokens=expected()[:17]))
+        assert await hostile.closed() == 4400
+        tokens, done = await running
+    assert tokens == expected()
+    assert done.usage.frames["rejected"] == 1 and whole.engine.offloading.frames["rejected"] == 1
+    assert dict(whole.gateway.links.rejected) == {"shape-depth": 1}
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 1 and "shape-depth" in lines[0] and "lab-7" in lines[0]
+
+
+async def test_a_prefix_that_never_was_is_dropped_counted_and_logged_and_the_link_stays(
+    whole: Whole, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with client(whole.gateway) as hostile:
+        running = asyncio.ensure_future(answer(whole.engine))
+        opening = await opened(hostile)
+        await hostile.send(tree(opening, [0, 1], [9, 9, 9, 9, 9]))
+        tokens, done = await running
+        assert len(whole.gateway.links.workers()) == 1, "an honest mistake is possible here"
+    assert tokens == expected() and done.usage.frames["stale"] >= 1
+    assert whole.gateway.links.rejected["prefix"] == 1
+    assert any("prefix" in record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+
+
+async def test_random_trees_at_full_speed_change_nothing(whole: Whole) -> None:
+    async with client(whole.gateway) as hostile:
+        running = asyncio.ensure_future(answer(whole.engine))
+        opening = await opened(hostile)
+        first = 1
+        try:
+            while not running.done():
+                await hostile.send(tree(opening, [0, first, first, first + 1], PROMPT, first))
+                first += 4
+                await asyncio.sleep(0.002)
+        except ConnectionClosed:
+            pytest.fail("well-formed nonsense is no reason to hang up")
+        tokens, done = await running
+    assert tokens == expected()
+    assert done.usage.frames["received"] > 5 and done.usage.frames["rejected"] == 0
