@@ -29,7 +29,7 @@ from edgespec.core.calibration import Calibrator
 
 Prefer = Literal["latency", "balanced", "offload"]
 
-SHARES = {"balanced": 0.45, "offload": 0.0}
+SHARES = {"balanced": 0.42, "offload": 0.0}
 """Local passes, relative to co-located k = 2, that are made even when the answer is not behind."""
 WAIT_SHARE = 0.1
 """Longest wait for useful candidates, as a share of a target step."""
@@ -81,12 +81,11 @@ class Adaptive:
             self._timeline.start(position, now)
         outlook = self._surveyor.look(tree, self.sequences, self.width)
         prices = self._price(link, costs)
-        if self._run or not outlook.nodes:
-            stall = float("inf") if link is None else self._timeline.due(position + 1, link, now) - now
-            if self._drafts(outlook, stall, prices, link, costs, now):
-                return self._draft(outlook, costs)
-            if not self._run and 0 < stall <= WAIT_SHARE * costs.verify_s(1):
-                return Wait(now + stall)
+        stall = float("inf") if link is None else self._timeline.due(self._missing(outlook, position), link, now) - now
+        if self._drafts(outlook, stall, prices, link, costs, now):
+            return self._draft(outlook, costs)
+        if not outlook.nodes and 0 < stall <= WAIT_SHARE * costs.verify_s(1):
+            return Wait(now + stall)
         return Verify(outlook.worth(costs.verify_s, prices.token_s, self.verify_nodes))
 
     def _drafts(
@@ -96,12 +95,20 @@ class Adaptive:
         step = costs.local_step_s
         if step is None or self._run >= MAX_RUN:
             return False
+        gain = self._surveyor.named * outlook.open_mass - SURE
+        if outlook.nodes and gain * prices.token_s <= step + prices.pass_s:
+            return False
         if self._run:
-            gain = self._surveyor.named * outlook.open_mass - SURE
-            return gain * prices.token_s > step + prices.pass_s
+            return True
         if link is not None and stall <= self._patience(link, costs):
             return False
         return self._budget is None or self._budget.allows(prices, now)
+
+    def _missing(self, outlook: Outlook, position: int) -> int:
+        """The first level that the worker would have to add to what is at hand."""
+        if not outlook.nodes:
+            return position + 1
+        return position + 2 if self._timeline.lost else max(self._timeline.frontier, position) + 1
 
     def _patience(self, link: LinkView, costs: Costs) -> float:
         """The stall from which it drafts itself."""

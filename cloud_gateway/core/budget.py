@@ -12,7 +12,7 @@ from cloud_gateway.core.actions import Costs, LinkView
 
 BURST = 12.0
 """Passes that the bucket holds. A steady trickle keeps the worker behind; a burst and a rest does not."""
-PACE = 0.98
+PACE = 0.96
 """The share of the reference's time that an answer may take before passes are spent on speed alone."""
 AHEAD_TOKENS = 2.0
 """Lead over the reference, in its tokens, at which a burst for speed ends."""
@@ -76,7 +76,7 @@ class Budget:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._credit = BURST
+        self._credit = BURST / 2
         self._bursting = False
         self._tokens = self._unpaid = 0
         self._began: float | None = None

@@ -78,6 +78,8 @@ class StepClock:
     """
 
     REMEMBERED = 15
+    TOGETHER_S = 0.0005
+    """Frames closer than this came out of one hold-up (a loss that TCP repaired); such gaps say nothing of the step."""
 
     def __init__(self, start_s: float) -> None:
         self._gaps: deque[float] = deque(maxlen=self.REMEMBERED)
@@ -86,7 +88,7 @@ class StepClock:
 
     def frame(self, now: float) -> None:
         """One frame arrived."""
-        if self._last is not None:
+        if self._last is not None and now - self._last >= self.TOGETHER_S:
             self._gaps.append(now - self._last)
             if len(self._gaps) > 2:
                 self._step_s = median(self._gaps)

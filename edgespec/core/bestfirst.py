@@ -83,7 +83,7 @@ class BestFirst(Drafting):
             self._said[node] = proposal
             width = self.rule.branching
             self._tell(node, [
-                (token, -math.log(self.calibrator(cost, proposal.entropy, rank)), proposal.entropy)
+                (token, self.calibrator.cost(cost, proposal.entropy, rank), proposal.entropy)
                 for rank, (token, cost) in enumerate(zip(proposal.tokens[:width], proposal.costs[:width], strict=True))
             ])  # fmt: skip
 

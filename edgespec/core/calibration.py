@@ -12,6 +12,7 @@ from collections.abc import Sequence
 RANKS = 4
 """Ranks told apart; later ones count as the last."""
 MAX_LOGIT = 7.0
+LEAST_COST = math.log1p(math.exp(-MAX_LOGIT))
 
 
 class Calibrator:
@@ -30,8 +31,15 @@ class Calibrator:
 
     def __call__(self, cost: float, entropy: float, rank: int) -> float:
         """Probability of a child of this cost (nats of -log q), entropy (nats) and rank (0 is the draft's best)."""
+        return 1 / (1 + math.exp(-self._score(cost, entropy, rank)))
+
+    def cost(self, cost: float, entropy: float, rank: int) -> float:
+        """The same in nats of -log P."""
+        return math.log1p(math.exp(-self._score(cost, entropy, rank)))
+
+    def _score(self, cost: float, entropy: float, rank: int) -> float:
         w = self._weights
-        return _sigmoid(w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + min(rank, RANKS - 1)])
+        return w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + (rank if rank < RANKS else RANKS - 1)]
 
     def observe(self, costs: Sequence[float], entropy: float, chosen: int | None) -> None:
         """One evaluated prefix whose next token is known: `chosen` indexes `costs`, None where it was not named."""
@@ -50,9 +58,7 @@ class Calibrator:
 
 
 def _logit(cost: float) -> float:
-    q = min(math.exp(-cost), 1 - 1e-6)
-    return min(max(math.log(q) - math.log1p(-q), -MAX_LOGIT), MAX_LOGIT) if q > 0 else -MAX_LOGIT
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+    """log(q / (1 - q)) for q = exp(-cost), within limits."""
+    if cost < LEAST_COST:
+        return MAX_LOGIT
+    return -math.log(math.expm1(cost)) if cost < MAX_LOGIT else -cost if cost < 2 * MAX_LOGIT else -2 * MAX_LOGIT

@@ -12,13 +12,16 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edgespec.core.errors import EdgespecError
-from tools.sim import figures, record
+from tools.sim import figures, pareto, record, tables
 
 Simulated = Callable[..., dict[str, Any]]
 FIGURES: dict[str, tuple[Simulated, str]] = {
     "fig7": (figures.figure7, "WANSpec figure 7: the ablation against the round trip"),
     "fig8": (figures.figure8, "WANSpec figure 8: 100 values of phi per round trip"),
     "fig9": (figures.figure9, "WANSpec figure 9: the cloud deployment, and the match statistics of section 5.4"),
+    "tables": (tables.tables, "the cluster post's tables and the overview's formula"),
+    "amusd": (tables.amusd, "AMUSD's table I"),
+    "pareto": (pareto.pareto, "all policies against each other, targets, and the distance to the oracle"),
 }
 
 
@@ -51,7 +54,7 @@ def _figure(options: argparse.Namespace) -> int:
     options.json.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
     for key, value in answer.items():
-        if key != "rows":
+        if key not in ("rows", "tables", "table"):
             print(f"{key}: {value}")
     print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")
     return 0

@@ -6,7 +6,7 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloud_gateway.core.adaptive import Prefer
@@ -55,6 +55,8 @@ class Arm:
     verify_nodes: int = 16
     prefer: Prefer = "balanced"
     share: float | None = None
+    local: bool = True
+    """Whether the gateway has a draft of its own."""
 
     def controller(self) -> Controller:
         """A fresh policy, from the gateway's own registry."""
@@ -90,7 +92,8 @@ def simulate(cell: Cell) -> list[Result]:
         process: TokenProcess = cell.kind.make(seed, cell.tokens)
         worker = cell.arm.worker
         drafting = worker.make(2, process) if worker else None
-        results.append(run(cell.arm.controller(), drafting, process, cell.net, cell.steps, cell.tokens, seed))
+        steps = cell.steps if cell.arm.local else replace(cell.steps, local=None)
+        results.append(run(cell.arm.controller(), drafting, process, cell.net, steps, cell.tokens, seed))
     return results
 
 

@@ -65,6 +65,17 @@ def grid(panels: Sequence[tuple[str, Sequence[Row]]], out: Path, title: str) -> 
     _write(figure, out, title)
 
 
+def bars(rows: Sequence[Row], out: Path, title: str) -> None:
+    """Latency of every configuration as a bar."""
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(7.5, 0.3 * len(rows) + 1.6))
+    axis.barh([row["config"] for row in rows], [row["latency_ratio"] for row in rows], color="#4878a8")
+    axis.axvline(1.0, color="grey", linewidth=0.8, linestyle=":")
+    axis.invert_yaxis()
+    axis.tick_params(labelsize=7)
+    _write(figure, out, title)
+
+
 def _configs(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["config"] for row in rows))
 

@@ -53,7 +53,8 @@ class Steps:
     """Modelled step times."""
 
     verify: Curve
-    local: Curve
+    local: Curve | None
+    """None: the gateway has no draft of its own."""
     worker: Curve
     catch_up_s: float = 0.0
     """Per committed token that the local draft has not seen, when it next drafts (WANSpec 4.5: no measurable time)."""
@@ -187,6 +188,7 @@ class Gateway:
             case Draft(leaves):
                 self.result.local_passes += 1
                 self.result.local_tokens += len(leaves)
+                assert self.steps.local is not None, "a policy drafts where there is no draft"
                 took = self.steps.local(len(leaves)) + self._debt_s()
                 self._seen = tree.root.position
                 self._begin(took, lambda: self._drafted(action))
@@ -268,6 +270,8 @@ class Gateway:
         return (self.tree.root.position - self._seen) * self.steps.catch_up_s
 
     def _costs(self) -> Costs:
+        if self.steps.local is None:
+            return Costs(self.steps.verify)
         debt = self._debt_s()
         return Costs(self.steps.verify, self.steps.local(1), debt, debt)
 

@@ -71,3 +71,8 @@ def test_before_three_gaps_the_starting_guess_stands_and_an_interruption_is_no_g
     clock.frame(100.0)
     clock.frame(100.006)
     assert clock.step_s == pytest.approx(0.006)
+
+
+def test_a_lossy_link_that_delivers_in_bursts_does_not_look_like_a_fast_worker() -> None:
+    bursts = [0.06, *[0.0] * 16] * 3
+    assert arrive(StepClock(0.004), *[0.004] * 5, *bursts) >= 0.004

@@ -1,0 +1,165 @@
+"""The cluster post's tables, the overview's formula and AMUSD's table, from closed forms and from the policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cloud_gateway.core.theory import (
+    best_k,
+    expected_accepted,
+    expected_tokens,
+    printed_overview,
+    speedup,
+)
+from edgespec.core.messages import ROOT, Commit, Frame, Tree, encode
+from tools.sim import plots
+from tools.sim.config import load, steps_of
+from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
+from tools.sim.network import OVERHEAD_BYTES, Net
+from tools.sim.process import Iid
+from tools.sim.world import SESSION
+
+ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+SCAN = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+CHAIN = WorkerSpec(branching=1, theta=0.0, sequences=1)
+
+
+def tables(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
+    """Everything that the post tabulates, ours beside the printed figure; and `rolling-k` against the best fixed k."""
+    config = load("cluster")
+    want, steps = config["run"], steps_of(config)
+    verify, draft, network = steps.verify(1) * 1000, steps.worker(1) * 1000, want["rtt_ms"]
+
+    def gain(alpha: float, k: int) -> float:
+        return speedup(alpha, k, draft, verify, network)
+
+    found = {
+        "expected_tokens": _beside(config["expected"], "k", expected_tokens),
+        "speedup": _beside(config["speedup"], "alpha", lambda k, alpha: gain(alpha, int(k))),
+        "best_k": {alpha: best_k(alpha, draft, verify, network) for alpha in ALPHAS},
+        "best_k_draft_twice_as_slow": {alpha: best_k(alpha, 2 * draft, verify, network) for alpha in ALPHAS},
+        "bytes_per_round": transfer(config["transfer"]["k"], config["transfer"]["vocabulary"]),
+        "overview": [
+            {"alpha": alpha, "k": 8, "printed_formula": round(printed_overview(alpha, 8), 3)}
+            | {"accepted": round(expected_accepted(alpha, 8), 3), "tokens": round(expected_tokens(alpha, 8), 3)}
+            for alpha in (0.05, 0.2, 0.5, 0.85, 0.99)
+        ],
+    }
+    cells = []
+    for alpha in ALPHAS:
+        kind, net = Iid(match=alpha), Net(network / 1000)
+        arms = [
+            Arm(f"rolling-k, α={alpha}", "rolling-k", CHAIN, k=5, phi=99.0),
+            Arm(f"co-located best k, α={alpha}", "colocated", k=best_k(alpha, draft, verify)),
+            Arm(f"adaptive, α={alpha}", "adaptive", WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32),
+        ]
+        cells += [Cell(arm, kind, net, steps, want["tokens"], runs or want["runs"]) for arm in arms]
+    rows = rows_of(cells, processes, progress)
+    plots.bars(rows, out, "Cluster post: step times 15 and 2 ms, latency relative to co-located k = 2")
+    return {"figure": "tables", "rows": rows, "tables": found, "text": _text(found, rows)}
+
+
+def _beside(printed: dict[str, Any], columns: str, ours: Callable[[float, Any], float]) -> list[Row]:
+    """Rows of a printed table with our figure beside each of its own."""
+    return [
+        {"row": float(name), columns: column, "printed": value, "ours": round(ours(float(name), column), 2)}
+        for name, values in printed.items()
+        if name != columns
+        for column, value in zip(printed[columns], values, strict=True)
+    ]
+
+
+def transfer(k: int, vocabulary: int) -> dict[str, int]:
+    """Bytes per round: the post's, with K probability distributions, and ours, framing and signature included."""
+    tree = Tree(
+        request=1,
+        epoch=1,
+        prefix_len=1000,
+        prefix_hash=bytes(32),
+        first=1000,
+        parents=[ROOT, *range(1000, 1000 + k - 1)],
+        tokens=list(range(vocabulary - k, vocabulary)),
+        costs=[223] * k,
+        entropies=[900] * k,
+    )
+    commit = Commit(1, 1, 1000, list(range(vocabulary - k - 1, vocabulary)), bytes(32))
+    up = len(encode(Frame(SESSION, 10_000, tree))) + OVERHEAD_BYTES
+    down = len(encode(Frame(SESSION, 10_000, commit))) + OVERHEAD_BYTES
+    distributions = k * vocabulary * 4
+    return {
+        "printed": 2 * distributions,
+        "ours_up": up,
+        "ours_down": down,
+        "printed_over_ours": 2 * distributions // (up + down),
+    }
+
+
+def _text(found: dict[str, Any], rows: list[Row]) -> str:
+    lines = ["expected tokens per round (ours / printed)"]
+    for table in ("expected_tokens", "speedup"):
+        if table == "speedup":
+            lines.append("speed-up (ours / printed), rows K, columns alpha")
+        for name in dict.fromkeys(row["row"] for row in found[table]):
+            cells = [f"{row['ours']:.2f}/{row['printed']:.2f}" for row in found[table] if row["row"] == name]
+            lines.append(f"  {name:5g} " + "  ".join(cells))
+    lines.append(f"best K: {found['best_k']}; with a draft twice as slow: {found['best_k_draft_twice_as_slow']}")
+    lines.append(f"bytes per round: {found['bytes_per_round']}")
+    lines += [f"overview: {row}" for row in found["overview"]]
+    lines += [f"{row['config']:28} {row['latency_ratio']:.3f} / {row['draft_ratio']:.2f}" for row in rows]
+    return "\n".join(lines)
+
+
+def amusd(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
+    """AMUSD's table I, read both ways: which acceptance its "Speculative" column needs and what `amusd` would then
+    reach, and which acceptance its own column needs and what ideal speculation would then reach."""
+    config = load("amusd")
+    want, steps = config["run"], steps_of(config)
+    verify, draft = steps.verify(1) * 1000, steps.worker(1) * 1000
+
+    def cell(config: str, policy: str, alpha: float, worker: WorkerSpec | None = None, k: int = 2) -> Cell:
+        arm = Arm(config, policy, worker, k=k, verify_nodes=32)
+        return Cell(arm, Iid(match=alpha), Net(want["rtt_ms"] / 1000), steps, want["tokens"], runs or want["runs"])
+
+    fits = {name: acceptance(printed["speculative"], draft, verify) for name, printed in config["table"].items()}
+    cells = [
+        made
+        for name, (alpha, k) in fits.items()
+        for made in (
+            cell(f"{name}: plain", "plain", alpha),
+            cell(f"{name}: speculative, k={k}", "colocated", alpha, k=k),
+            cell(f"{name}: amusd", "amusd", alpha, CHAIN),
+            cell(f"{name}: adaptive, s=16", "adaptive", alpha, WorkerSpec("bestfirst", 4, 0.0, 16)),
+        )
+    ]
+    curve = [cell(f"amusd, α={alpha:.2f}", "amusd", alpha, CHAIN) for alpha in SCAN]
+    rows = rows_of([*cells, *curve], processes, progress)
+    scanned = [verify / row["ms_per_token"] for row in rows[len(cells) :]]
+    table = []
+    for i, (name, printed) in enumerate(config["table"].items()):
+        speedups = [verify / row["ms_per_token"] for row in rows[4 * i + 1 : 4 * i + 4]]
+        needed = float(np.interp(printed["amusd"], scanned, SCAN))
+        ideal = speedup(needed, best_k(needed, draft, verify), draft, verify)
+        table.append(
+            {"data": name, "printed": printed, "alpha": round(fits[name][0], 3)}
+            | {arm: round(value, 2) for arm, value in zip(("speculative", "amusd", "adaptive"), speedups)}
+            | {"alpha_for_amusd": round(needed, 3), "ideal_speculative": round(ideal, 2)}
+        )
+    plots.bars(rows[: len(cells)], out, "AMUSD table I: steps of 25 and 10 ms, latency relative to co-located k = 2")
+    text = ["speed-up over plain decoding, printed and ours", *(str(entry) for entry in table)]
+    return {"figure": "amusd", "rows": rows, "table": table, "text": "\n".join(text)}
+
+
+def acceptance(wanted: float, draft: float, verify: float) -> tuple[float, int]:
+    """The acceptance at which the best k reaches this speed-up, and that k."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if speedup(middle, best_k(middle, draft, verify), draft, verify) < wanted:
+            low = middle
+        else:
+            high = middle
+    return high, best_k(high, draft, verify)
