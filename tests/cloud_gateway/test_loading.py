@@ -1,0 +1,25 @@
+"""`system_fingerprint` names everything that could change the text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cloud_gateway import grammar, loading
+
+
+def test_the_fingerprint_changes_with_the_model_every_choice_and_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed")
+    seen = {plain, loading.fingerprint(b"other", "tokenizer", "float32", "cpu", "packed")}
+    for changed in (["x", "float32", "cpu", "packed"], ["tokenizer", "bfloat16", "cpu", "packed"],
+                    ["tokenizer", "float32", "cuda", "packed"], ["tokenizer", "float32", "cpu", "plain"]):  # fmt: skip
+        seen.add(loading.fingerprint(b"model", *changed))
+    monkeypatch.setattr(grammar, "version", lambda: "another")
+    seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
+    monkeypatch.setattr(loading, "__version__", "another")
+    seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
+    monkeypatch.setattr(torch, "__version__", "another")
+    seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
+    assert len(seen) == 9 and all(one.startswith("es_") for one in seen)
+    monkeypatch.undo()
+    assert loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed") == plain
