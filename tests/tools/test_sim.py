@@ -16,7 +16,7 @@ from cloud_gateway.core.theory import expected_tokens
 from edgespec.core import drafting
 from tools.sim import experiment, world
 from tools.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
-from tools.sim.network import Net, Pipe
+from tools.sim.network import Net, Pipe, wire_bytes
 from tools.sim.process import Iid, child, draft
 from tools.sim.world import Curve, Steps, run
 
@@ -122,8 +122,10 @@ def test_tcp_keeps_order_and_shows_loss_as_delay() -> None:
 
 def test_bandwidth_delays_what_is_sent_at_once() -> None:
     pipe = Pipe(Net(0.0, bandwidth_bps=1e6), random.Random(1))
-    assert pipe.send(0.0, 10_000 - 132) == pytest.approx(0.08)
-    assert pipe.send(0.0, 10_000 - 132) == pytest.approx(0.16)
+    size = wire_bytes(4000)
+    assert size == 4096 + 68, "padded to a power of two"
+    assert pipe.send(0.0, 4000) == pytest.approx(size * 8e-6)
+    assert pipe.send(0.0, 4000) == pytest.approx(2 * size * 8e-6)
 
 
 def test_the_synthetic_process_has_the_ranks_that_it_is_given() -> None:

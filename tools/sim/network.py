@@ -5,8 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-OVERHEAD_BYTES = 64 + 6 + 22 + 40
-"""Ed25519 signature, WebSocket header, TLS 1.3 record, TCP/IPv4 headers."""
+from edgespec.core.signing import HEADER_BYTES, bucket
+
+CARRIER_BYTES = 6 + 22 + 40
+"""WebSocket header, TLS 1.3 record, TCP/IPv4 headers."""
+
+
+def wire_bytes(payload_bytes: int) -> int:
+    """Bytes on the wire of one signed message, padded as the protocol pads it (edgespec/core/signing.py)."""
+    return bucket(HEADER_BYTES + payload_bytes) + CARRIER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class Pipe:
 
     def send(self, now: float, payload_bytes: int) -> float:
         """Sends one message; returns when the receiver has it."""
-        net, size = self.net, payload_bytes + OVERHEAD_BYTES
+        net, size = self.net, wire_bytes(payload_bytes)
         self.bytes += size
         self.messages += 1
         self._free_at = max(now, self._free_at) + size * 8 / net.bandwidth_bps

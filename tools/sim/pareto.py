@@ -15,7 +15,7 @@ from tools.sim.recording import SHIPPED, Recorded
 PREFERENCES = ("latency", "balanced", "offload")
 DEFAULT = "adaptive balanced"
 ORACLE = "oracle, no gateway drafts"
-# What ../shared/policy_study.md found possible with match 0.8 and s = 16: round trip -> (latency, most passes).
+# What an earlier study found possible with match 0.8 and s = 16: round trip -> (latency, most passes).
 FAR = (150, 200, 300)
 ANY = 9.0
 MUST = {10: (0.80, 0.05), 20: (0.90, 0.30), 30: (0.92, 0.30), 50: (1.00, 0.50), 70: (1.02, ANY), 100: (1.02, ANY)}

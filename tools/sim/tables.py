@@ -19,7 +19,7 @@ from edgespec.core.messages import ROOT, Commit, Frame, Tree, encode
 from tools.sim import plots
 from tools.sim.config import load, steps_of
 from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
-from tools.sim.network import OVERHEAD_BYTES, Net
+from tools.sim.network import Net, wire_bytes
 from tools.sim.process import Iid
 from tools.sim.world import SESSION
 
@@ -87,8 +87,8 @@ def transfer(k: int, vocabulary: int) -> dict[str, int]:
         entropies=[900] * k,
     )
     commit = Commit(1, 1, 1000, list(range(vocabulary - k - 1, vocabulary)), bytes(32))
-    up = len(encode(Frame(SESSION, 10_000, tree))) + OVERHEAD_BYTES
-    down = len(encode(Frame(SESSION, 10_000, commit))) + OVERHEAD_BYTES
+    up = wire_bytes(len(encode(Frame(SESSION, 10_000, tree))))
+    down = wire_bytes(len(encode(Frame(SESSION, 10_000, commit))))
     distributions = k * vocabulary * 4
     return {
         "printed": 2 * distributions,
