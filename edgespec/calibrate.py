@@ -7,7 +7,7 @@ evaluates eight leaves in about three times the time of one, and a GPU sixteen i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from edgespec.drafter import Drafter
 
@@ -18,18 +18,26 @@ _PROMPT = 32
 _REPEATS = 3
 
 
-def affordable_leaves(drafter: Drafter, clock: Callable[[], float] = time.perf_counter) -> int:
-    """The largest number of leaves whose step costs at most CHEAP single ones; takes some twenty draft steps."""
+def step_curve(drafter: Drafter, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
+    """Seconds of one step by the number of its leaves, up to `drafter.sequences`; takes some hundred draft steps."""
     vocabulary = drafter.vocab_size
     drafter.open("calibration", [token % vocabulary for token in range(1, _PROMPT)])
     drafter.step("calibration", [()], 1)  # reads the prompt, and the weights for the first time
-    single, best, token = _step_s(drafter, 1, 0, clock), 1, 100
-    for leaves in (width for width in WIDTHS if width <= drafter.sequences):
-        token += 100
-        if _step_s(drafter, leaves, token, clock) > CHEAP * single:
+    widths = [1, *(width for width in WIDTHS if width < drafter.sequences), drafter.sequences]
+    curve = {}
+    for number, leaves in enumerate(dict.fromkeys(widths)):
+        curve[leaves] = _step_s(drafter, leaves, 100 * number, clock)
+    drafter.close("calibration", keep=False)
+    return curve
+
+
+def affordable_leaves(curve: Mapping[int, float]) -> int:
+    """The largest number of leaves up to which a step costs at most CHEAP single ones."""
+    best = 1
+    for leaves in sorted(curve):
+        if curve[leaves] > CHEAP * curve[1]:
             break
         best = leaves
-    drafter.close("calibration", keep=False)
     return best
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -30,7 +30,8 @@ class DraftSection(Section, frozen=True):
     model: ModelPath = "auto:quantised"
     threads: Threads = 0
     context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
-    branching: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 2
+    order: Literal["best-first", "algorithm2"] = "best-first"
+    branching: Annotated[int, Meta(ge=0, le=MAX_NODES)] = 0
     theta: Annotated[float, Meta(ge=0, le=100)] = 0.5
     sequences: Annotated[int, Meta(ge=0, le=32)] = 0
     requests: Annotated[int, Meta(ge=1, le=256)] = 8

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from edgespec.core.bestfirst import BestFirst, BestFirstRule
+from edgespec.core.calibration import Calibrator
 from edgespec.core.drafting import Drafting, DraftRule
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Decline, Open, Tree
@@ -63,6 +65,8 @@ class Daemon:
     """Committed tokens evaluated at once; between batches other requests and commits have their turn."""
     prefix_cache: bool = True
     """Whether a closed request's prompt serves later ones that begin alike."""
+    step_s: Callable[[int], float] | None = None
+    """Seconds of a step by its leaves, by which the best-first rule chooses their number; None: always all."""
     clock: Callable[[], float] = time.perf_counter
     given: Given = field(default_factory=Given)
     paused: bool = False
@@ -70,6 +74,7 @@ class Daemon:
     _rankers: dict[int, Ranker] = field(default_factory=dict)
     """Order the guesses by the probability that the target takes them, which is not the draft's own (ranking.py)."""
     _spread: Spread = field(default_factory=Spread)
+    _calibrator: Calibrator = field(default_factory=Calibrator)
     _turn: int = 0
     _inbox: deque[FromGateway | None] = field(default_factory=deque)
     _wake: threading.Event = field(default_factory=threading.Event)
@@ -210,7 +215,7 @@ class Daemon:
         if message.prompt_len + self.rule.max_depth >= self.drafter.context:
             self._decline(message.request, message.epoch, f"the draft model's context is {self.drafter.context} tokens")
             return
-        drafting = Drafting(message.request, message.epoch, message.prompt_len, self.rule)
+        drafting = self._drafting(message)
         drafting.commit(0, message.tokens)
         try:
             self.drafter.open(message.request, message.tokens)
@@ -220,6 +225,13 @@ class Daemon:
         self._requests[message.request] = drafting
         self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread, resolved=True)
         self.given.requests += 1
+
+    def _drafting(self, message: Open) -> Drafting:
+        """By the rule's kind; what one request teaches of the pair of models serves the next."""
+        of = message.request, message.epoch, message.prompt_len
+        if isinstance(self.rule, BestFirstRule):
+            return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.step_s)
+        return Drafting(*of, self.rule)
 
     def _commit(self, message: Commit) -> None:
         drafting = self._requests.get(message.request)

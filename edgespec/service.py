@@ -7,16 +7,19 @@ import logging
 import random
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from edgespec import __version__
-from edgespec.calibrate import affordable_leaves
-from edgespec.config import WorkerSettings, worker_name
+from edgespec.calibrate import affordable_leaves, step_curve
+from edgespec.config import DraftSection, WorkerSettings, worker_name
+from edgespec.core.bestfirst import BestFirstRule
 from edgespec.core.drafting import DraftRule
 from edgespec.core.errors import PairingError, RemoteProtocolError
 from edgespec.core.handshake import Pin, WorkerIdentity
 from edgespec.core.messages import Decline, Pause, Resume, Tree
+from edgespec.core.numbers import interpolate
 from edgespec.daemon import Daemon, Outlet
 from edgespec.discovery import Browser
 from edgespec.drafter import Drafter
@@ -57,20 +60,20 @@ class Service:
             prefill_batch=draft.prefill_batch,
             requests=draft.requests,
         )
-        sequences = draft.sequences or affordable_leaves(drafter)
-        log.info("draft model loaded; one step evaluates up to %d leaves", sequences)
+        curve = step_curve(drafter)
+        rule = draft_rule(draft, curve)
+        log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
         self.identity = WorkerIdentity(
             store.identity(),
             worker_name(settings),
             drafter.tokenizer_digest,
             drafter.model_digest,
             drafter.vocab_size,
-            sequences,
+            rule.sequences,
         )
-        rule = DraftRule(draft.branching, draft.theta, sequences)
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon), draft.requests, draft.prefill_batch,
-            prefix_cache=draft.prefix_cache,
+            prefix_cache=draft.prefix_cache, step_s=partial(interpolate, curve),
         )  # fmt: skip
         self.paused_because: str | None = None
         self._link: Link | None = None
@@ -219,6 +222,16 @@ class Service:
             if self._link is not None:
                 self._link.send(Resume())
         return {"paused": None}
+
+
+def draft_rule(draft: DraftSection, step_s: Mapping[int, float]) -> DraftRule:
+    """The rule that the configuration names; what it leaves open (0) follows from the measured `step_s` (leaves -> s).
+
+    Algorithm 2 always takes all of its leaves, so it gets as many as are cheap; the best-first rule chooses each time.
+    """
+    if draft.order == "algorithm2":
+        return DraftRule(draft.branching or 2, draft.theta, draft.sequences or affordable_leaves(step_s))
+    return BestFirstRule(branching=draft.branching or 4, sequences=draft.sequences or MOST_LEAVES)
 
 
 def paired_gateway(gateways: PairedGateways) -> PairedGateway:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
-from cloud_gateway.core.numbers import interpolate
+from edgespec.core.numbers import interpolate
 
 
 class RttEstimator:

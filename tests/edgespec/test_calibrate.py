@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.calibrate import affordable_leaves
+from edgespec.calibrate import affordable_leaves, step_curve
+from edgespec.config import DraftSection
+from edgespec.core.bestfirst import BestFirstRule
+from edgespec.core.drafting import DraftRule
 from edgespec.drafter import Drafter
+from edgespec.service import draft_rule
 from tests.support.tiny_gguf import make_tiny_gguf
 
 
@@ -45,9 +49,21 @@ def clock_of(drafter: Drafter, cost: Callable[[int], float]) -> Callable[[], flo
 def test_it_takes_as_many_leaves_as_cost_hardly_more_than_one(
     drafter: Drafter, cost: Callable[[int], float], leaves: int
 ) -> None:
-    assert affordable_leaves(drafter, clock_of(drafter, cost)) == leaves
+    curve = step_curve(drafter, clock_of(drafter, cost))
+    assert curve == {rows: pytest.approx(cost(rows)) for rows in (1, 2, 4, 8, 16)}
+    assert affordable_leaves(curve) == leaves
 
 
 def test_it_leaves_no_request_behind(drafter: Drafter) -> None:
-    affordable_leaves(drafter)
+    step_curve(drafter)
     assert drafter.open("another", [1, 2, 3, 4]) == 0, "no cached prefix of the measurement"
+
+
+def test_what_the_configuration_leaves_open_follows_from_the_curve() -> None:
+    curve = {1: 1.0, 2: 1.1, 4: 1.2, 8: 2.0, 16: 4.0}
+    algorithm2 = draft_rule(DraftSection(order="algorithm2"), curve)
+    best_first = draft_rule(DraftSection(), curve)
+    told = draft_rule(DraftSection(branching=3, sequences=5), curve)
+    assert (algorithm2.branching, algorithm2.sequences, type(algorithm2)) == (2, 4, DraftRule)
+    assert (best_first.branching, best_first.sequences, type(best_first)) == (4, 16, BestFirstRule)
+    assert (told.branching, told.sequences) == (3, 5)

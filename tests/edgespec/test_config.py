@@ -18,7 +18,7 @@ from edgespec.shared.settings import override, parse
         ('[draft]\nmodel = ""', '"auto:quantised", "auto:dropped" or a path'),
         ("[draft]\ntheta = -0.1", "`draft.theta` is -0.1, but must be a number from 0 to 100"),
         ("[draft]\ntheta = nan", "a number from 0 to 100"),
-        ("[draft]\nbranching = 0", "a whole number from 1 to 64"),
+        ("[draft]\nbranching = 65", "a whole number from 0 to 64"),
         ('[gateway]\naddress = "ws://host:1"', "the link to a gateway always uses TLS"),
         ('[gateway]\naddress = "host:99999"', "a port is a whole number from 1 to 65535"),
         ('[daemon]\nname = "a\\u001b[2J"', "at most 64 letters"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloud_gateway.core.merge import CandidateTree
+from edgespec.core.bestfirst import BestFirstRule
 from edgespec.core.drafting import DraftRule
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Decline, Open, Sampling, Tree
@@ -61,10 +62,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(model: Path) -> Iterator[Callable[..., Desk]]:
     running: list[tuple[Desk, threading.Thread]] = []
 
-    def begin(**options: object) -> Desk:
+    def begin(rule: DraftRule = RULE, **options: object) -> Desk:
         desk = Desk()
         drafter = Drafter(model, context=2048, sequences=4)
-        desk.daemon = Daemon(drafter, RULE, Outlet(desk.send, desk.broken.put), **options)  # type: ignore[arg-type]
+        desk.daemon = Daemon(drafter, rule, Outlet(desk.send, desk.broken.put), **options)  # type: ignore[arg-type]
         thread = threading.Thread(target=desk.daemon.run)
         thread.start()
         running.append((desk, thread))
@@ -91,6 +92,21 @@ def test_it_streams_a_tree_that_a_gateway_can_merge_until_it_is_deep_enough(star
         merged = tree.merge("w", frame, "w")
         assert merged.fresh == len(frame.tokens)
     assert tree.depth() == RULE.max_depth
+
+
+@pytest.mark.parametrize(("step_s", "leaves"), [(None, 4), (lambda n: 1.0, 4), (lambda n: 1.0 * n, 1)])
+def test_best_first_tells_four_children_and_takes_as_many_leaves_as_pay(
+    start: Callable[..., Desk], step_s: Callable[[int], float] | None, leaves: int
+) -> None:
+    desk = start(rule=BestFirstRule(sequences=4, max_depth=4, max_nodes=64), step_s=step_s)
+    desk.daemon.take(opened())
+    tree = CandidateTree(PROMPT)
+    frames = [frame for frame in desk.settle() if isinstance(frame, Tree)]
+    assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in frames)
+    assert len(tree.root.children) == 4
+    daemon = desk.daemon
+    assert daemon.drafter.rows - len(PROMPT) <= leaves * daemon.given.steps
+    assert (len(tree.tree) > 4 * daemon.given.steps) == (leaves > 1)
 
 
 def test_a_commit_moves_the_tree_on_and_the_frames_under_way_still_fit(start: Callable[..., Desk]) -> None:

@@ -11,9 +11,9 @@ from cloud_gateway.core.controller import CatchUp, Controller, Costs, Draft, Lin
 from cloud_gateway.core.estimators import RttEstimator, StepClock
 from cloud_gateway.core.flatten import FlatTree, flatten
 from cloud_gateway.core.merge import CandidateTree
-from cloud_gateway.core.numbers import interpolate
 from edgespec.core.drafting import Drafting
 from edgespec.core.messages import Commit, Frame, Tree, encode
+from edgespec.core.numbers import interpolate
 from edgespec.core.tree import Node, SpeculationTree
 from tools.sim.clock import Clock
 from tools.sim.network import Net, Pipe
