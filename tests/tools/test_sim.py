@@ -13,12 +13,14 @@ from cloud_gateway.core import controller
 from cloud_gateway.core.actions import Verify
 from cloud_gateway.core.controller import POLICIES, Colocated, PolicySettings
 from cloud_gateway.core.theory import expected_tokens
+from cloud_gateway.sim import world
+from cloud_gateway.sim.network import Net, Pipe, wire_bytes
+from cloud_gateway.sim.process import child, draft
+from cloud_gateway.sim.world import Curve, Steps, run
 from edgespec.core import drafting
-from tools.sim import experiment, world
+from tools.sim import experiment
 from tools.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
-from tools.sim.network import Net, Pipe, wire_bytes
-from tools.sim.process import Iid, child, draft
-from tools.sim.world import Curve, Steps, run
+from tools.sim.process import Iid
 
 TT, TD = 0.01034, 0.00373
 STEPS = Steps(Curve({1: TT}), Curve({1: TD}), Curve({1: TD}))

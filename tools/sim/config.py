@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cloud_gateway.sim.world import Curve, Steps
 from edgespec.core.errors import ConfigError
 from tools.sim.process import Iid
-from tools.sim.world import Curve, Steps
 
 FOLDER = Path(__file__).parents[2] / "configs/sim"
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from cloud_gateway.core.adaptive import Prefer
 from cloud_gateway.core.controller import Controller, make
+from cloud_gateway.sim.network import Net
+from cloud_gateway.sim.process import TokenProcess
+from cloud_gateway.sim.world import Result, Steps, run
 from edgespec.core.bestfirst import BestFirst, BestFirstRule
 from edgespec.core.drafting import Drafting, DraftRule
-from tools.sim.network import Net
 from tools.sim.oracle import OracleDrafting
-from tools.sim.process import Iid, TokenProcess
+from tools.sim.process import Iid
 from tools.sim.recording import Recorded
-from tools.sim.world import Result, Steps, run
 
 Kind = Iid | Recorded
 Row = dict[str, Any]

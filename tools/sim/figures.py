@@ -11,12 +11,12 @@ import numpy as np
 from cloud_gateway.core.actions import Action, Costs, LinkView, Outcome
 from cloud_gateway.core.controller import Colocated
 from cloud_gateway.core.merge import CandidateTree, Merged
+from cloud_gateway.sim.network import Net
+from cloud_gateway.sim.world import run
 from tools.sim import plots
 from tools.sim.config import load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
-from tools.sim.network import Net
 from tools.sim.process import Iid
-from tools.sim.world import run
 
 NEVER_SKIP = -1.0
 """phi below every entropy: the controller always takes the worker to be on another path."""

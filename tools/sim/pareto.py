@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cloud_gateway.sim.network import Net
 from tools.sim import plots
 from tools.sim.config import load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, rows_of
-from tools.sim.network import Net
 from tools.sim.recording import SHIPPED, Recorded
 
 PREFERENCES = ("latency", "balanced", "offload")

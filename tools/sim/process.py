@@ -1,8 +1,4 @@
-"""Token processes: what the target says at every position, and what the draft says after any prefix.
-
-A prefix is named by a state: 0 and up is "on the target's own path, up to this position", negative is "off it, by this
-route". The worker and the gateway's own draft are one model, so they ask one process and hear the same.
-"""
+"""Synthetic token processes (cloud_gateway/sim/process.py says what a process is)."""
 
 from __future__ import annotations
 
@@ -10,46 +6,17 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.sim.process import LOOKAHEAD, OFF_PATH
 from edgespec.core.drafting import Proposal
 
-OFF_PATH = 4096
-"""Different proposals that off-path prefixes draw from."""
 WIDTH = 4
 """Tokens that a synthetic proposal names."""
-LOOKAHEAD = 96
-"""Positions behind the answer's end at which a draft may still ask."""
 FILLER = 1 << 20
 """Token ids from here are nobody's choice."""
-
-
-class TokenProcess(Protocol):
-    """One answer, as target and draft see it."""
-
-    targets: Sequence[int]
-    """The target's token at every position; position 0 is the prompt's last token."""
-    target_entropies: Sequence[float]
-    """Entropy (nats) of the target's distribution for that token."""
-    off_path: Sequence[Proposal]
-
-    def on_path(self, position: int) -> Proposal:
-        """What the draft says after the target's tokens up to this position."""
-
-
-def draft(process: TokenProcess, state: int) -> Proposal:
-    """What the draft says after this prefix."""
-    return process.on_path(state) if state >= 0 else process.off_path[-state % len(process.off_path)]
-
-
-def child(process: TokenProcess, state: int, token: int) -> int:
-    """The state one token on."""
-    if state >= 0 and process.targets[state + 1] == token:
-        return state + 1
-    return -1 - (hash((state, token)) & 0xFFFFFFFFFFFF)  # integers hash alike in every Python process
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.sim.process import LOOKAHEAD, OFF_PATH
 from edgespec.core.drafting import Proposal
-from tools.sim.process import LOOKAHEAD, OFF_PATH
 
 RANKS = 8
 """Draft tokens kept per position."""

@@ -15,13 +15,13 @@ from cloud_gateway.core.theory import (
     printed_overview,
     speedup,
 )
+from cloud_gateway.sim.network import Net, wire_bytes
+from cloud_gateway.sim.world import SESSION
 from edgespec.core.messages import ROOT, Commit, Frame, Tree, encode
 from tools.sim import plots
 from tools.sim.config import load, steps_of
 from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
-from tools.sim.network import Net, wire_bytes
 from tools.sim.process import Iid
-from tools.sim.world import SESSION
 
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SCAN = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)

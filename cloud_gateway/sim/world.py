@@ -11,13 +11,13 @@ from cloud_gateway.core.controller import CatchUp, Controller, Costs, Draft, Lin
 from cloud_gateway.core.estimators import RttEstimator, StepClock
 from cloud_gateway.core.flatten import FlatTree, flatten
 from cloud_gateway.core.merge import CandidateTree
+from cloud_gateway.sim.clock import Clock
+from cloud_gateway.sim.network import Net, Pipe
+from cloud_gateway.sim.process import TokenProcess, child, draft
 from edgespec.core.drafting import Drafting
 from edgespec.core.messages import Commit, Frame, Tree, encode
 from edgespec.core.numbers import interpolate
 from edgespec.core.tree import Node, SpeculationTree
-from tools.sim.clock import Clock
-from tools.sim.network import Net, Pipe
-from tools.sim.process import TokenProcess, child, draft
 
 SESSION = bytes(16)
 PROMPT_LEN = 2
