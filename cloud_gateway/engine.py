@@ -200,6 +200,7 @@ class Engine:
         began, modelled = self.clock(), self.stats.target_s + self.stats.draft_s
         self._take_in()
         self._admit()
+        self._flush()  # a worker can read the prompt while the target does
         prefilled = self._prefill_chunk()
         verifies, drafts, wake = self._decide(self.clock())
         for active, action in drafts:

@@ -68,8 +68,9 @@ class LocalDrafting:
             if isinstance(action, CatchUp):
                 self.model.catch_up(active.id, self._batch(self.model))
             else:
-                paths = [leaf.path(active.tree.root) for leaf in action.leaves]
-                for leaf, proposal in zip(action.leaves, self.model.draft(active.id, paths), strict=True):
+                leaves = action.leaves[: self.model.leaves]  # the likeliest come first
+                paths = [leaf.path(active.tree.root) for leaf in leaves]
+                for leaf, proposal in zip(leaves, self.model.draft(active.id, paths, action.width), strict=True):
                     active.add_local(leaf, proposal)
         except EdgespecError as error:  # the request has outgrown the draft's memory
             log.info("request %d goes on without the local draft: %s", active.id, error)

@@ -13,6 +13,8 @@ class DraftModel(Protocol):
 
     passes: int
     """Forward passes made so far, catch-up batches included."""
+    leaves: int
+    """Most paths of one step."""
 
     @property
     def step_s(self) -> float:
@@ -34,8 +36,11 @@ class DraftModel(Protocol):
     def catch_up(self, request: Hashable, limit: int) -> object:
         """Evaluates at most `limit` of the tokens owed, in one batch, all but the last one."""
 
-    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]]) -> Sequence[Proposal]:
-        """One step over these leaves, named by their tokens below the committed ones; catches up first."""
+    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]], width: int) -> Sequence[Proposal]:
+        """One step over these leaves, named by their tokens below the committed ones; catches up first.
+
+        Each gets at most `width` children.
+        """
 
     def close(self, request: Hashable) -> object:
         """Ends a request."""

@@ -30,14 +30,13 @@ class LocalDraft:
         context: int = 8192,
         requests: int = 8,
         leaves: int = 1,
-        width: int = 1,
         threads: int = 1,
         prefill_batch: int = 128,
         prefix_cache: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`context`: KV cells shared by `requests` open requests; `leaves`: most paths of one step (1: chains);
-        `width`: children proposed for each; `prefill_batch`: most tokens of one catch-up pass.
+        `prefill_batch`: most tokens of one catch-up pass.
 
         Takes half a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
         """
@@ -49,7 +48,7 @@ class LocalDraft:
             prefill_batch=prefill_batch,
             requests=requests,
         )
-        self._width, self._prefix_cache, self._clock = width, prefix_cache, clock
+        self.leaves, self._prefix_cache, self._clock = leaves, prefix_cache, clock
         self.tokenizer_digest, self.vocab_size = self._drafter.tokenizer_digest, self._drafter.vocab_size
         self.context = self._drafter.context
         """Most tokens of one request."""
@@ -97,14 +96,14 @@ class LocalDraft:
             self._token_s.sample(spent / rows)
         return left
 
-    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]]) -> list[Proposal]:
+    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]], width: int = 1) -> list[Proposal]:
         """One step over these leaves (tokens below the committed ones), after as many catch-up passes as it needs.
 
         Raises DraftMemoryError where the request has become too long.
         """
         while self.owed(request) > self._drafter.prefill_batch:
             self.catch_up(request, self._drafter.prefill_batch)
-        rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, self._width))
+        rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, width))
         if rows == 1:
             self._step_s.sample(spent)
         return proposals

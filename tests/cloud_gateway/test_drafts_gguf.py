@@ -66,9 +66,9 @@ def test_catching_up_is_cut_into_limited_passes_and_each_counts(local: LocalDraf
 
 
 def test_several_leaves_and_children_come_where_they_were_asked_for(model: Path) -> None:
-    local = LocalDraft(model, context=256, leaves=2, width=3)
+    local = LocalDraft(model, context=256, leaves=2)
     local.open("r", PROMPT)
-    assert [len(proposal.tokens) for proposal in local.draft("r", [(3,), (4,)])] == [3, 3]
+    assert [len(proposal.tokens) for proposal in local.draft("r", [(3,), (4,)], 3)] == [3, 3]
     local.shutdown()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
+from cloud_gateway.core.controller import POLICIES
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
 from cloud_gateway.engine import Engine, EngineSettings
 from edgespec.core.errors import ClientError
@@ -59,7 +60,7 @@ def twin(count: int, prompt: list[int] = PROMPT) -> list[int]:
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize("policy", ["plain", "colocated", "wanspec"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("delay_s", [0.0, 0.004])
 async def test_the_answer_is_plain_decodings_whoever_drafts_and_however_well(
@@ -69,6 +70,30 @@ async def test_the_answer_is_plain_decodings_whoever_drafts_and_however_well(
     tokens, done = await answer(engine, request())
     assert tokens == twin(60) and done.finish == "length"
     assert done.usage.completion_tokens == 60 and done.usage.prompt_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("leaves", [1, 4])
+async def test_a_policy_that_drafts_trees_makes_do_with_the_leaves_that_the_local_draft_takes(
+    make: Make, leaves: int
+) -> None:
+    engine = make(None, TableDraft(0.7, leaves), policy="colocated-tree")
+    tokens, done = await answer(engine, request())
+    assert tokens == twin(60) and done.usage.accepted["local"] > 0
+
+
+async def test_a_worker_hears_of_a_prompt_before_the_target_has_read_it(make: Make) -> None:
+    worker = LoopWorker(right=1.0)
+    engine = make(worker, None)
+    prefill, heard = engine.target.prefill, []
+
+    def slow(slot: int, tokens: Sequence[int]) -> None:
+        time.sleep(0.05)
+        heard.append(len(worker.seen))
+        prefill(slot, tokens)
+
+    engine.target.prefill = slow  # type: ignore[method-assign]
+    await answer(engine, request(10))
+    assert heard == [1]
 
 
 async def test_a_good_worker_saves_passes_and_the_usage_says_so(make: Make) -> None:

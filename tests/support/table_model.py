@@ -116,8 +116,8 @@ def guess(tokens: Sequence[int], width: int, right: float) -> Proposal:
 class TableDraft:
     """The local draft's interface; checks that it is told of every token."""
 
-    def __init__(self, right: float = 0.7, width: int = 1) -> None:
-        self.right, self.width, self.passes = right, width, 0
+    def __init__(self, right: float = 0.7, leaves: int = 1) -> None:
+        self.right, self.leaves, self.passes = right, leaves, 0
         self.step_s, self.token_s = 0.0005, 0.0001
         self._tokens: dict[Hashable, list[int]] = {}
         self._seen: dict[Hashable, int] = {}
@@ -136,10 +136,11 @@ class TableDraft:
         self._seen[request] = min(self._seen[request] + limit, len(self._tokens[request]) - 1)
         return self.owed(request)
 
-    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]]) -> list[Proposal]:
+    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]], width: int) -> list[Proposal]:
+        assert 1 <= len(paths) <= self.leaves
         self.passes += 1
         self._seen[request] = len(self._tokens[request]) - 1
-        return [guess([*self._tokens[request], *path], self.width, self.right) for path in paths]
+        return [guess([*self._tokens[request], *path], width, self.right) for path in paths]
 
     def close(self, request: Hashable) -> None:
         del self._tokens[request], self._seen[request]
