@@ -7,7 +7,7 @@ import logging
 import random
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,8 +41,8 @@ MDNS_S = 3.0
 class Service:
     """One worker process. Lives on the event loop; implements the link's `Handler`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        """Reads the keys and loads the draft model, which takes a second or so.
+    def __init__(self, settings: WorkerSettings, load: Callable[[WorkerSettings], Drafter] | None = None) -> None:
+        """Reads the keys and loads the draft model, which takes a second or so; `load` stands in for `load_drafter`.
 
         Raises PairingError without a paired gateway, KeyStoreError, ModelError.
         """
@@ -52,14 +52,7 @@ class Service:
         self.gateway = paired_gateway(PairedGateways(store.folder))
         pin(settings.daemon.cpu)
         draft = settings.draft
-        drafter = Drafter(
-            resolve_model(draft.model),
-            context=draft.context,
-            sequences=draft.sequences or MOST_LEAVES,
-            threads=thread_count(draft.threads, settings.daemon.cpu),
-            prefill_batch=draft.prefill_batch,
-            requests=draft.requests,
-        )
+        drafter = (load or load_drafter)(settings)
         curve = step_curve(drafter)
         rule = draft_rule(draft, curve)
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
@@ -222,6 +215,19 @@ class Service:
             if self._link is not None:
                 self._link.send(Resume())
         return {"paused": None}
+
+
+def load_drafter(settings: WorkerSettings) -> Drafter:
+    """The draft model that the configuration names. Raises ModelError and ConfigError."""
+    draft = settings.draft
+    return Drafter(
+        resolve_model(draft.model),
+        context=draft.context,
+        sequences=draft.sequences or MOST_LEAVES,
+        threads=thread_count(draft.threads, settings.daemon.cpu),
+        prefill_batch=draft.prefill_batch,
+        requests=draft.requests,
+    )
 
 
 def draft_rule(draft: DraftSection, step_s: Mapping[int, float]) -> DraftRule:
