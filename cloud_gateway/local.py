@@ -84,7 +84,7 @@ class LocalDrafting:
         if model is None or not active.local:
             return Costs(self.verify_s)
         debt_s = max(model.owed(active.id) - 1, 0) * model.token_s
-        return Costs(self.verify_s, model.step_s, debt_s, self._batch(model) * model.token_s)
+        return Costs(self.verify_s, model.step_s, debt_s, self._batch(model) * model.token_s, model.leaves)
 
     def _batch(self, model: DraftModel) -> int:
         """Tokens of one catch-up batch: as many as take about one target step, so that no gap is much longer."""

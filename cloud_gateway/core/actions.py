@@ -56,6 +56,8 @@ class Costs:
     """Time to evaluate the committed tokens that the local draft has not seen."""
     batch_debt_s: float = 0.0
     """Time of the largest single catch-up batch."""
+    local_leaves: int = 16
+    """Leaves up to which a local step costs hardly more than over one."""
 
     @property
     def local_s(self) -> float:

@@ -79,7 +79,7 @@ class Adaptive:
         position = tree.root.position
         if not self._timeline.started:
             self._timeline.start(position, now)
-        outlook = self._surveyor.look(tree, self.sequences, self.width)
+        outlook = self._surveyor.look(tree, min(self.sequences, costs.local_leaves), self.width)
         prices = self._price(link, costs)
         stall = float("inf") if link is None else self._timeline.due(self._missing(outlook, position), link, now) - now
         if self._drafts(outlook, stall, prices, link, costs, now):

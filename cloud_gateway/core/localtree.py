@@ -28,7 +28,7 @@ class ColocatedTree:
         if costs.local_step_s is None or tree.depth() >= self.k:
             return Verify(tree.best(self.verify_nodes))
         deepest = tree.root.position + self.k
-        return Draft(tuple(tree.tree.most_probable(self.sequences, deepest)), self.width)
+        return Draft(tuple(tree.tree.most_probable(min(self.sequences, costs.local_leaves), deepest)), self.width)
 
     def received(self, merged: Merged, now: float) -> None:
         """No worker is asked."""

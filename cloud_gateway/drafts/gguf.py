@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from cloud_gateway.core.estimators import Ewma
+from edgespec.calibrate import affordable_leaves, step_curve
 from edgespec.core.drafting import Proposal
 from edgespec.drafter import Drafter
 
+MOST_LEAVES = 16
 _WEIGHT = 0.2
 """Of the newest measurement against all former ones."""
 _CALIBRATION_TOKENS = 32
@@ -29,26 +31,26 @@ class LocalDraft:
         *,
         context: int = 8192,
         requests: int = 8,
-        leaves: int = 1,
+        leaves: int = 0,
         threads: int = 1,
         prefill_batch: int = 128,
         prefix_cache: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`context`: KV cells shared by `requests` open requests; `leaves`: most paths of one step (1: chains);
-        `prefill_batch`: most tokens of one catch-up pass.
+        """`context`: KV cells shared by `requests` open requests; `leaves`: most paths of one step; 0: as
+        many as cost hardly more than one, as measured; `prefill_batch`: most tokens of one catch-up pass.
 
-        Takes half a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
+        Takes a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
         """
         self._drafter = Drafter(
             path,
             context=context,
-            sequences=leaves,
+            sequences=leaves or MOST_LEAVES,
             threads=threads,
             prefill_batch=prefill_batch,
             requests=requests,
         )
-        self.leaves, self._prefix_cache, self._clock = leaves, prefix_cache, clock
+        self._prefix_cache, self._clock = prefix_cache, clock
         self.tokenizer_digest, self.vocab_size = self._drafter.tokenizer_digest, self._drafter.vocab_size
         self.context = self._drafter.context
         """Most tokens of one request."""
@@ -57,6 +59,7 @@ class LocalDraft:
         """Time of all passes so far."""
         self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
         self._calibrate()
+        self.leaves = leaves or affordable_leaves(step_curve(self._drafter, clock))
 
     @property
     def step_s(self) -> float:

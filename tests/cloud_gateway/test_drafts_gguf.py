@@ -65,6 +65,12 @@ def test_catching_up_is_cut_into_limited_passes_and_each_counts(local: LocalDraf
     assert local.spent_s > 0
 
 
+def test_the_leaves_of_a_step_follow_from_what_steps_take(model: Path) -> None:
+    local = LocalDraft(model, context=256, clock=Ticking())
+    assert local.leaves == 16, "on this clock every pass takes the same time"
+    local.shutdown()
+
+
 def test_several_leaves_and_children_come_where_they_were_asked_for(model: Path) -> None:
     local = LocalDraft(model, context=256, leaves=2)
     local.open("r", PROMPT)
