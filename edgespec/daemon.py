@@ -19,6 +19,7 @@ from edgespec.core.drafting import Drafting, DraftRule
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Decline, Open, Tree
 from edgespec.core.ranking import Ranker, Spread
+from edgespec.core.tree import Node
 from edgespec.drafter import Drafter, DraftMemoryError
 
 log = logging.getLogger("edgespec.daemon")
@@ -121,37 +122,43 @@ class Daemon:
             began, modelled = self.clock(), self.given.drafting_s
             self._take_in()
             self._send_one()
-            drafting = None if self.paused else self._next()
-            if drafting is None:
+            work = None if self.paused else self._next()
+            if work is None:
                 self._wake.wait()
                 self._wake.clear()
                 continue
-            self._draft(drafting)
+            self._draft(*work)
             self._send_one()
             self.given.host_s += self.clock() - began - (self.given.drafting_s - modelled)
 
-    def _next(self) -> Drafting | None:
-        """The next request in turn that has something to draft: each gets one step."""
+    def _next(self) -> tuple[Drafting, list[Node]] | None:
+        """The next request in turn that has something to draft, and its leaves; none of them: it has to catch up first.
+
+        Each gets one step.
+        """
         numbers = list(self._requests)
         for i in range(len(numbers)):
             drafting = self._requests[numbers[(self._turn + i) % len(numbers)]]
-            if drafting.ready and (self._owes(drafting) or drafting.candidates()):
+            if not drafting.ready:
+                continue
+            owes = self._owes(drafting)
+            leaves = [] if owes else drafting.candidates()
+            if owes or leaves:
                 self._turn = (self._turn + i + 1) % len(numbers)
-                return drafting
+                return drafting, leaves
         return None
 
     def _owes(self, drafting: Drafting) -> bool:
         return self.drafter.pending(drafting.request) > self.prefill_batch
 
-    def _draft(self, drafting: Drafting) -> None:
+    def _draft(self, drafting: Drafting, leaves: Sequence[Node]) -> None:
         """One batch of catch-up, or one step over the most probable leaves (Algorithm 2)."""
         began = self.clock()
         try:
-            if self._owes(drafting):
+            if not leaves:
                 self.drafter.catch_up(drafting.request, self.prefill_batch)
                 self.given.drafting_s += self.clock() - began
                 return
-            leaves = drafting.candidates()
             root = drafting.tree.root
             paths = [leaf.path(root) for leaf in leaves]
             rank = self._rankers[drafting.request]

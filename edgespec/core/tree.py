@@ -100,8 +100,8 @@ class SpeculationTree:
 
     def most_probable(self, count: int, max_position: int) -> list[Node]:
         """The `count` leaves of lowest path cost whose children would not lie beyond `max_position`, best first."""
-        ready = (leaf for leaf in self.leaves() if leaf.position < max_position)
-        return heapq.nsmallest(count, ready, key=lambda leaf: leaf.cost)
+        ready = [(leaf.cost, leaf.id, leaf) for leaf in self.leaves() if leaf.position < max_position]
+        return [leaf for _, _, leaf in heapq.nsmallest(count, ready)]
 
     def depth(self) -> int:
         """Levels below the root."""
