@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edgespec.core.errors import EdgespecError
 from tools.sim import figures, pareto, record, tables
+from tools.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
 FIGURES: dict[str, tuple[Simulated, str]] = {
@@ -38,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     recording = commands.add_parser("record", help="record real models for the simulator")
     record.add_arguments(recording)
     recording.set_defaults(run=record.run)
+    live = commands.add_parser("replay-live", help="the same answers over real sockets, beside the simulator's")
+    replay.add_arguments(live)
+    live.set_defaults(run=replay.run)
     return top
 
 

@@ -76,6 +76,26 @@ def bars(rows: Sequence[Row], out: Path, title: str) -> None:
     _write(figure, out, title)
 
 
+def pairs(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str, str]]) -> None:
+    """One panel per (column, label): a bar for `sim_` + column beside one for the column, grouped by round trip."""
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(6.4 * len(panels), 1.3 + 0.6 * len(rows)))
+    names = [f"{row['config']}\n{row['rtt_ms']:g} ms" for row in rows]
+    places = range(len(rows))
+    for axis, (column, label) in zip(axes, panels, strict=True):
+        for shift, prefix, colour, name in ((-0.2, "sim_", "#b8c8d8", "simulated"), (0.2, "", "#4878a8", "measured")):
+            values = [row[prefix + column] for row in rows]
+            bars = axis.barh([place + shift for place in places], values, height=0.38, color=colour, label=name)
+            axis.bar_label(bars, fmt="%.3f", fontsize=7, padding=2)
+        axis.set_yticks(list(places), names, fontsize=7)
+        axis.axvline(1.0, color="grey", linewidth=0.8, linestyle=":")
+        axis.set_xlabel(label)
+        axis.set_xlim(0, 1.15 * max([1.0, *(row[column] for row in rows), *(row["sim_" + column] for row in rows)]))
+        axis.invert_yaxis()
+    axes[0].legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1.0), ncol=2, frameon=False)
+    _write(figure, out, title)
+
+
 def _configs(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["config"] for row in rows))
 

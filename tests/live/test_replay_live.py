@@ -1,0 +1,37 @@
+"""At the paper's step times the live system does what the simulator says, over real sockets and between processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools.sim.__main__ import main
+from tools.sim.live.replay import ARMS, TOLERANCE_POINTS, measure
+from tools.sim.live.setting import Setting
+
+pytestmark = pytest.mark.live
+CLOUD = Setting({1: 23.4}, {1: 7.5}, {"match": 0.82, "persistence": 0.25}, "", 60)
+
+
+@pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
+def test_latency_and_offload_agree_with_the_simulators(policy: str) -> None:
+    """Every token is compared too (`Stage.ask`). A machine that makes us wait for a core makes us slower than that."""
+    arm, answers = ARMS[policy], 4
+    row = measure(arm, CLOUD.of_arm(arm, 15.0, 0.0), answers, lambda: None)
+    allowed = TOLERANCE_POINTS + 100 * row["waited_share"]
+    assert abs(row["latency_points"]) <= allowed + 1.0, row  # four short answers, where twenty long ones are asked for
+    assert abs(row["offload_points"]) <= allowed, row
+    assert row["rounds"] == pytest.approx(row["sim_rounds"], rel=0.1)
+    assert row["frames_per_round"] > 1
+
+
+def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "live.json"
+    options = ["--policy", "adaptive", "--rtt-ms", "5", "--answers", "1", "--tokens", "20", "--json", str(out)]
+    assert main(["replay-live", *options]) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert {"rtt_ms", "config", "latency_ratio", "draft_ratio", "sim_latency_ratio", "sim_offload"} <= row.keys()
+    assert row["config"] in capsys.readouterr().out
+    assert out.with_suffix(".png").stat().st_size > 5000 and out.with_suffix(".svg").exists()

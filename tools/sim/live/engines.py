@@ -1,0 +1,209 @@
+"""Engines that take the modelled time of a pass and say what the token process says: no weights, no arithmetic.
+
+Everything around them is what ships. They find the answer that is wanted by the prompt, whose first token is its seed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.flatten import FlatTree
+from cloud_gateway.sim.process import TokenProcess, child, draft
+from cloud_gateway.sim.world import Curve
+from cloud_gateway.target import Work
+from edgespec.core.children import Rank, TokenPath, best_children
+from edgespec.core.drafting import Proposal
+from tools.sim.live.setting import VOCABULARY, Setting
+from tools.sim.live.sleeper import Sleeper
+
+CONTEXT = 1 << 20
+
+
+class Answers:
+    """The token processes of the requests that are open, and where each stands."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._kind, self._length = setting.kind, setting.length
+        self._made: tuple[int, TokenProcess] | None = None
+
+    def of(self, prompt: Sequence[int]) -> Answer:
+        """The answer that this prompt asks for, at its beginning."""
+        seed = prompt[0]
+        if self._made is None or self._made[0] != seed:
+            self._made = seed, self._kind.make(seed, self._length)
+        return Answer(self._made[1])
+
+
+class Answer:
+    """One request: `position` is that of the last committed token in the process, the prompt's last being 0."""
+
+    def __init__(self, process: TokenProcess) -> None:
+        self.process, self.position = process, 0
+
+    def after(self, path: TokenPath) -> Proposal:
+        """What the draft says after these tokens below the committed ones."""
+        state = self.position
+        for token in path:
+            state = child(self.process, state, token)
+        return draft(self.process, state)
+
+
+class SleepingRows:
+    """What the target says of one tree: its own tokens at every depth, which is right along the path it takes."""
+
+    def __init__(self, answer: Answer, tree: FlatTree) -> None:
+        places = [answer.position + depth + 1 for depth in tree.depths]
+        self.argmax = [answer.process.targets[place] for place in places]
+        self.entropies = [answer.process.target_entropies[place] for place in places]
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """A process knows no logits; greedy answers need none."""
+        raise NotImplementedError("a token process has no logits: ask for greedy answers without log-probabilities")
+
+
+class SleepingTarget:
+    """A `Target` whose pass takes as long as the curve says, for all requests of a batch together."""
+
+    vocab_size, context, slots, eos = VOCABULARY, CONTEXT, 8, frozenset[int]()
+
+    def __init__(self, setting: Setting, prefill_s: float = 0.0) -> None:
+        """`prefill_s`: what reading a prompt takes, however long it is."""
+        self._verify, self._prefill_s, self._answers = setting.steps.verify, prefill_s, Answers(setting)
+        self.sleeper = Sleeper()
+        self._open: dict[int, Answer] = {}
+
+    def open(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """Claims a slot."""
+        slot = next((i for i in range(self.slots) if i not in self._open), None)
+        if slot is None:
+            raise IndexError("no slot is free")
+        self._open[slot] = self._answers.of(tokens)
+        return slot, 0
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Takes its time."""
+        self.sleeper.until(time.perf_counter() + self._prefill_s)
+
+    def verify(self, batch: Sequence[Work]) -> list[SleepingRows]:
+        """Looks the rows up, and returns when the modelled pass would have ended."""
+        due = time.perf_counter() + self._verify(sum(len(work.tree) for work in batch))
+        rows = [SleepingRows(self._open[work.slot], work.tree) for work in batch]
+        self.sleeper.until(due)
+        return rows
+
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """One token is emitted after every row that is kept."""
+        self._open[slot].position += len(rows)
+
+    def close(self, slot: int) -> None:
+        """Frees the slot."""
+        del self._open[slot]
+
+
+class SleepingDraft:
+    """The gateway's own draft; it never owes any catch-up (WANSpec section 4.5: no measurable time)."""
+
+    leaves = 16
+
+    def __init__(self, setting: Setting) -> None:
+        self._curve: Curve = setting.steps.worker
+        self._answers = Answers(setting)
+        self._open: dict[Hashable, Answer] = {}
+        self.sleeper = Sleeper()
+        self.passes = 0
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step over one leaf."""
+        return self._curve(1)
+
+    @property
+    def token_s(self) -> float:
+        """Catching up costs nothing."""
+        return 0.0
+
+    def open(self, request: Hashable, tokens: Sequence[int]) -> None:
+        """Begins a request."""
+        self._open[request] = self._answers.of(tokens)
+
+    def commit(self, request: Hashable, tokens: Sequence[int]) -> None:
+        """The answer grows."""
+        self._open[request].position += len(tokens)
+
+    def owed(self, request: Hashable) -> int:
+        """The last token."""
+        return 1
+
+    def catch_up(self, request: Hashable, limit: int) -> None:
+        """Nothing to do."""
+
+    def draft(self, request: Hashable, paths: Sequence[TokenPath], width: int = 1) -> list[Proposal]:
+        """One step over these leaves."""
+        due = time.perf_counter() + self._curve(len(paths))
+        self.passes += 1
+        answer = self._open[request]
+        proposals = [_first(answer.after(path), width) for path in paths]
+        self.sleeper.until(due)
+        return proposals
+
+    def close(self, request: Hashable) -> None:
+        """Ends a request."""
+        self._open.pop(request, None)
+
+
+class SleepingDrafter:
+    """Stands in for the worker's llama.cpp (`edgespec.drafter.Drafter`)."""
+
+    vocab_size, context, prefill_batch, requests = VOCABULARY, CONTEXT, 8192, 8
+
+    def __init__(self, setting: Setting) -> None:
+        self.sequences = setting.sequences
+        self.tokenizer_digest = self.model_digest = setting.digest
+        self._model = SleepingDraft(setting)
+        self.sleeper = self._model.sleeper
+        self.rows = 0
+
+    @property
+    def passes(self) -> int:
+        """Steps so far."""
+        return self._model.passes
+
+    def open(self, request: Hashable, tokens: Sequence[int]) -> int:
+        """Begins a request; nothing of it is known yet."""
+        self._model.open(request, tokens)
+        return 0
+
+    def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
+        """The answer grows."""
+        self._model.commit(request, tokens)
+        return len(tokens)
+
+    def pending(self, request: Hashable) -> int:
+        """The last token."""
+        return 1
+
+    def catch_up(self, request: Hashable, limit: int) -> int:
+        """Nothing to do."""
+        return 1
+
+    def close(self, request: Hashable, *, keep: bool = True) -> None:
+        """Ends a request."""
+        self._model.close(request)
+
+    def shutdown(self) -> None:
+        """Nothing to free."""
+
+    def step(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int, rank: Rank = best_children
+    ) -> list[Proposal]:
+        """One step; a process names its guesses in order already, so `rank` is not asked."""
+        self.rows += len(paths)
+        return self._model.draft(request, paths, width)
+
+
+def _first(proposal: Proposal, width: int) -> Proposal:
+    return Proposal(proposal.tokens[:width], proposal.costs[:width], proposal.entropy)

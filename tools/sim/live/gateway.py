@@ -1,0 +1,142 @@
+"""The gateway's process of a live replay: `python -m tools.sim.live.gateway SETTING STATE`.
+
+Engine, links, keys and TLS are the product's. Answers are asked for by one JSON line each on standard input, and told
+by one each on standard output, where the first line names the port for workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cloud_gateway.bridge import Bridge
+from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.links import Links
+from cloud_gateway.metrics import Metrics
+from edgespec.core.handshake import GatewayIdentity
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedWorkers
+from tools.sim.live.engines import SleepingDraft, SleepingTarget
+from tools.sim.live.setting import PROMPT_TOKENS, VOCABULARY, Setting, read
+
+LINK_S = 20.0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One answer."""
+
+    seed: int
+    policy: str
+    worker: bool
+    """Whether to wait until one is linked."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What became of it."""
+
+    seconds: float
+    """From the end of the prompt's reading to the last token's arrival on the event loop."""
+    tokens: int
+    right: bool
+    """Whether the tokens are the process's, every one of them."""
+    rounds: int
+    local_passes: int
+    frames: int
+    host_s: float
+    """The engine's time outside the models, merging of frames included."""
+    rtt_s: float
+    """As the gateway measured it."""
+    step_s: float
+    """The worker's step, as the gateway measured it."""
+    late_us: dict[str, float] = {}
+    """By how much the target's passes took longer than modelled, so far."""
+
+
+class Gateway:
+    """Engine and links of one replay. Lives on the event loop."""
+
+    def __init__(self, setting: Setting, state: Path) -> None:
+        self._setting = setting
+        store = KeyStore(state)
+        self._tls = store.tls_identity()
+        paired = PairedWorkers(store.folder)
+        bridge = Bridge(Metrics(), paired)
+        me = GatewayIdentity(store.identity(), "replay", self._tls.spki_hash, setting.digest)
+        self._links = Links(me, VOCABULARY, paired.lookup, bridge)
+        # The worker hears of the prompt half a round trip after the request came. Reading it takes the target as long,
+        # so that both begin at the same moment, as in the simulator.
+        self._prefill_s = setting.rtt_ms / 2000
+        self.target = SleepingTarget(setting, self._prefill_s)
+        settings = EngineSettings(
+            policy=setting.policy, k=setting.k, phi=setting.phi, verify_nodes=setting.verify_nodes
+        )
+        self._engine = bridge.engine = Engine(self.target, SleepingDraft(setting), settings, self._links)
+
+    async def start(self) -> int:
+        """Returns the port for workers."""
+        self._engine.start()
+        return await self._links.start("127.0.0.1", 0, self._tls.context())
+
+    async def stop(self) -> None:
+        """Ends everything."""
+        await self._links.stop()
+        await asyncio.to_thread(self._engine.stop)
+
+    async def answer(self, asked: Asked) -> Told:
+        """One answer, timed where its tokens arrive."""
+        if asked.worker:
+            async with asyncio.timeout(LINK_S):
+                while not self._links.linked():  # noqa: ASYNC110 - the links tell the engine, not us
+                    await asyncio.sleep(0.01)
+        setting, stats = self._setting, self._engine.stats
+        process = setting.kind.make(asked.seed, setting.length)
+        wish = Speculation(policy=asked.policy, offload="auto" if asked.worker else "never")
+        request = GenerationRequest(setting.prompt(asked.seed), setting.length, ignore_eos=True, speculation=wish)
+        tokens: list[int] = []
+        host_s, last = stats.host_s, 0.0
+        began = time.perf_counter()
+        async for event in self._engine.submit(request):
+            if isinstance(event, TokensEvent):
+                tokens += event.tokens
+                last = time.perf_counter()
+            elif isinstance(event, DoneEvent):
+                usage = event.usage
+        linked = next(iter(self._links.linked().values()), None)
+        return Told(
+            seconds=last - began - self._prefill_s,
+            tokens=len(tokens),
+            right=tokens == list(process.targets[1 : setting.length + 1]),
+            rounds=usage.rounds,
+            local_passes=usage.local_draft_passes,
+            frames=usage.frames["received"],
+            host_s=stats.host_s - host_s,
+            rtt_s=linked.rtt_s if linked else 0.0,
+            step_s=linked.step_s if linked else 0.0,
+            late_us=self.target.sleeper.summary(),
+        )
+
+
+async def serve(setting: Setting, state: Path) -> None:
+    """Answers until standard input ends."""
+    gateway = Gateway(setting, state)
+    _say({"port": await gateway.start()})
+    try:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            _say(await gateway.answer(msgspec.json.decode(line, type=Asked)))
+    finally:
+        await gateway.stop()
+
+
+def _say(value: Any) -> None:
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    assert PROMPT_TOKENS == 2, "the seed and one token"
+    asyncio.run(serve(read(Path(sys.argv[1])), Path(sys.argv[2])))

@@ -1,0 +1,253 @@
+"""`python -m tools.sim replay-live`: the same answers in the simulator and over real sockets, side by side.
+
+A ratio is to co-located k = 2 on the same answer in the same world: measured to measured, simulated to simulated. What
+remains between the two ratios is what the simulator leaves out: the hosts' own time and the sockets'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cloud_gateway.sim.network import Net
+from cloud_gateway.sim.world import Curve, Result, Steps
+from edgespec.core.errors import ConfigError
+from tools.sim import plots
+from tools.sim.config import load
+from tools.sim.experiment import BASE, Arm, Cell, WorkerSpec, simulate
+from tools.sim.live.gateway import Told
+from tools.sim.live.setting import Setting
+from tools.sim.live.stage import Stage
+from tools.sim.recording import SHIPPED
+from tools.sim.recording import load as load_recording
+
+CHAIN, TREE = WorkerSpec(branching=1, theta=0.0, sequences=1), WorkerSpec("bestfirst", 4, 0.0, 16)
+ARMS = {
+    "wanspec": Arm("wanspec b=1", "wanspec", CHAIN),
+    "adaptive": Arm("adaptive, s=16", "adaptive", TREE, verify_nodes=32),
+    "amusd": Arm("amusd", "amusd", CHAIN),
+}
+"""As in figure 9, and AMUSD's policy beside them."""
+DISTURBED = 0.03
+"""An answer is left out when our threads waited for a core for more than this share of its time."""
+WARM_UP = 10**6
+"""Seed of an answer that is not counted: it fills caches and lets the estimates of link and steps settle."""
+TOLERANCE_POINTS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One answer by the reference and by an arm, here and in the simulator."""
+
+    base: Told
+    arm: Told
+    sim_base: Result
+    sim_arm: Result
+    waited: float
+    """Share of the time for which our threads waited for a core."""
+
+    @property
+    def ratio(self) -> float:
+        """Latency, measured."""
+        return self.arm.seconds / self.base.seconds
+
+    @property
+    def sim_ratio(self) -> float:
+        """Latency, simulated."""
+        return self.sim_arm.seconds / self.sim_base.seconds
+
+
+def measure(arm: Arm, setting: Setting, answers: int, progress: Callable[[], None]) -> dict[str, Any]:
+    """One row: `answers` answers by the arm and by the reference in turns, in one set of processes."""
+    sim_arm, sim_base = _simulated(arm, setting, setting.steps, answers, setting.rtt_ms), _base(setting, answers)
+    pairs: list[Pair] = []
+    with tempfile.TemporaryDirectory() as folder, Stage(setting, Path(folder)) as stage:
+        stage.ask(WARM_UP, BASE.policy, worker=False)
+        stage.ask(WARM_UP, arm.policy, worker=True)
+        for seed in range(answers):
+            waited_s, began = stage.waited_s(), time.perf_counter()
+            base = stage.ask(seed, BASE.policy, worker=False)
+            told = stage.ask(seed, arm.policy, worker=True)
+            waited = (stage.waited_s() - waited_s) / (time.perf_counter() - began)
+            pairs.append(Pair(base, told, sim_base[seed], sim_arm[seed], waited))
+            progress()
+        worker = stage.end_worker()
+    return _row(arm, setting, pairs, worker, answers)
+
+
+def _simulated(arm: Arm, setting: Setting, steps: Steps, answers: int, rtt_ms: float) -> list[Result]:
+    net = Net(rtt_ms / 1000, setting.jitter_ms / 1000)
+    return simulate(Cell(arm, setting.kind, net, steps, setting.length, answers))
+
+
+def _base(setting: Setting, answers: int, host_s: float = 0.0) -> list[Result]:
+    """The reference, simulated; it is the same at every round trip."""
+    return _simulated(BASE, setting, _slowed(setting, host_s, 0.0), answers, 0.0)
+
+
+def _slowed(setting: Setting, engine_s: float, worker_s: float) -> Steps:
+    """The modelled steps with the hosts' own time added to each round and each of the worker's steps."""
+
+    def curve(points: dict[int, float], more_s: float) -> Curve:
+        return Curve({rows: ms / 1000 + more_s for rows, ms in points.items()})
+
+    draft = setting.draft_ms
+    return Steps(curve(setting.verify_ms, engine_s), curve(draft, 0.0), curve(draft, worker_s))
+
+
+def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str, Any], answers: int) -> dict[str, Any]:
+    pairs = [pair for pair in all_pairs if pair.waited <= DISTURBED] or all_pairs
+    told = [pair.arm for pair in pairs]
+    rounds, tokens = sum(t.rounds for t in told), sum(t.tokens for t in told)
+    engine_s = sum(t.host_s for t in told) / rounds
+    base_s = sum(pair.base.host_s for pair in pairs) / sum(pair.base.rounds for pair in pairs)
+    rtt_ms = statistics.median(t.rtt_s for t in told) * 1e3
+    worker_s = worker.get("host_us_per_step", 0.0) / 1e6
+    explained = _simulated(arm, setting, _slowed(setting, engine_s, worker_s), answers, rtt_ms)
+    references = _base(setting, answers, base_s)
+    live, sim = _ratios(pairs)
+    points = {name: round((live[name] - sim[name]) * 100, 2) for name in live}
+    return {
+        "rtt_ms": setting.rtt_ms,
+        "config": arm.config,
+        **live,
+        **{f"sim_{name}": value for name, value in sim.items()},
+        "latency_points": points["latency_ratio"],
+        "offload_points": points["offload"],
+        "sim_latency_ratio_with_host": round(
+            statistics.median(a.seconds / b.seconds for a, b in zip(explained, references)), 4
+        ),
+        "ms_per_token": round(sum(t.seconds for t in told) / tokens * 1e3, 3),
+        "sim_ms_per_token": round(sum(p.sim_arm.seconds for p in pairs) / tokens * 1e3, 3),
+        "base_ms_per_token": round(sum(p.base.seconds for p in pairs) / tokens * 1e3, 3),
+        "sim_base_ms_per_token": round(sum(p.sim_base.seconds for p in pairs) / tokens * 1e3, 3),
+        "rounds": rounds,
+        "sim_rounds": sum(p.sim_arm.rounds for p in pairs),
+        "engine_host_us_per_round": round(engine_s * 1e6, 1),
+        "base_host_us_per_round": round(base_s * 1e6, 1),
+        "worker_host_us_per_step": round(worker_s * 1e6, 1),
+        "frames_per_round": round(sum(t.frames for t in told) / rounds, 2),
+        "rtt_measured_ms": round(rtt_ms, 2),
+        "step_measured_ms": round(statistics.median(t.step_s for t in told) * 1e3, 2),
+        "target_late": all_pairs[-1].arm.late_us,
+        "worker_late": {name: value for name, value in worker.items() if name.endswith("_us")},
+        "answers": len(pairs),
+        "disturbed": sum(pair.waited > DISTURBED for pair in all_pairs),
+        "waited_share": round(max(pair.waited for pair in all_pairs), 4),
+    }
+
+
+def _ratios(pairs: Sequence[Pair]) -> tuple[dict[str, float], dict[str, float]]:
+    """Latency and draft passes relative to the reference, measured and simulated: medians over the answers."""
+
+    def median(of: Callable[[Pair], float]) -> float:
+        return round(statistics.median(of(pair) for pair in pairs), 4)
+
+    live = {
+        "latency_ratio": median(lambda p: p.ratio),
+        "draft_ratio": median(lambda p: p.arm.local_passes / p.base.local_passes),
+    }
+    sim = {
+        "latency_ratio": median(lambda p: p.sim_ratio),
+        "draft_ratio": median(lambda p: p.sim_arm.local_passes / p.sim_base.local_passes),
+    }
+    return live | {"offload": 1 - live["draft_ratio"]}, sim | {"offload": 1 - sim["draft_ratio"]}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.sim replay-live`."""
+    parser.add_argument("--rtt-ms", type=float, nargs="+", default=[15.0], help="round trips (default: 15)")
+    parser.add_argument("--policy", choices=sorted(ARMS), nargs="+", default=["wanspec", "adaptive"])
+    parser.add_argument("--target-ms", type=float, help="a target pass (default: configs/sim/wanspec-cloud.toml)")
+    parser.add_argument("--draft-ms", type=float, help="a draft step, here and at the worker (default: likewise)")
+    parser.add_argument("--jitter-ms", type=float, default=0.0, help="mean extra delay, each way")
+    parser.add_argument("--draft", default="", help="a draft of the shipped recording (default: synthetic tokens)")
+    parser.add_argument("--answers", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=100, help="tokens of an answer")
+    parser.add_argument("--json", type=Path, default=Path("replay-live.json"), help="output; plots go beside it")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures, prints and writes. Raises ConfigError, and ReplayError where a process fails."""
+    cells = [(ARMS[name], rtt) for rtt in options.rtt_ms for name in options.policy]
+    setting = _setting(options)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    rows = []
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task("replay-live", total=len(cells) * options.answers)
+        for arm, rtt in cells:
+            bar.update(task, description=f"{arm.config} at {rtt:g} ms")
+            at = setting.of_arm(arm, rtt, options.jitter_ms)
+            rows.append(measure(arm, at, options.answers, lambda: bar.advance(task)))
+    report = {"setting": msgspec.to_builtins(setting), "tolerance_points": TOLERANCE_POINTS, "rows": rows}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    steps = f"{setting.verify_ms[1]:g} / {setting.draft_ms[1]:g} ms"
+    plots.pairs(rows, options.json, f"Simulated and over real sockets, steps of {steps}", PANELS)
+    print(table(rows))
+    print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")
+    return 0
+
+
+PANELS = (
+    ("latency_ratio", "latency / co-located k = 2"),
+    ("offload", "offload share (1 - draft passes / co-located k = 2)"),
+)
+
+
+def _setting(options: argparse.Namespace) -> Setting:
+    for name in ("target_ms", "draft_ms"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < 10_000:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: give milliseconds above 0 and below 10000.")
+    if options.answers < 1 or not 1 <= options.tokens <= 2000:
+        raise ConfigError("--answers takes 1 or more, --tokens 1 to 2000.")
+    if any(not 0 <= rtt <= 2000 for rtt in options.rtt_ms) or not 0 <= options.jitter_ms <= 1000:
+        raise ConfigError("--rtt-ms takes 0 to 2000, --jitter-ms 0 to 1000.")
+    if options.draft:
+        _check_draft(options.draft)
+    config = load("wanspec-cloud")
+    verify, draft = config["steps"]["verify_ms"], config["steps"]["draft_ms"]
+    return Setting(
+        {1: options.target_ms} if options.target_ms else {int(rows): ms for rows, ms in verify.items()},
+        {1: options.draft_ms} if options.draft_ms else {int(rows): ms for rows, ms in draft.items()},
+        config["tokens"],
+        options.draft,
+        options.tokens,
+    )
+
+
+def _check_draft(name: str) -> None:
+    if not SHIPPED.exists():
+        raise ConfigError(
+            f"--draft {name}: there is no recording at {SHIPPED}; make one with `python -m tools.sim record`."
+        )
+    known = sorted(load_recording(SHIPPED).drafts)
+    if name not in known:
+        raise ConfigError(f"--draft {name}: the recording has {', '.join(known)}.")
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """One line per row: measured, simulated, and the difference in points."""
+    head = ("", "RTT", "latency", "sim", "points", "offload", "sim", "points", "host us: engine/round", "worker/step")
+    lines = ["{:16}{:>6}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}{:>23}{:>13}".format(*head)]
+    for row in rows:
+        lines.append(
+            f"{row['config']:16}{row['rtt_ms']:6g}{row['latency_ratio']:10.3f}{row['sim_latency_ratio']:8.3f}"
+            f"{row['latency_points']:+8.1f}{row['offload']:10.3f}{row['sim_offload']:8.3f}{row['offload_points']:+8.1f}"
+            f"{row['engine_host_us_per_round']:23.0f}{row['worker_host_us_per_step']:13.0f}"
+        )
+    disturbed = sum(row["disturbed"] for row in rows)
+    if disturbed:
+        lines.append(f"{disturbed} answers were disturbed by other processes; they count only where all of a row were.")
+    return "\n".join(lines)

@@ -1,0 +1,84 @@
+"""What the processes of a live replay must agree on; it travels between them as one JSON file."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from cloud_gateway.sim.world import Curve, Steps
+from edgespec.core.errors import ConfigError
+from tools.sim.experiment import Arm, Kind
+from tools.sim.process import Iid
+from tools.sim.recording import Recorded
+
+VOCABULARY = 1 << 21
+"""Above every token id of either process (process.FILLER)."""
+PROMPT_TOKENS = 2
+"""As in world.py: the answer's seed in place of a prompt, and the token before the answer's first."""
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """Step times, token process and the arm's parameters. Milliseconds by rows, as in configs/sim."""
+
+    verify_ms: dict[int, float]
+    draft_ms: dict[int, float]
+    tokens: dict[str, float]
+    """Of the synthetic process; unused where `draft` names a recording."""
+    draft: str
+    """A draft of the shipped recording; "": the synthetic process."""
+    length: int
+    """Tokens of an answer."""
+    rtt_ms: float = 0.0
+    jitter_ms: float = 0.0
+    policy: str = "colocated"
+    k: int = 2
+    phi: float = 0.5
+    verify_nodes: int = 16
+    rule: str = "algorithm2"
+    branching: int = 1
+    theta: float = 0.0
+    sequences: int = 1
+
+    @property
+    def kind(self) -> Kind:
+        """Where answers come from."""
+        return Recorded(self.draft) if self.draft else Iid(**self.tokens)  # type: ignore[arg-type]
+
+    @property
+    def steps(self) -> Steps:
+        """Seconds by rows."""
+        verify, draft = (
+            Curve({rows: ms / 1000 for rows, ms in curve.items()}) for curve in (self.verify_ms, self.draft_ms)
+        )
+        return Steps(verify, draft, draft)
+
+    @property
+    def digest(self) -> bytes:
+        """Stands for tokenizer and model in the handshake."""
+        return hashlib.sha256(msgspec.json.encode([self.tokens, self.draft, self.length])).digest()
+
+    def prompt(self, seed: int) -> list[int]:
+        """The prompt by which both engines know which answer is wanted."""
+        return [seed, self.kind.make(seed, self.length).targets[0]]
+
+    def of_arm(self, arm: Arm, rtt_ms: float, jitter_ms: float) -> Setting:
+        """The same engines under another policy, at another round trip."""
+        worker = arm.worker
+        if worker is None:
+            raise ConfigError(f"Policy {arm.policy} uses no worker; `replay-live` measures those that do.")
+        return msgspec.structs.replace(
+            self,
+            rtt_ms=rtt_ms, jitter_ms=jitter_ms, policy=arm.policy, k=arm.k, phi=arm.phi, verify_nodes=arm.verify_nodes,
+            rule=worker.rule, branching=worker.branching, theta=worker.theta, sequences=worker.sequences,
+        )  # fmt: skip
+
+    def write(self, path: Path) -> None:
+        """For `read` in another process."""
+        path.write_bytes(msgspec.json.encode(self))
+
+
+def read(path: Path) -> Setting:
+    """What `write` wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=Setting)

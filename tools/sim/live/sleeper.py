@@ -1,0 +1,49 @@
+"""Sleep that ends on time: systems wake a sleeper 30 to 100 microseconds late, and usually by the same amount."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+
+START_LATE_S = 60e-6
+"""First guess of how much too late the system wakes (timer slack and scheduling)."""
+LEARN_S = 1e-6
+"""By how much one sleep moves that guess."""
+REMEMBERED = 1 << 16
+
+
+class Sleeper:
+    """Sleeps until a moment, and asks to be woken as much earlier as the system usually is late. For one thread.
+
+    The correction is the running median, which a few long delays (another process had the core) do not move.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._late_s = START_LATE_S
+        self.errors: deque[float] = deque(maxlen=REMEMBERED)
+        """Seconds between the latest moments asked for and the returns."""
+
+    def until(self, due: float) -> None:
+        """Returns about then; at once where that is past."""
+        ahead = due - self._clock() - self._late_s
+        if ahead > 0:
+            self._sleep(ahead)
+        error = self._clock() - due
+        self.errors.append(error)
+        if ahead > 0:
+            self._late_s = max(self._late_s + (LEARN_S if error > 0 else -LEARN_S), 0.0)
+
+    def summary(self) -> dict[str, float]:
+        """Microseconds of `errors`: mean and percentiles; empty before the second one."""
+        if len(self.errors) < 2:
+            return {}
+        percentiles = statistics.quantiles(self.errors, n=100)
+        return {
+            "mean_us": round(statistics.fmean(self.errors) * 1e6, 1),
+            **{f"p{p}_us": round(percentiles[p - 1] * 1e6, 1) for p in (50, 90, 99)},
+        }
