@@ -50,6 +50,8 @@ class Stage:
     """Cores of gateway and worker."""
     within: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Command that runs others in the machine of `gateway` or `worker`, such as `ip netns exec NAME`."""
+    drafts: Mapping[str, str] = field(default_factory=dict)
+    """Further workers by name, and their draft models; `worker` itself takes `draft`."""
     by_mdns: bool = False
     """The worker finds the gateway on the network, rather than at a known address through the proxy."""
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in ("worker", "proxy", "gateway"):
+        for name in sorted(self._running, key=("proxy", "gateway").__contains__):  # workers first: they say goodbye
             self.stop(name)
 
     # --- the steps, in the order of a real set-up ------------------------------------------------------------------
@@ -90,27 +92,28 @@ class Stage:
         assert process.stdout is not None
         self._proxy_port = int(process.stdout.readline())
 
-    def pair(self) -> None:
+    def pair(self, worker: str = "worker") -> None:
         """`cloud-gateway pair` here, `edgespec pair ADDRESS CODE` there."""
         offer = [*self._gateway(), "pair", "--json", "--config", str(self.folder / "gateway.toml")]
         with subprocess.Popen(offer, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as gateway:
             assert gateway.stdout is not None
             code = json.loads(gateway.stdout.readline())["code"]
-            self.worker_command("pair", *self._dial(), code, "--json")
+            self.worker_command("pair", *self._dial(), code, "--json", worker=worker)
             gateway.wait(timeout=30)
             if gateway.returncode != 0:
                 raise StageError(
                     f"Pairing failed at the gateway: {gateway.stderr.read().decode() if gateway.stderr else ''}"
                 )
 
-    def start_worker(self) -> None:
-        """`edgespec run`, until the gateway says that it is linked."""
-        self._start("worker", [*self._worker(), "run", "--config", str(self._worker_config())], self.cores[1])
-        self.wait_linked()
+    def start_worker(self, worker: str = "worker", command: Sequence[str] = ()) -> None:
+        """`edgespec run`, or another program with the same configuration, until the gateway says that it is linked."""
+        command = [*(command or [*self._worker(), "run"]), "--config", str(self._worker_config(worker))]
+        self._start(worker, command, self.cores[1])
+        self.wait_linked(worker=worker)
 
-    def wait_linked(self, timeout_s: float = MODEL_LOAD_S) -> None:
-        """Until the gateway lists a linked worker with a measured round trip."""
-        self._wait_for("worker", self._is_linked, timeout_s)
+    def wait_linked(self, timeout_s: float = MODEL_LOAD_S, worker: str = "worker") -> None:
+        """Until the gateway lists the worker as linked, with a measured round trip."""
+        self._wait_for(worker, lambda: self._is_linked(worker), timeout_s)
 
     def stop(self, name: str, sig: signal.Signals = signal.SIGTERM) -> None:
         """Ends one process; waits until it has gone."""
@@ -168,14 +171,21 @@ class Stage:
 
     def chat(self, prompt: str, max_tokens: int, **edgespec: Any) -> dict[str, Any]:
         """One greedy chat answer; `edgespec` is the request's extension. Raises StageError with the API's sentence."""
-        with self._post(self._body(prompt, max_tokens, edgespec)) as response:
-            answer: dict[str, Any] = json.load(response)
-            return answer
+        return self.complete(_greedy(prompt, max_tokens, edgespec))
 
     def stream(self, prompt: str, max_tokens: int, **edgespec: Any) -> Iterator[dict[str, Any]]:
         """The chunks of one streamed greedy answer, usage last."""
-        body = self._body(prompt, max_tokens, edgespec) | {"stream": True, "stream_options": {"include_usage": True}}
+        return self.chunks(_greedy(prompt, max_tokens, edgespec))
+
+    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One chat answer to any body without a model's name. Raises StageError with the API's sentence."""
         with self._post(body) as response:
+            answer: dict[str, Any] = json.load(response)
+            return answer
+
+    def chunks(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The same as a stream, usage last."""
+        with self._post({**body, "stream": True, "stream_options": {"include_usage": True}}) as response:
             for line in response:
                 if line.startswith(b"data: {"):
                     yield json.loads(line[6:])
@@ -184,9 +194,9 @@ class Stage:
         """A `cloud-gateway ... --json` command's answer."""
         return self._json([*self._gateway(), *arguments, "--config", str(self.folder / "gateway.toml")])
 
-    def worker_command(self, *arguments: str) -> Any:
+    def worker_command(self, *arguments: str, worker: str = "worker") -> Any:
         """An `edgespec ... --json` command's answer."""
-        return self._json([*self._worker(), *arguments, "--config", str(self._worker_config())])
+        return self._json([*self._worker(), *arguments, "--config", str(self._worker_config(worker))])
 
     def log(self, name: str) -> str:
         """What a process wrote so far."""
@@ -204,19 +214,11 @@ class Stage:
     def _dial(self) -> list[str]:
         return [] if self.by_mdns else [self.worker_address]
 
-    def _body(self, prompt: str, max_tokens: int, edgespec: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "model": self._ready["model"],
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "edgespec": dict(edgespec),
-        }
-
     def _post(self, body: Mapping[str, Any]) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self._ready["api"]["port"], timeout=300)
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        whole = json.dumps({"model": self._ready["model"], **body})
+        connection.request("POST", "/v1/chat/completions", whole, headers)
         response = connection.getresponse()
         if response.status != HTTPStatus.OK:
             raise StageError(f"The chat API answered {response.status}: {response.read().decode(errors='replace')}")
@@ -238,15 +240,15 @@ class Stage:
             config["local_draft.model"] = self.local_draft
         return config | dict(self.gateway_options)
 
-    def _worker_config(self) -> Path:
+    def _worker_config(self, worker: str) -> Path:
         config = {
-            "draft.model": self.draft,
+            "draft.model": self.drafts.get(worker, self.draft),
             "gateway.address": "" if self.by_mdns else self.worker_address,
             "gateway.discover": self.by_mdns,
-            "daemon.state_dir": str(self.folder / "worker"),
-            "daemon.name": "demo-worker",
+            "daemon.state_dir": str(self.folder / worker),
+            "daemon.name": f"demo-{worker}",
         }
-        return self._write("worker.toml", config | dict(self.worker_options))
+        return self._write(f"{worker}.toml", config | dict(self.worker_options))
 
     def _write(self, name: str, settings: Mapping[str, Any]) -> Path:
         tables: dict[str, list[str]] = {}
@@ -274,10 +276,11 @@ class Stage:
                 raise StageError(f"The {name} did not get ready. It wrote:\n{tail}")
             time.sleep(0.05)
 
-    def _is_linked(self) -> bool:
+    def _is_linked(self, worker: str) -> bool:
         with contextlib.suppress(StageError):
-            listed = self.gateway_command("workers", "list", "--json")
-            return any(worker.get("linked") and worker.get("rtt_ms") is not None for worker in listed["workers"])
+            listed = self.gateway_command("workers", "list", "--json")["workers"]
+            linked = (one for one in listed if one["name"] == f"demo-{worker}" and one.get("linked"))
+            return any(one.get("rtt_ms") is not None for one in linked)
         return False
 
     def _json(self, command: Sequence[str]) -> Any:
@@ -285,6 +288,15 @@ class Stage:
         if done.returncode != 0:
             raise StageError(f"`{' '.join(command[2:5])}` failed: {done.stderr.strip()}")
         return json.loads(done.stdout.splitlines()[-1])
+
+
+def _greedy(prompt: str, max_tokens: int, edgespec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "edgespec": dict(edgespec),
+    }
 
 
 def _module(name: str) -> list[str]:

@@ -1,0 +1,240 @@
+"""`python -m tools.lossless.matrix`: is the text the same whoever drafts, and whatever becomes of the drafter?
+
+A real gateway, real workers behind a delayed TLS link, real models. Each request is answered under five conditions
+(conditions.py): no worker, one, two, one killed (-9) half-way through, one that sends random trees. Exit code 0 only
+where all texts are the same and each condition befell at least half of the answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from edgespec import models
+from edgespec.core.errors import EdgespecError
+from edgespec.demo import PROMPTS, read_prompts
+from edgespec.demo.stage import Stage
+from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
+
+WORKERS = ("worker", "second", "random")
+ENOUGH = 0.5
+"""Share of the answers that a condition must have befallen."""
+Answers = dict[str, Answer]
+"""By the name of the case."""
+
+
+def sampled(prompts: Sequence[str], args: argparse.Namespace) -> list[Case]:
+    """Every prompt at every temperature with every seed; the seeds of one prompt are neighbours."""
+    return [
+        Case("sampled", f"{number}/T={temperature:g}/seed={seed}", _body(prompt, args, temperature, seed))
+        for number, prompt in enumerate(prompts)
+        for temperature in args.temperature
+        for seed in range(1, args.seeds + 1)
+    ]
+
+
+def others(prompts: Sequence[str], args: argparse.Namespace, known: Answers) -> list[Case]:
+    """Greedy, penalties, two choices at once, and a stop string that spans the border between two words."""
+    first = args.temperature[0]
+    cases = []
+    for number, prompt in enumerate(prompts):
+        body = _body(prompt, args, first, 1)
+        penalties = {"frequency_penalty": 0.6, "presence_penalty": 0.4, "repetition_penalty": 1.1}
+        cases += [
+            Case("greedy", f"{number}/greedy", body | {"temperature": 0}),
+            Case("penalties", f"{number}/penalties", body | penalties),
+            Case("choices", f"{number}/n=2", body | {"n": 2}),
+        ]
+        stop = border(known[f"{number}/T={first:g}/seed=1"].choices[0][0])
+        if stop:
+            cases.append(Case("stop", f"{number}/stop", body | {"stop": [stop]}))
+    return cases
+
+
+def border(text: str) -> str | None:
+    """Letters of two neighbouring words past the middle of a text: a token border is in between. None without any."""
+    for i in range(len(text) // 2, len(text) - 2):
+        if text[i] == " " and text[i - 2 : i].isalpha() and text[i + 1 : i + 3].isalpha():
+            return text[i - 2 : i + 3]
+    return None
+
+
+def _body(prompt: str, args: argparse.Namespace, temperature: float, seed: int) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": args.max_tokens,
+        "temperature": temperature,
+        "top_p": 0.95,
+        "seed": seed,
+        "edgespec": {"policy": args.policy, "phi": args.phi},
+    }
+
+
+def make_stage(folder: Path, args: argparse.Namespace) -> Stage:
+    """The gateway's own draft and the second worker's are the poorer one, so that guesses fail often enough."""
+    good, poor = str(models.quantised()), str(models.dropped())
+    slots = {"target.slots": max(4, args.at_once)}
+    cores = (0, 1) if (os.cpu_count() or 1) > 1 else (None, None)
+    return Stage(folder, good, good, poor, args.dtype, args.rtt_ms, slots, cores=cores, drafts={"second": poor})
+
+
+def set_up(stage: Stage, console: Console) -> None:
+    """Gateway, key, delayed link and three paired workers, none of which runs yet."""
+    with console.status("Starting the gateway and pairing three workers"):
+        stage.start_gateway()
+        stage.create_key()
+        stage.start_proxy()
+        for worker in WORKERS:
+            stage.pair(worker)
+
+
+class Matrix:
+    """The answers by condition and case, as they come in."""
+
+    def __init__(self, stage: Stage, at_once: int) -> None:
+        self.stage, self.at_once = stage, at_once
+        self.found: dict[str, Answers] = {condition: {} for condition in CONDITIONS}
+        self.trees: dict[str, dict[str, int]] = {}
+        """Frames by worker under each condition."""
+
+    def answer(self, condition: str, cases: Sequence[Case]) -> Iterator[int]:
+        """Answers all cases under the present condition, so many at once; yields how many were answered."""
+        expected = self.found[CONDITIONS[0]]
+        before = self._trees()
+        for start in range(0, len(cases), self.at_once):
+            batch = cases[start : start + self.at_once]
+            known = [expected[case.name] for case in batch if case.name in expected]
+            answers = ask(self.stage, condition, batch, known)
+            self.found[condition] |= {case.name: one for case, one in zip(batch, answers, strict=True)}
+            yield len(batch)
+        self.trees[condition] = {name: n - before.get(name, 0) for name, n in self._trees().items()}
+
+    def _trees(self) -> dict[str, int]:
+        listed = self.stage.gateway_command("workers", "list", "--json")["workers"]
+        return {one["name"]: one["trees"] for one in listed if one["linked"]}
+
+    def rows(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
+        """One for each kind of request and condition."""
+        kinds = dict.fromkeys(case.kind for case in cases)
+        return [self._row(kind, condition, cases) for kind in kinds for condition in CONDITIONS]
+
+    def _row(self, kind: str, condition: str, cases: Sequence[Case]) -> dict[str, Any]:
+        names = [case.name for case in cases if case.kind == kind]
+        answers = [self.found[condition][name] for name in names]
+        figures = [answer.figures() for answer in answers]
+        sums = {name: sum(one[name] for one in figures) for name in figures[0]}
+        return {
+            "kind": kind,
+            "condition": condition,
+            "answers": len(names),
+            "identical": len(names) - len(self.differing(condition, names)),
+            "exercised": sum(answer.exercised(condition) for answer in answers),
+            "tokens_per_round": round(sums["tokens"] / sums["rounds"], 3),
+            **sums,
+        }
+
+    def differing(self, condition: str, names: Sequence[str]) -> list[str]:
+        """Cases whose answer is not that of the first condition."""
+        expected, found = self.found[CONDITIONS[0]], self.found[condition]
+        return [name for name in names if found[name].choices != expected[name].choices]
+
+
+def measure(stage: Stage, prompts: Sequence[str], args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    """Every case under every condition; the report. The stage stands, and no worker runs yet."""
+    matrix = Matrix(stage, args.at_once)
+    cases = sampled(prompts, args)
+    for condition in CONDITIONS:
+        prepare(stage, condition)
+        task = progress.add_task(condition, total=len(cases))
+        for answered in matrix.answer(condition, cases):
+            progress.advance(task, answered)
+        if condition == CONDITIONS[0]:
+            more = others(prompts[: args.others], args, matrix.found[condition])
+            progress.update(task, total=len(cases) + len(more))
+            for answered in matrix.answer(condition, more):
+                progress.advance(task, answered)
+            cases += more
+    names = [case.name for case in cases]
+    rows = matrix.rows(cases)
+    return {
+        "identical": all(row["identical"] == row["answers"] for row in rows),
+        "exercised": all(row["exercised"] >= ENOUGH * row["answers"] for row in rows),
+        "settings": {name: value for name, value in vars(args).items() if name not in ("json", "prompts")},
+        "rows": rows,
+        "frames_by_worker": matrix.trees,
+        "differences": [
+            {"condition": condition, "case": name, "expected": matrix.found[CONDITIONS[0]][name].choices,
+             "found": matrix.found[condition][name].choices}
+            for condition in CONDITIONS for name in matrix.differing(condition, names)
+        ],
+        "texts": {name: answer.choices for name, answer in matrix.found[CONDITIONS[0]].items()},
+    }  # fmt: skip
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """The rows as a table, and the verdict."""
+    table = Table("kind", "condition", "same", "befell", "tokens/round", "frames", "verified", "accepted")
+    for row in report["rows"]:
+        share = (f"{row[name]}/{row['answers']}" for name in ("identical", "exercised"))
+        counts = (str(row[name]) for name in ("frames_used", "verified_from_workers", "accepted_from_workers"))
+        table.add_row(row["kind"], row["condition"], *share, f"{row['tokens_per_round']:.2f}", *counts)
+    console.print(table)
+    for different in report["differences"]:
+        console.print(f"[red]{different['case']} differs under condition {different['condition']}[/]")
+    if not report["exercised"]:
+        console.print("[red]A condition did not befall enough of its answers, which proves nothing.[/]")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs what was asked for; see the module."""
+    args, console, began = parse(argv), Console(stderr=True), time.monotonic()
+    columns = TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    try:
+        prompts = read_prompts(args.prompts, args.limit, seed=1)
+        with tempfile.TemporaryDirectory(prefix="edgespec-matrix-") as folder, make_stage(Path(folder), args) as stage:
+            set_up(stage, console)
+            with Progress(*columns, console=console) as progress:
+                report = measure(stage, prompts, args, progress)
+    except EdgespecError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    report["seconds"] = round(time.monotonic() - began, 1)
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    show(report, Console())
+    return 0 if report["identical"] and report["exercised"] else 1
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.lossless.matrix", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
+    parser.add_argument("--limit", type=int, default=4, help="prompts to use (default %(default)s)")
+    parser.add_argument("--seeds", type=int, default=1, help="answers to each prompt (default %(default)s)")
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.7, 1.0], metavar="T")
+    parser.add_argument("--max-tokens", type=int, default=64, help="of one answer (default %(default)s)")
+    parser.add_argument(
+        "--others", type=int, default=2, help="prompts also asked greedily, with penalties, n=2, a stop string"
+    )
+    parser.add_argument("--at-once", type=int, default=3, help="requests under way together (default %(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--policy", default="wanspec", help="the gateway's policy (default %(default)s)")
+    parser.add_argument("--phi", type=float, default=3.0)
+    parser.add_argument("--rtt-ms", type=float, default=20.0, help="round trip of the link in milliseconds")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write everything here, texts included")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
