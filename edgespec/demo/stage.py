@@ -25,6 +25,9 @@ from edgespec.core.errors import EdgespecError
 MODEL_LOAD_S = 180.0
 """Longest wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
 
+ANSWER_S = 300.0
+"""Longest silence of the chat API."""
+
 
 class StageError(EdgespecError):
     """A process of the demo did not do its part; the text ends with the last lines that it wrote."""
@@ -215,11 +218,14 @@ class Stage:
         return [] if self.by_mdns else [self.worker_address]
 
     def _post(self, body: Mapping[str, Any]) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self._ready["api"]["port"], timeout=300)
+        connection = http.client.HTTPConnection("127.0.0.1", self._ready["api"]["port"], timeout=ANSWER_S)
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
         whole = json.dumps({"model": self._ready["model"], **body})
-        connection.request("POST", "/v1/chat/completions", whole, headers)
-        response = connection.getresponse()
+        try:
+            connection.request("POST", "/v1/chat/completions", whole, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise StageError(f"The chat API did not answer within {ANSWER_S:g} s, or broke off ({error}).") from None
         if response.status != HTTPStatus.OK:
             raise StageError(f"The chat API answered {response.status}: {response.read().decode(errors='replace')}")
         return response

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -84,9 +83,9 @@ def _body(prompt: str, args: argparse.Namespace, temperature: float, seed: int) 
 def make_stage(folder: Path, args: argparse.Namespace) -> Stage:
     """The gateway's own draft and the second worker's are the poorer one, so that guesses fail often enough."""
     good, poor = str(models.quantised()), str(models.dropped())
-    slots = {"target.slots": max(4, args.at_once)}
-    cores = (0, 1) if (os.cpu_count() or 1) > 1 else (None, None)
-    return Stage(folder, good, good, poor, args.dtype, args.rtt_ms, slots, cores=cores, drafts={"second": poor})
+    threads = {"target.threads": 1, "local_draft.threads": 1, "target.slots": max(4, args.at_once)}
+    drafts = {"second": poor}
+    return Stage(folder, good, good, poor, args.dtype, args.rtt_ms, threads, {"draft.threads": 1}, drafts=drafts)
 
 
 def set_up(stage: Stage, console: Console) -> None:

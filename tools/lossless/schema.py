@@ -1,8 +1,10 @@
 """`python -m tools.lossless.schema`: are answers with a JSON schema valid, and what does the grammar cost speculation?
 
 Each prompt is answered twice by the real target, with and without a nested schema; the draft is the gateway's own
-(policy `colocated`), so that the tokens per round depend on no clock. Every answer is judged by a validator that shares
-nothing with the grammar. Exit code 0 only when all answers with the schema are valid.
+(policy `colocated`), so that the tokens per round depend on no clock. With `--worker` the answers come over the API of
+a real gateway, drafted by a paired worker behind a delayed link, and each is compared with plain decoding. Every
+answer is judged by a validator that shares nothing with the grammar. Exit code 0 only when all answers with the schema
+are valid and none differs from plain decoding.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
 from cloud_gateway.engine import Engine, EngineSettings
@@ -24,6 +27,9 @@ from cloud_gateway.grammar import Grammars, Schema
 from cloud_gateway.text import Text
 from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
+
+if TYPE_CHECKING:
+    from cloud_gateway.target.load import Dtype
 
 TOPICS = (
     "a lighthouse,a violin,the Atlantic,a fox,a bakery,a glacier,chess,a telescope,a tram,an orchard,a desert,"
@@ -102,17 +108,24 @@ def valid(text: str) -> bool:
         return False
 
 
-class Bench:
-    """Target, draft and engine for one run."""
+class Answerer(Protocol):
+    """Who answers the prompts."""
 
-    def __init__(self, model: Path | None, draft: Path | None) -> None:
+    async def answer(self, topic: str, args: argparse.Namespace, *, grammar: bool) -> dict[str, Any]:
+        """One answer and its figures."""
+
+
+class Bench:
+    """Target, draft and engine for one run, without a server."""
+
+    def __init__(self, model: Path | None, draft: Path | None, dtype: Dtype) -> None:
         """Raises ModelError where a model is missing."""
         from cloud_gateway.drafts.gguf import LocalDraft
         from cloud_gateway.target.load import load
         from cloud_gateway.target.torch import TorchTarget
         from edgespec import models
 
-        loaded = load(model or models.quantised(), "float32", "cpu")
+        loaded = load(model or models.quantised(), dtype, "cpu")
         target = TorchTarget(loaded.model, slots=1, context=512, threads=1)
         self.text = Text(loaded.tokenizer)
         self.schema: Schema = Grammars(loaded.tokenizer, target.vocab_size, target.eos).compile(SCHEMA)
@@ -145,7 +158,8 @@ class Bench:
 def summary(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Shares and ratios over all answers of one arm."""
     tokens, rounds = sum(a["tokens"] for a in answers), sum(a["rounds"] for a in answers)
-    return {
+    compared = [a["identical"] for a in answers if "identical" in a]
+    return ({"identical_to_plain": sum(compared)} if compared else {}) | {
         "answers": len(answers),
         "valid_share": sum(a["valid"] for a in answers) / len(answers),
         "tokens_per_round": round(tokens / max(rounds, 1), 3),
@@ -156,21 +170,34 @@ def summary(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-async def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Both arms over the first `args.prompts` topics. Raises ModelError."""
-    bench = Bench(args.model, args.draft)
+@contextmanager
+def answering(args: argparse.Namespace) -> Iterator[Answerer]:
+    """Who answers, set up and taken down. Raises ModelError, StageError."""
+    if args.worker:
+        from tools.lossless.served import served
+
+        with served(args) as answerer:
+            yield answerer
+        return
+    bench = Bench(args.model, args.draft, args.dtype)
     bench.engine.start()
-    arms: dict[str, list[dict[str, Any]]] = {"with_grammar": [], "without_grammar": []}
     try:
-        for topic in TOPICS[: args.prompts]:
-            for arm, answers in arms.items():
-                answers.append(await bench.answer(topic, args, grammar=arm == "with_grammar"))
-            both = " | ".join(f"{a[-1]['tokens']} tokens in {a[-1]['rounds']}" for a in arms.values())
-            print(f"{topic:16} {'valid' if arms['with_grammar'][-1]['valid'] else 'INVALID':8} {both}", file=sys.stderr)
+        yield bench
     finally:
         bench.engine.stop()
-    settings = {name: getattr(args, name) for name in ("prompts", "temperature", "seed", "k", "tokens", "free_tokens")}
-    return {"settings": settings, "schema": SCHEMA} | {
+
+
+async def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Both arms over the first `args.prompts` topics. Raises ModelError, StageError."""
+    arms: dict[str, list[dict[str, Any]]] = {"with_grammar": [], "without_grammar": []}
+    with answering(args) as answerer:
+        for topic in TOPICS[: args.prompts]:
+            for arm, answers in arms.items():
+                answers.append(await answerer.answer(topic, args, grammar=arm == "with_grammar"))
+            both = " | ".join(f"{a[-1]['tokens']} tokens in {a[-1]['rounds']}" for a in arms.values())
+            print(f"{topic:16} {'valid' if arms['with_grammar'][-1]['valid'] else 'INVALID':8} {both}", file=sys.stderr)
+    names = ("prompts", "temperature", "seed", "k", "tokens", "free_tokens", "worker", "dtype")
+    return {"settings": {name: getattr(args, name) for name in names}, "schema": SCHEMA} | {
         arm: summary(answers) | {"each": answers} for arm, answers in arms.items()
     }
 
@@ -190,7 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.json.write_text(text + "\n")
     brief = {arm: {k: v for k, v in report[arm].items() if k != "each"} for arm in ("with_grammar", "without_grammar")}
     print(json.dumps(brief, indent=1))
-    return 0 if report["with_grammar"]["valid_share"] == 1 else 1
+    same = all(report[arm].get("identical_to_plain", len(TOPICS)) >= report[arm]["answers"] for arm in brief)
+    return 0 if report["with_grammar"]["valid_share"] == 1 and same else 1
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -204,6 +232,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tokens", type=int, default=300, help="most of an answer with the schema, which bounds it too"
     )
     parser.add_argument("--free-tokens", type=int, default=64, help="most of an answer without (default %(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--worker", action="store_true", help="over the API of a gateway with a paired worker")
     parser.add_argument("--model", type=Path, default=None, help="GGUF file of the target (default: the demo's)")
     parser.add_argument("--draft", type=Path, default=None, help="GGUF file of the draft (default: the demo's)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write everything here, answers included")

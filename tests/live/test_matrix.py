@@ -1,0 +1,94 @@
+"""The same text whoever drafts, and whatever becomes of the drafter: `tools.lossless.matrix` and `.schema` in small.
+
+LOSSLESS_MATRIX holds other options for the command, for the full matrix for example
+"--prompts FILE --limit 20 --seeds 3 --max-tokens 64 --others 4".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from edgespec.demo import read_prompts
+from edgespec.demo.stage import Stage
+from tools.lossless import matrix, schema
+from tools.lossless.conditions import CONDITIONS
+from tools.lossless.served import Served
+
+pytestmark = pytest.mark.live
+SMALL = "--limit 1 --seeds 2 --max-tokens 32 --others 1"
+
+
+@pytest.fixture(scope="module")
+def args() -> argparse.Namespace:
+    return matrix.parse(shlex.split(os.environ.get("LOSSLESS_MATRIX", SMALL)))
+
+
+@pytest.fixture(scope="module")
+def stage(args: argparse.Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with matrix.make_stage(tmp_path_factory.mktemp("stage"), args) as stage:
+        matrix.set_up(stage, Console(quiet=True))
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def report(stage: Stage, args: argparse.Namespace) -> dict[str, Any]:
+    prompts = read_prompts(args.prompts, args.limit, seed=1)
+    with Progress(console=Console(quiet=True)) as progress:
+        return matrix.measure(stage, prompts, args, progress)
+
+
+def rows(report: dict[str, Any], condition: str) -> list[dict[str, Any]]:
+    return [row for row in report["rows"] if row["condition"] == condition]
+
+
+def test_the_text_is_the_same_whoever_drafts(report: dict[str, Any]) -> None:
+    """Sampled at 0.7 and 1.0, greedy, with penalties, two choices at once, a stop string across a token border."""
+    assert report["differences"] == []
+    assert {row["kind"] for row in report["rows"]} == {"sampled", "greedy", "penalties", "choices", "stop"}
+    assert {row["condition"] for row in report["rows"]} == set(CONDITIONS)
+
+
+def test_every_condition_really_befell_its_answers(report: dict[str, Any]) -> None:
+    sampled = {row["condition"]: row for row in report["rows"] if row["kind"] == "sampled"}
+    assert all(row["exercised"] >= row["answers"] / 2 for row in sampled.values()), sampled
+    assert sampled["none"]["frames_used"] == 0
+    assert sampled["worker"]["accepted_from_workers"] > 0
+    assert sampled["killed"]["frames_used"] > 0 and sampled["killed"]["after_kill"] > 0
+    assert all(report["frames_by_worker"]["two"][f"demo-{name}"] > 0 for name in ("worker", "second")), "both served"
+
+
+def test_a_worker_that_sends_random_trees_is_verified_and_hardly_ever_right(report: dict[str, Any]) -> None:
+    verified = sum(row["verified_from_workers"] for row in rows(report, "random"))
+    accepted = sum(row["accepted_from_workers"] for row in rows(report, "random"))
+    assert verified > 100 and accepted < 0.05 * verified
+    assert sum(row["frames_rejected"] for row in rows(report, "random")) == 0, "valid in shape: nothing to refuse"
+
+
+def test_a_stop_string_cuts_the_answer_where_it_begins(report: dict[str, Any]) -> None:
+    texts = report["texts"]
+    stopped, finish = texts["0/stop"][0]
+    whole = texts["0/T=0.7/seed=1"][0][0]
+    assert finish == "stop" and whole.startswith(stopped) and len(stopped) < len(whole)
+
+
+async def test_json_answers_drafted_by_a_worker_are_valid_and_those_of_plain_decoding(
+    stage: Stage, report: dict[str, Any]
+) -> None:
+    if not stage.runs("worker"):
+        stage.stop("random")
+        stage.start_worker()
+    options, served = schema.parse(["--worker"]), Served(stage)
+    for topic in schema.TOPICS[:3]:
+        answer = await served.answer(topic, options, grammar=True)
+        assert answer["valid"], json.dumps(answer)
+        assert answer["identical"] and answer["finish"] == "stop"
+        assert answer["accepted_from_worker"] > 0 and answer["tokens"] > answer["rounds"]

@@ -1,0 +1,88 @@
+"""The parts of `tools.lossless.matrix` that need no model; tests/live/test_matrix.py runs it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from cloud_gateway.core.merge import CandidateTree
+from edgespec.core.messages import Open, Sampling, check_tree_shape
+from tools.lossless import matrix
+from tools.lossless.conditions import CONDITIONS, Answer, Case, Cut
+from tools.lossless.random_worker import Request
+
+VOCAB = 500
+PROMPT = list(range(40, 60))
+
+
+class NoStage:
+    """Stands where rows are made of answers that are there already."""
+
+
+def answer(text: str, *, frames: int = 0, verified: int = 0, accepted: int = 0, after: int = 0) -> Answer:
+    told: dict[str, Any] = {
+        "rounds": 5,
+        "frames": {"used": frames, "rejected": 0},
+        "drafted": {"worker": verified},
+        "accepted": {"worker": accepted},
+    }
+    return Answer([(text, "length")], {"completion_tokens": 10, "edgespec": told}, after)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_trees_are_valid_in_shape_and_taken_in_as_candidates(seed: int) -> None:
+    rng = random.Random(seed)
+    request = Request(Open(1, 1, len(PROMPT), PROMPT, Sampling()))
+    tree = CandidateTree(PROMPT)
+    for _ in range(5):
+        frame = request.nonsense(rng, VOCAB)
+        check_tree_shape(frame, VOCAB)
+        merged = tree.merge("source", frame, "worker")  # raises for wrong ids and for depth
+        assert merged.prefix and merged.fresh > 0
+        tree.advance([7])
+        request.prefix.extend([7])
+
+
+def test_random_trees_differ_and_some_tokens_stand_in_the_text() -> None:
+    rng = random.Random(1)
+    request = Request(Open(1, 1, len(PROMPT), PROMPT, Sampling()))
+    tokens = [token for _ in range(20) for token in request.nonsense(rng, VOCAB).tokens]
+    known = sum(token in PROMPT for token in tokens) / len(tokens)
+    assert 0.3 < known < 0.8 and len(set(tokens)) > 100
+
+
+def test_a_stop_string_spans_two_words_past_the_middle() -> None:
+    stop = matrix.border("One two three. Four five, six seven eight nine")
+    assert stop == "ix se"
+    assert matrix.border("one") is None and matrix.border("") is None
+
+
+def test_the_worker_is_killed_once_when_half_of_all_streams_text_has_come() -> None:
+    kills: list[int] = []
+    cut = Cut(10, lambda: kills.append(1))
+    for expected in (0, 0, 1, 1):
+        cut.more(4)
+        assert len(kills) == expected and cut.done == bool(expected)
+
+
+def test_an_answer_counts_for_a_condition_only_where_that_befell_it() -> None:
+    assert answer("abcd").exercised("none") and not answer("abcd", frames=1).exercised("none")
+    assert answer("abcd", frames=2, verified=3, accepted=1).exercised("worker")
+    assert not answer("abcd", frames=2, verified=3).exercised("two")
+    assert answer("abcd", frames=2, verified=3, after=2).exercised("killed")
+    assert not answer("abcd", after=2).exercised("killed"), "no frame was used before"
+    assert not answer("abcd", frames=2, verified=3, after=0).exercised("killed"), "the answer had ended"
+    assert not answer("abcd", frames=2, verified=3, after=4).exercised("killed"), "it had not begun"
+    assert answer("abcd", frames=2, verified=3).exercised("random") and not answer("abcd").exercised("random")
+
+
+def test_one_different_text_is_found_and_named() -> None:
+    cases = [Case("sampled", name, {}) for name in ("a", "b")]
+    table = matrix.Matrix(NoStage(), at_once=1)  # type: ignore[arg-type]
+    for condition in CONDITIONS:
+        table.found[condition] = {"a": answer("same"), "b": answer("same" if condition != "killed" else "other")}
+    identical = {row["condition"]: row["identical"] for row in table.rows(cases)}
+    assert identical == dict.fromkeys(CONDITIONS, 2) | {"killed": 1}
+    assert table.differing("killed", ["a", "b"]) == ["b"]
