@@ -1,12 +1,13 @@
 """Makes a draft model from a GGUF file: some layers dropped, or the weights in another format, or both.
 
     python -m tools.make_draft --drop 10              the demo's hard case: 60-70 % of its guesses are right
+    python -m tools.make_draft --format q4_0          the demo's fast draft: half the time a step, about 80 % right
     python -m tools.make_draft --drop 8,16 --format q4_0
 
 Dropping copies every other tensor byte for byte and every piece of metadata, so the tokenizer stays the same; only the
 number of layers, their names and metadata lists with one entry per layer change. `--format` re-quantises through
-llama.cpp. Quantising twice hurts: from the Q4_1 file, a Q4_0 copy guesses right 0.68 of the time where the file itself
-does 0.95, so give it the least quantised source there is (see docs/dependencies.md for what the demo uses).
+llama.cpp. Quantising twice hurts: after the Q4_1 file's own tokens, a Q4_0 copy of it guesses right 0.78 of the time, a
+Q8_0 copy 0.96, so give it the least quantised source there is (dev/LOG.md compares formats and what steps take in them).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from edgespec import models
 from edgespec.core.errors import ConfigError, EdgespecError, ModelError
 
 _BLOCK = re.compile(r"^blk\.(\d+)\.(.+)$")
-FORMATS = ("bf16", "f16", "q8_0", "q4_0")
+FORMATS = ("bf16", "f16", "q8_0", "q4_0", "iq4_nl")
 
 
 def make_draft(source: Path, out: Path, layers: Collection[int] = (), fmt: str | None = None) -> int:
@@ -113,6 +114,7 @@ def requantise(source: Path, out: Path, fmt: str) -> None:
         "f16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16,
         "q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
         "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
+        "iq4_nl": llama_cpp.LLAMA_FTYPE_MOSTLY_IQ4_NL,
     }
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = ftypes[fmt]
@@ -216,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _default_name(source: Path, layers: Sequence[int], fmt: str | None) -> str:
     name = models.dropped_name(source.name, layers) if layers else source.name
-    return f"{name.removesuffix('.gguf')}.{fmt}.gguf" if fmt else name
+    return models.requantised_name(name, fmt) if fmt else name
 
 
 if __name__ == "__main__":

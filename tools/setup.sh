@@ -97,9 +97,10 @@ check_packages() {
 
 models() {
     local started=$SECONDS
-    echo "models, into the cache (98 MB, and a draft made from it)"
+    echo "models, into the cache (98 MB, and two drafts made from it)"
     "$VENV/bin/python" -m tools.models fetch
     "$VENV/bin/python" -m tools.make_draft --drop 10
+    "$VENV/bin/python" -m tools.make_draft --format q4_0
     echo "models ready after $((SECONDS - started)) s"
 }
 

@@ -46,7 +46,7 @@ def _check_model(model: str) -> None:
         raise ValueError("no such automatic model")
 
 
-AUTO_MODELS = ("auto:quantised", "auto:dropped")
+AUTO_MODELS = ("auto:quantised", "auto:requantised", "auto:dropped")
 MachineName = Annotated[
     str,
     Meta(

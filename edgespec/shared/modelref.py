@@ -1,6 +1,6 @@
 """What a model key of a configuration means: a path, or one of the models that `edgespec.models` keeps.
 
-The gateway may not import `edgespec.models`, so the names of the two files stand here as well; a test compares them.
+The gateway may not import `edgespec.models`, so the names of the files stand here as well; a test compares them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from edgespec.shared.folders import expand
 
 _AUTO = {
     "auto:quantised": ("SmolLM2-135M-Instruct.Q4_1.gguf", "python -m tools.models fetch"),
+    "auto:requantised": ("SmolLM2-135M-Instruct.Q4_1.q4_0.gguf", "python -m tools.make_draft --format q4_0"),
     "auto:dropped": ("SmolLM2-135M-Instruct.Q4_1.drop10.gguf", "python -m tools.make_draft --drop 10"),
 }
 

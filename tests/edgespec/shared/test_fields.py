@@ -47,7 +47,8 @@ def test_the_automatic_models_are_those_that_the_models_module_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    names = [models.QUANTISED.file, models.dropped_name(models.QUANTISED.file, (10,))]
+    file = models.QUANTISED.file
+    names = [file, models.requantised_name(file, "q4_0"), models.dropped_name(file, (10,))]
     folder = models.model_dir()
     folder.mkdir(parents=True)
     for reference, name in zip(AUTO_MODELS, names, strict=True):
@@ -56,6 +57,7 @@ def test_the_automatic_models_are_those_that_the_models_module_keeps(
         (folder / name).touch()
         assert resolve_model(reference) == folder / name
     assert models.dropped() == resolve_model("auto:dropped")
+    assert models.requantised() == resolve_model("auto:requantised")
 
 
 def test_any_other_model_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
