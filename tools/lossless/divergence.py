@@ -1,0 +1,346 @@
+"""`python -m tools.lossless.divergence`: how often speculation's tokens differ from plain decoding's, and at what gaps.
+
+Each way of computing the target answers prompts by plain decoding, one token a pass. The same answers are then verified
+in chains and trees, as the engine does it: keys and values come from those passes too. Every position is compared once:
+the token that the gateway chooses there, given plain decoding's tokens before it, against plain decoding's own. Where
+they differ the round ends, and the next one begins at plain decoding's token, so that one divergence is one.
+
+A tree's guesses are plain decoding's own best tokens; at a share of the positions (`--wrong`) the right one is left
+out, and what follows in the tree is then wrong too. What was guessed cannot matter to the other rows, only where they
+lie. Figures are written after each temperature of each way, so that a run that is cut short is not lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cloud_gateway.core.flatten import FlatTree
+from cloud_gateway.core.sampler import Chooser
+from cloud_gateway.target import Target, Verified, Work
+from edgespec.core.children import largest
+from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.messages import Sampling
+
+CHUNK = 128
+"""Prompt tokens of one pass, as in the shipped configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the target is computed. `kernels` as in TorchTarget, or `transformers`: the model's own code."""
+
+    dtype: str
+    kernels: str
+    exact: bool
+
+
+WAYS = {
+    "packed": Way("bfloat16", "packed", True),
+    "plain": Way("bfloat16", "plain", True),
+    "packed-inexact": Way("bfloat16", "packed", False),
+    "plain-inexact": Way("bfloat16", "plain", False),
+    "transformers": Way("bfloat16", "transformers", False),
+    "fp32-packed": Way("float32", "packed", True),
+    "fp32-transformers": Way("float32", "transformers", False),
+}
+"""The first two are what the gateway ships; the inexact ones and transformers' are what another engine would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`depth` levels of `width` guesses, of which one is gone on from: 1 wide is a chain."""
+
+    width: int
+    depth: int
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"chain {self.depth}" if self.width == 1 else f"tree {self.width} × {self.depth}"
+
+
+SHAPES = (Shape(1, 3), Shape(1, 8), Shape(2, 4), Shape(4, 8))
+
+
+@dataclass(slots=True)
+class Answer:
+    """Plain decoding's answer: its tokens, the gap at each, and the best guesses there, the best first."""
+
+    tokens: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    best: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """One position where speculation's token is another. Gaps in nats, of the best two scores, in either pass."""
+
+    prompt: int
+    position: int
+    plain: int
+    speculative: int
+    plain_gap: float
+    speculative_gap: float
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints a table, writes figures and plot where asked. 1 where an arm that is meant to be exact was not."""
+    args = parse(argv)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    try:
+        report = merged(args.merge) if args.merge else measure(args)
+    except EdgespecError as error:
+        Console(stderr=True).print(str(error))
+        return error.exit_code
+    console.print(table(report))
+    if args.plot:
+        from tools.lossless.divergence_plot import draw
+
+        draw(report, args.plot)
+    return int(any(arm["exact"] and arm["divergences"] for arm in report["arms"]))
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.lossless.divergence", description=__doc__)
+    parser.add_argument("--prompts", type=Path, default=None, metavar="FILE", help="JSON lines: `prompt` or `turns`")
+    parser.add_argument("--limit", type=int, default=8, help="prompts to use (default %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=128, help="most of each answer (default %(default)s)")
+    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(WAYS), help="how the target is computed")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7])
+    parser.add_argument("--wrong", type=float, default=0.1, help="share of wrong guesses (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", type=Path, default=None, help="GGUF file or folder (default: the demo's target)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing: show these figures")
+    parser.add_argument("--plot", type=Path, metavar="STEM", help="write STEM.png and STEM.svg")
+    return parser.parse_args(argv)
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """All arms. Raises ModelError, ConfigError."""
+    from edgespec.demo import PROMPTS, read_prompts
+
+    if args.max_tokens < 1 or not 0 <= args.wrong <= 1:
+        raise ConfigError("`--max-tokens` is at least 1, and `--wrong` a share from 0 to 1.")
+    questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)
+    columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    settings = {key: getattr(args, key) for key in ("limit", "max_tokens", "wrong", "seed")}
+    report: dict[str, Any] = {"settings": settings | {"prompts": len(questions)}, "arms": [], "baselines": []}
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        steps = len(questions) * (len(SHAPES) + 1)
+        task = progress.add_task("", total=steps * len(args.ways) * len(args.temperatures))
+        for name in args.ways:
+            target, prompts = _load(args.model, WAYS[name], questions)
+            for temperature in args.temperatures:
+                progress.update(task, description=f"{name}, T = {temperature:g}")
+                found = _compare(target, temperature, prompts, args, lambda: progress.advance(task))
+                same = {"way": name, "temperature": temperature, "exact": _is_exact(target)}
+                report["baselines"].append(same | {"gaps": [round(gap, 5) for one in found[0] for gap in one.gaps]})
+                report["arms"] += [same | _figures(shape, found[0], found[1][shape]) for shape in SHAPES]
+                if args.json:
+                    args.json.write_text(json.dumps(report, indent=1) + "\n")
+    return report
+
+
+def merged(paths: Sequence[Path]) -> dict[str, Any]:
+    """The figures of several runs with the same settings, as one. Raises ConfigError."""
+    try:
+        reports = [json.loads(path.read_text()) for path in paths]
+        return reports[0] | {key: [row for one in reports for row in one[key]] for key in ("arms", "baselines")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"Not figures of this command ({error}); name files that `--json` wrote.") from error
+
+
+def _load(model: Path | None, way: Way, questions: Sequence[str]) -> tuple[Target, list[list[int]]]:
+    """The target, computed this way, and the rendered prompts."""
+    from cloud_gateway.target.forward import HfForward
+    from cloud_gateway.target.load import load
+    from cloud_gateway.target.torch import TorchTarget
+    from cloud_gateway.text import Text
+    from edgespec import models
+
+    loaded = load(model or models.quantised(), way.dtype, "cpu")  # type: ignore[arg-type]
+    kernels: Any = "plain" if way.kernels == "transformers" else way.kernels
+    target = TorchTarget(
+        loaded.model, slots=1, context=2048, threads=1, kernels=kernels, exact=way.exact, prefix_cache=False
+    )
+    if way.kernels == "transformers":
+        target.forward = HfForward(loaded.model)
+    text = Text(loaded.tokenizer)
+    return target, [text.render_chat([{"role": "user", "content": question}]) for question in questions]
+
+
+def _is_exact(target: Target) -> bool:
+    return bool(getattr(target, "exact", False))
+
+
+def _compare(
+    target: Target,
+    temperature: float,
+    prompts: Sequence[list[int]],
+    args: argparse.Namespace,
+    step: Callable[[], None],
+) -> tuple[list[Answer], dict[Shape, list[Divergence]]]:
+    """Plain answers to all prompts, and the divergences of every shape from them."""
+    answers: list[Answer] = []
+    found: dict[Shape, list[Divergence]] = {shape: [] for shape in SHAPES}
+    for number, prompt in enumerate(prompts):
+        rule = Sampling(temperature=temperature, seed=args.seed * 1000 + number)
+        answers.append(decode(target, rule, prompt, args.max_tokens))
+        step()
+        for shape in SHAPES:
+            rng = np.random.default_rng([args.seed, number, shape.width, shape.depth])
+            right = rng.random(len(answers[-1].tokens) + shape.depth) >= args.wrong
+            found[shape] += speculate(target, rule, prompt, answers[-1], shape, right, number)
+            step()
+    return answers, found
+
+
+def decode(target: Target, rule: Sampling, prompt: list[int], count: int) -> Answer:
+    """Plain decoding, until the end of sequence or `count` tokens."""
+    chooser, answer = Chooser(rule, prompt), Answer()
+    with _opened(target, prompt) as slot:
+        while len(answer.tokens) < count and not (answer.tokens and answer.tokens[-1] in target.eos):
+            last = [*prompt, *answer.tokens][-1]
+            rows = target.verify([Work(slot, FlatTree([last], [-1], [0]))])[0]
+            answer.best.append(largest(rows.logits(0), SHAPES[-1].width + 1).tolist())
+            answer.tokens.append(chooser.choose(rows, 0, ()))
+            answer.gaps.append(gap(chooser, rows, 0))
+            chooser.committed(answer.tokens[-1:])
+            target.keep(slot, [0])
+    return answer
+
+
+def speculate(
+    target: Target,
+    rule: Sampling,
+    prompt: list[int],
+    answer: Answer,
+    shape: Shape,
+    right: NDArray[np.bool_],
+    number: int = 0,
+) -> list[Divergence]:
+    """Verifies the answer in trees of one shape; `right[i]` says whether position i is guessed rightly."""
+    chooser, known, found = Chooser(rule, prompt), answer.tokens, list[Divergence]()
+    done = 0
+    with _opened(target, prompt) as slot:
+        while done < len(known):
+            flat = comb([*prompt, *known[:done]][-1], answer, done, shape, right)
+            rows = target.verify([Work(slot, flat)])[0]
+            passed = [0]
+            while True:
+                row, at = passed[-1], done + len(passed) - 1
+                token = chooser.choose(rows, row, known[done:at])
+                if token != known[at]:
+                    gaps = answer.gaps[at], gap(chooser, rows, row)
+                    found.append(Divergence(number, at, known[at], token, *gaps))
+                following = flat.children()[row].get(known[at])
+                if token != known[at] or following is None or at + 1 >= len(known):
+                    break
+                passed.append(following)
+            target.keep(slot, passed)
+            chooser.committed(known[done : done + len(passed)])
+            done += len(passed)
+    return found
+
+
+def comb(root: int, answer: Answer, start: int, shape: Shape, right: NDArray[np.bool_]) -> FlatTree:
+    """A tree for the positions from `start` on: at each level the best guesses, the last of which is gone on from."""
+    tokens, parents, depths = [root], [-1], [0]
+    trunk = 0
+    for depth in range(1, shape.depth + 1):
+        at = start + depth - 1
+        if at >= len(answer.tokens):
+            break
+        true = answer.tokens[at]
+        others = [token for token in answer.best[at] if token != true]
+        wanted = [*others[: shape.width - 1], true] if right[at] else others[: shape.width]
+        tokens += wanted
+        parents += [trunk] * len(wanted)
+        depths += [depth] * len(wanted)
+        trunk = len(tokens) - 1
+    return FlatTree(tokens, parents, depths)
+
+
+def gap(chooser: Chooser, rows: Verified, row: int) -> float:
+    """Nats between the best two scores at a row: of the logits, or with temperature and noise (cut at 1 there)."""
+    if not chooser.processor.greedy:
+        return chooser.margin
+    best = np.sort(np.partition(rows.logits(row), -2)[-2:])
+    return float(best[1]) - float(best[0])
+
+
+@contextmanager
+def _opened(target: Target, prompt: list[int]) -> Iterator[int]:
+    """A slot that holds a prompt, all but its last token."""
+    slot, reused = target.open(prompt)
+    for start in range(reused, len(prompt) - 1, CHUNK):
+        target.prefill(slot, prompt[start : min(start + CHUNK, len(prompt) - 1)])
+    yield slot
+    target.close(slot)
+
+
+def _figures(shape: Shape, answers: Sequence[Answer], found: Sequence[Divergence]) -> dict[str, Any]:
+    """One row of the table."""
+    tokens, gaps = sum(len(answer.tokens) for answer in answers), sorted(one.plain_gap for one in found)
+    low, high = poisson_interval(len(found))
+    return {
+        "shape": shape.name,
+        "tokens": tokens,
+        "divergences": len(found),
+        "per_10000": round(len(found) / tokens * 1e4, 1),
+        "interval": [round(bound / tokens * 1e4, 1) for bound in (low, high)],
+        "median_gap": round(gaps[len(gaps) // 2], 4) if gaps else None,
+        "largest_gap": round(gaps[-1], 4) if gaps else None,
+        "found": [asdict(one) for one in found],
+    }
+
+
+def poisson_interval(count: int) -> tuple[float, float]:
+    """95 % confidence limits of a Poisson mean of which `count` was seen (Garwood 1936), by bisection."""
+
+    def below(mean: float, most: int) -> float:
+        return math.fsum(math.exp(i * math.log(mean) - mean - math.lgamma(i + 1)) for i in range(most + 1))
+
+    def solve(goal: float, most: int) -> float:
+        low, high = 1e-9, 10.0 + 3 * (most + 1)
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if below(middle, most) > goal else (low, middle)
+        return high
+
+    return (solve(0.975, count - 1) if count else 0.0), solve(0.025, count)
+
+
+def table(report: dict[str, Any]) -> Table:
+    """The arms, and how close the best two scores were where they differ."""
+    found = Table(title="Divergences of speculation from plain decoding")
+    names = ("way", "T", "shape", "tokens", "divergences", "per 10,000 (95 %)", "median gap", "largest gap")
+    for column in names:
+        found.add_column(column, justify="left" if column in ("way", "shape") else "right")
+    for arm in report["arms"]:
+        low, high = arm["interval"]
+        gaps = ("" if arm[key] is None else f"{arm[key]:.3f}" for key in ("median_gap", "largest_gap"))
+        rate = f"{arm['per_10000']:.0f} ({low:.0f} to {high:.0f})"
+        counts = str(arm["tokens"]), str(arm["divergences"])
+        found.add_row(arm["way"], f"{arm['temperature']:g}", arm["shape"], *counts, rate, *gaps)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
