@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from cloud_gateway.core.accept import Walk, walk
 from cloud_gateway.core.actions import Controller, Outcome
 from cloud_gateway.core.flatten import FlatTree, flatten
 from cloud_gateway.core.logprobs import token_logprob
 from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from cloud_gateway.core.request import Finish, GenerationRequest, TokenLogprob, Usage
-from cloud_gateway.core.sampler import Chooser
+from cloud_gateway.core.verification import Verification
 from edgespec.core.drafting import Proposal
-from edgespec.core.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Tree
+from edgespec.core.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Tree
 from edgespec.core.tree import Node
 
 if TYPE_CHECKING:
@@ -49,8 +47,9 @@ class Active:
     submitted: float
     context: int
     """Most tokens that a slot can hold."""
-    share_seed: bool = True
-    """Whether workers may know the seed of the shared noise; without it they rank plainly (operator's choice)."""
+    verification: Verification
+    told: Sampling
+    """The sampling parameters as workers are told them: without the seed where they must not, or need not, know it."""
     usage: Usage = field(default_factory=Usage)
     slot: int = -1
     prefilled: int = 0
@@ -61,7 +60,6 @@ class Active:
     shunned: set[str] = field(default_factory=set)
     """Workers that declined or broke the protocol for this request."""
     tree: CandidateTree = field(init=False)
-    chooser: Chooser = field(init=False)
     admitted: float = 0.0
     first_token: float | None = None
     local: bool = False
@@ -69,7 +67,6 @@ class Active:
 
     def __post_init__(self) -> None:
         self.tree = CandidateTree(self.request.tokens)
-        self.chooser = Chooser(self.request.sampling, self.request.tokens, constraint=self.request.constraint)
         self.usage.prompt_tokens = len(self.request.tokens)
         self.usage.policy = self.controller.name
 
@@ -95,8 +92,7 @@ class Active:
         self.epoch += 1
         self.assignment = Assignment(worker, self.epoch)
         prefix = self.tree.prefix
-        sampling = self.request.sampling if self.share_seed else replace(self.request.sampling, seed=None)
-        opening = Open(self.id, self.epoch, len(prefix), prefix.tokens[:OPEN_TOKENS], sampling)
+        opening = Open(self.id, self.epoch, len(prefix), prefix.tokens[:OPEN_TOKENS], self.told)
         rest = range(OPEN_TOKENS, len(prefix), MAX_TOKENS_PER_FRAME)
         return [opening, *(self._continue(start, min(start + MAX_TOKENS_PER_FRAME, len(prefix))) for start in rest)]
 
@@ -146,11 +142,11 @@ class Active:
     def accept(self, flat: FlatTree, result: Verified, eos: frozenset[int], now: float) -> Walk:
         """Walks the verified tree, commits what the target chose, and tells the controller. Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else eos
-        choose = self.chooser.at(flat, result)
+        choose = self.verification.at(flat, result)
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining)
         self._count(flat, taken)
         self.tree.advance(taken.tokens)
-        self.chooser.committed(taken.tokens)
+        self.verification.committed(taken.tokens)
         if self.request.constraint is not None:
             self.request.constraint.committed(taken.tokens)
         depth = max(flat.depths)

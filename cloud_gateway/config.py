@@ -67,6 +67,7 @@ class PolicySection(Section, frozen=True):
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
     prefer: Literal["latency", "balanced", "offload"] = "balanced"
     share_seed: bool = True
+    verification: Literal["shared-noise", "rejection"] = "shared-noise"
 
 
 class ApiSection(Section, frozen=True):

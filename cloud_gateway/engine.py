@@ -15,13 +15,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from cloud_gateway.active import Active
 from cloud_gateway.core import controller as policies
 from cloud_gateway.core.actions import CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.adaptive import Prefer
 from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.request import ConstraintError, DoneEvent, Finish, GenerationRequest, TokensEvent
+from cloud_gateway.core.request import ConstraintError, DoneEvent, Finish, GenerationRequest, Method, TokensEvent
+from cloud_gateway.core.verification import method_of, told_to_workers, verification
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.local import LocalDrafting
 from cloud_gateway.offloading import NoWorkers, Offloading, Workers
@@ -53,6 +56,7 @@ class EngineSettings:
     queue_limit: int = 64
     share_seed: bool = True
     prefer: Prefer = "balanced"
+    verification: Method = "shared-noise"
 
 
 class Engine:
@@ -65,8 +69,10 @@ class Engine:
         settings: EngineSettings,
         workers: Workers | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        rng: Callable[[], np.random.Generator] = np.random.default_rng,
     ) -> None:
-        self.target, self.settings, self.clock = target, settings, clock
+        """`rng` makes the fresh randomness of one answer, for `rejection`; the default is seeded by the system."""
+        self.target, self.settings, self.clock, self._rng = target, settings, clock, rng
         self.stats = Stats()
         self._verify_s = StepCurve({1: 0.030})
         self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
@@ -164,10 +170,20 @@ class Engine:
         )
         offload = wish.offload != "never" and policy.name not in ALONE
         number = next(self._ids)
+        method = method_of(request, settings.verification)
         stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
         active = Active(
-            number, request, stream, policy, offload, self.clock(), self.target.context, settings.share_seed
+            number,
+            request,
+            stream,
+            policy,
+            offload,
+            self.clock(),
+            self.target.context,
+            verification(request, method, self.local.spread, self._rng),
+            told_to_workers(request.sampling, method, settings.share_seed),
         )
+        active.usage.verification = method
         if not offload:
             active.usage.why_off = "the request asked for it" if wish.offload == "never" else f"policy {policy.name}"
         return active

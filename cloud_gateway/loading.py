@@ -70,7 +70,7 @@ def load_models(settings: GatewaySettings) -> Models:
         context=target.context,
         vocab_size=target.vocab_size,
         fingerprint=fingerprint(
-            loaded.model_digest, loaded.tokenizer_digest.hex(), wish.dtype, str(target.device), wish.kernels
+            loaded.model_digest, loaded.tokenizer_digest.hex(), str(target.device), *choices(settings)
         ),
     )
     local = _load_draft(settings, loaded.tokenizer_digest)
@@ -115,17 +115,23 @@ def engine_settings(settings: GatewaySettings) -> EngineSettings:
         queue_limit=settings.api.queue_limit,
         share_seed=policy.share_seed,
         prefer=policy.prefer,
+        verification=policy.verification,
     )
 
 
-def fingerprint(model_digest: bytes, *choices: str) -> str:
+def choices(settings: GatewaySettings) -> tuple[str, ...]:
+    """The configuration's part of `fingerprint`: what could change the text of a seed."""
+    return settings.target.dtype, settings.target.kernels, settings.policy.verification
+
+
+def fingerprint(model_digest: bytes, *chosen: str) -> str:
     """`system_fingerprint`: another one whenever something changes that could change the text of an answer."""
     import numpy as np
     import torch
     import transformers
 
     versions = (torch.__version__, transformers.__version__, np.__version__, grammar.version(), __version__)
-    facts = "\0".join((model_digest.hex(), *choices, *versions))
+    facts = "\0".join((model_digest.hex(), *chosen, *versions))
     return f"es_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cloud_gateway.active import Active
 from cloud_gateway.core.actions import CatchUp, Costs, Draft
@@ -12,6 +12,7 @@ from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.stats import Stats
 from edgespec.core.errors import EdgespecError
+from edgespec.core.ranking import Spread
 
 log = logging.getLogger("cloud_gateway.local")
 
@@ -27,6 +28,8 @@ class LocalDrafting:
     verify_s: StepCurve
     stats: Stats
     clock: Callable[[], float]
+    spread: Spread = field(default_factory=Spread)
+    """How far this draft and the target disagree, learned from all requests."""
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
@@ -70,7 +73,8 @@ class LocalDrafting:
             else:
                 leaves = action.leaves[: self.model.leaves]  # the likeliest come first
                 paths = [leaf.path(active.tree.root) for leaf in leaves]
-                for leaf, proposal in zip(leaves, self.model.draft(active.id, paths, action.width), strict=True):
+                found = self.model.draft(active.id, paths, action.width, active.verification.rank)
+                for leaf, proposal in zip(leaves, found, strict=True):
                     active.add_local(leaf, proposal)
         except EdgespecError as error:  # the request has outgrown the draft's memory
             log.info("request %d goes on without the local draft: %s", active.id, error)

@@ -73,6 +73,10 @@ def generations(
         raise refusal("n" if n > 1 else "max_tokens", why)
     seed = secrets.randbits(63) if body.seed is None else body.seed
     extension = body.edgespec or Extension()
+    if extension.verification == "rejection" and body.seed is not None:
+        raise refusal(
+            "edgespec.verification", "with 'rejection' no seed can give the same text again; leave 'seed' out"
+        )
     return [
         GenerationRequest(
             tokens=prompt,
@@ -85,6 +89,7 @@ def generations(
                 k=extension.k,
                 phi=extension.phi,
                 offload="never" if extension.offload == "never" or not may_offload else "auto",
+                verification=extension.verification,
             ),
             constraint=constraint() if constraint else None,
             top_logprobs=_top_logprobs(body),

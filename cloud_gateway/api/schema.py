@@ -40,6 +40,7 @@ class Extension(Struct, forbid_unknown_fields=True):
     k: Annotated[int, Meta(ge=1, le=16)] | None = None
     phi: Annotated[float, Meta(ge=0, le=100)] | None = None
     ignore_eos: bool | None = None
+    verification: Literal["shared-noise", "rejection"] | None = None
 
 
 class Common(Struct, kw_only=True):

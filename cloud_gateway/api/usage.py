@@ -43,6 +43,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
     """The `edgespec` object of `usage` (docs/api.md explains each field)."""
     return {
         "policy": usage.policy,
+        "verification": usage.verification,
         "why_off": usage.why_off,
         "rounds": usage.rounds,
         "drafted": usage.drafted,

@@ -21,14 +21,16 @@ All arrays have a leading axis of independent trials, of length 1 in the gateway
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.sampler import Rows, path_to
+from cloud_gateway.core.sampler import Constraint, Rows, path_to
+from edgespec.core.drafting import Proposal
 from edgespec.core.messages import Sampling
 from edgespec.core.processing import History, Processor
 
@@ -117,35 +119,83 @@ class Rejection:
 
 
 class RejectionChooser:
-    """`sampler.Chooser`'s counterpart for classic rejection: the same processing, fresh randomness instead of a seed.
+    """One answer's draws and choices: `sampler.Chooser`'s counterpart, with fresh randomness instead of a seed.
 
-    Usage: `draft` at each node that the gateway's own model expands; the siblings go into the tree; then
-    `walk(flat, chooser.at(flat, rows, drafts))`. A node is drafted once at most. Other candidates in the tree, a
-    worker's too, are matched against what the tests leave, which is lossless whoever guessed them.
+    `rank` is the hook of the gateway's own draft; what it drew after a path stands until the answer has passed there,
+    so a node is drawn for once, however often it is drafted. Other candidates in the tree, a worker's too, are matched
+    against what the tests leave, which is lossless whoever guessed them.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int], rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        rng: np.random.Generator,
+        *,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """`constraint` restricts the target alone: what it forbids has p = 0 and is never accepted."""
         self.processor = Processor(sampling)
         self.rejection = Rejection(rng)
         self.history = History(prompt)
+        self.constraint = constraint
+        self._drawn: dict[tuple[int, ...], LocalDraftDistribution] = {}
+        self._accepted, self._tested = 7.0, 10.0  # a first guess, worth ten tests
 
     def draft(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> LocalDraftDistribution:
-        """Draws siblings from the draft model's raw `logits` after `path`, by the request's own processing."""
-        return self.rejection.draw(self._distribution(logits, path), width)
+        """The siblings after `path`, drawn now from the draft model's raw `logits` by the request's own processing, or
+        before."""
+        known = self._drawn.get(tuple(path))
+        if known is None:
+            q = self._distribution(logits, path)
+            known = self._drawn[tuple(path)] = self.rejection.draw(q, width)
+        return known
 
-    def at(self, flat: FlatTree, rows: Rows, drafts: Mapping[int, LocalDraftDistribution]) -> Callable[[int], int]:
-        """The target's choice at a row, as `accept.walk` wants it. `drafts[row]` is what was drawn after that row."""
+    def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
+        """`draft` as the draft model's `Rank`: the siblings in the order drawn, priced by how often one is accepted.
+
+        Once drawn, a sibling's own q says nothing: it is accepted with probability sum(min(p, q)) on the average.
+        """
+        drawn = self.draft(logits, path, width)
+        tokens = [token for token in drawn.siblings[0].tolist() if token != NONE]
+        taken, left = -math.log(self._acceptance), -math.log1p(-self._acceptance)
+        return Proposal(tokens, [taken + i * left for i in range(len(tokens))], _entropy(drawn.q[0]))
+
+    def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
+        """The target's choice at a row, as `accept.walk` wants it."""
 
         def choose(row: int) -> int:
-            p = self._distribution(rows.logits(row), path_to(flat, row))
-            draft = drafts.get(row)
-            return int((self.rejection.sample(p) if draft is None else self.rejection.token(p, draft))[0])
+            path = path_to(flat, row)
+            allowed = None if self.constraint is None else self.constraint(path)
+            p = self._distribution(rows.logits(row), path, allowed)
+            draft = self._drawn.get(tuple(path))
+            if draft is None:
+                return int(self.rejection.sample(p)[0])
+            token = int(self.rejection.token(p, draft)[0])
+            self._accepted, self._tested = self._accepted + (token == draft.siblings[0, 0]), self._tested + 1
+            return token
 
         return choose
 
     def committed(self, tokens: Sequence[int]) -> None:
         """The answer has grown by these tokens."""
         self.history.extend(tokens)
+        path = tuple(tokens)
+        below = {known: draft for known, draft in self._drawn.items() if known[: len(path)] == path}
+        self._drawn = {known[len(path) :]: draft for known, draft in below.items()}
 
-    def _distribution(self, logits: NDArray[np.float32], path: Sequence[int]) -> Floats:
-        return self.processor.candidates(logits, self.history, path).probabilities(len(logits))[None, :]
+    @property
+    def _acceptance(self) -> float:
+        """Share of first siblings that were accepted so far."""
+        return self._accepted / (self._tested + 1)
+
+    def _distribution(
+        self, logits: NDArray[np.float32], path: Sequence[int], allowed: NDArray[np.bool_] | None = None
+    ) -> Floats:
+        return self.processor.candidates(logits, self.history, path, allowed).probabilities(len(logits))[None, :]
+
+
+def _entropy(q: Floats) -> float:
+    """Nats."""
+    positive = q[q > 0]
+    return max(-float((positive * np.log(positive)).sum()), 0.0)

@@ -13,6 +13,8 @@ from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
 
 Offload = Literal["auto", "never"]
+Method = Literal["shared-noise", "rejection"]
+"""How sampled tokens are verified (cloud_gateway/core/verification.py)."""
 Finish = Literal["stop", "length", "cancelled", "error"]
 
 
@@ -42,6 +44,7 @@ class Speculation:
     k: int | None = None
     phi: float | None = None
     offload: Offload = "auto"
+    verification: Method | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Usage:
     fallbacks: int = 0
     """Times that the controller took up drafting itself while a worker was there."""
     policy: str = "plain"
+    verification: Method = "shared-noise"
     why_off: str | None = None
     """Why speculation, or offloading, was off; None while it was on."""
     queued_s: float = 0.0

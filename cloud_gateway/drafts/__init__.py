@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
+from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 
 
@@ -36,10 +37,12 @@ class DraftModel(Protocol):
     def catch_up(self, request: Hashable, limit: int) -> object:
         """Evaluates at most `limit` of the tokens owed, in one batch, all but the last one."""
 
-    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]], width: int) -> Sequence[Proposal]:
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> Sequence[Proposal]:
         """One step over these leaves, named by their tokens below the committed ones; catches up first.
 
-        Each gets at most `width` children.
+        `rank` makes at most `width` guesses after each from the model's logits there.
         """
 
     def close(self, request: Hashable) -> object:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from cloud_gateway.core.estimators import Ewma
 from edgespec.calibrate import affordable_leaves, step_curve
+from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 from edgespec.drafter import Drafter
 
@@ -99,14 +100,16 @@ class LocalDraft:
             self._token_s.sample(spent / rows)
         return left
 
-    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]], width: int = 1) -> list[Proposal]:
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> list[Proposal]:
         """One step over these leaves (tokens below the committed ones), after as many catch-up passes as it needs.
 
-        Raises DraftMemoryError where the request has become too long.
+        `rank` makes at most `width` guesses after each. Raises DraftMemoryError where the request has become too long.
         """
         while self.owed(request) > self._drafter.prefill_batch:
             self.catch_up(request, self._drafter.prefill_batch)
-        rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, width))
+        rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, width, rank))
         if rows == 1:
             self._step_s.sample(spent)
         return proposals

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from cloud_gateway import grammar, loading
+from cloud_gateway.config import GatewaySettings
+from edgespec.shared.settings import override
 
 
 def test_the_fingerprint_changes_with_the_model_every_choice_and_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +25,11 @@ def test_the_fingerprint_changes_with_the_model_every_choice_and_every_version(m
     assert len(seen) == 9 and all(one.startswith("es_") for one in seen)
     monkeypatch.undo()
     assert loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed") == plain
+
+
+def test_every_setting_that_could_change_the_text_of_a_seed_is_in_it() -> None:
+    settings = [GatewaySettings()]
+    for key, value in (("target.dtype", "float32"), ("target.kernels", "plain"), ("policy.verification", "rejection")):
+        settings.append(override(GatewaySettings(), key, value))
+    assert len({loading.choices(one) for one in settings}) == 4
+    assert loading.choices(override(GatewaySettings(), "policy.k", "5")) == loading.choices(GatewaySettings())

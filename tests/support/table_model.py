@@ -19,6 +19,7 @@ from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.engine import Engine
 from cloud_gateway.offloading import LinkedWorker
 from cloud_gateway.target import Work
+from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Open
@@ -100,17 +101,19 @@ class TableTarget:
         self._trees.pop(slot, None)
 
 
+def draft_logits(tokens: Sequence[int], right: float) -> NDArray[np.float32]:
+    """A draft's logits: the target's, its best token moved back to third place on a share 1 - `right` of places."""
+    logits = next_logits(tokens)
+    digest = hashlib.sha256(bytes(int(t) % 256 for t in tokens[-9:])).digest()
+    if int.from_bytes(digest[:4], "little") / 2**32 > right:
+        best = np.argsort(-logits)[:3]
+        logits[np.roll(best, -1)] = logits[best]
+    return logits
+
+
 def guess(tokens: Sequence[int], width: int, right: float) -> Proposal:
-    """A draft's proposal: the target's best tokens, the very best moved back on a share 1 - `right` of places."""
-    logits = next_logits(tokens).astype(np.float64)
-    order = np.argsort(-logits)
-    wrong = (
-        int.from_bytes(hashlib.sha256(bytes(int(t) % 256 for t in tokens[-9:])).digest()[:4], "little") / 2**32 > right
-    )
-    best = np.roll(order[:3], -1) if wrong else order[:3]
-    tokens_out = [int(t) for t in [*best, *order[3:]]][:width]
-    logp = np.sort(logits - np.log(np.exp(logits).sum()))[::-1]
-    return Proposal(tokens_out, [float(-c) for c in logp[:width]], _entropy(logits.astype(np.float32)))
+    """What such a draft proposes by its plain ranking."""
+    return best_children(draft_logits(tokens, right), (), width)
 
 
 class TableDraft:
@@ -136,11 +139,13 @@ class TableDraft:
         self._seen[request] = min(self._seen[request] + limit, len(self._tokens[request]) - 1)
         return self.owed(request)
 
-    def draft(self, request: Hashable, paths: Sequence[tuple[int, ...]], width: int) -> list[Proposal]:
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> list[Proposal]:
         assert 1 <= len(paths) <= self.leaves
         self.passes += 1
         self._seen[request] = len(self._tokens[request]) - 1
-        return [guess([*self._tokens[request], *path], width, self.right) for path in paths]
+        return [rank(draft_logits([*self._tokens[request], *path], self.right), path, width) for path in paths]
 
     def close(self, request: Hashable) -> None:
         del self._tokens[request], self._seen[request]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.accept import walk
 from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.rejection import NONE, LocalDraftDistribution, Rejection, RejectionChooser
+from cloud_gateway.core.rejection import Rejection, RejectionChooser
 from edgespec.core.messages import Sampling
 from edgespec.core.processing import History, Processor
 from tools.lossless.scene import Path, PathRows, Scene
@@ -75,31 +75,26 @@ def replay(scene: Scene, rule: Sampling, width: int, rng: np.random.Generator) -
     chooser = RejectionChooser(rule, scene.prompt, rng)
     answer: list[int] = []
     while len(answer) < scene.length:
-        flat, drafts = _drawn_tree(scene, chooser, tuple(answer), width)
+        flat = _drawn_tree(scene, chooser, tuple(answer), width)
         rows = PathRows(scene, tuple(answer), flat)
-        taken = walk(flat, chooser.at(flat, rows, drafts), limit=scene.length - len(answer))
+        taken = walk(flat, chooser.at(flat, rows), limit=scene.length - len(answer))
         chooser.committed(taken.tokens)
         answer += taken.tokens
     return answer
 
 
-def _drawn_tree(
-    scene: Scene, chooser: RejectionChooser, committed: Path, width: int
-) -> tuple[FlatTree, dict[int, LocalDraftDistribution]]:
+def _drawn_tree(scene: Scene, chooser: RejectionChooser, committed: Path, width: int) -> FlatTree:
     tokens, parents, depths = [-1], [-1], [0]
     paths: list[Path] = [()]
-    drafts: dict[int, LocalDraftDistribution] = {}
     row = 0
     while row < len(tokens) and depths[row] < DEPTH:
-        drafts[row] = chooser.draft(scene.draft_logits((*committed, *paths[row])), paths[row], width)
-        for token in drafts[row].siblings[0].tolist():
-            if token != NONE:
-                tokens.append(token)
-                parents.append(row)
-                depths.append(depths[row] + 1)
-                paths.append((*paths[row], token))
+        for token in chooser.rank(scene.draft_logits((*committed, *paths[row])), paths[row], width).tokens:
+            tokens.append(token)
+            parents.append(row)
+            depths.append(depths[row] + 1)
+            paths.append((*paths[row], token))
         row += 1
-    return FlatTree(tokens, parents, depths), drafts
+    return FlatTree(tokens, parents, depths)
 
 
 def _distribution(scene: Scene, logits: NDArray[np.float32], rule: Sampling, path: Path) -> Floats:

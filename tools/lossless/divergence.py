@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.core.sampler import Chooser
@@ -34,6 +32,7 @@ from cloud_gateway.target import Target, Verified, Work
 from edgespec.core.children import largest
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.messages import Sampling
+from tools.lossless.divergence_report import draw, figures, table
 
 CHUNK = 128
 """Prompt tokens of one pass, as in the shipped configuration."""
@@ -108,8 +107,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     console.print(table(report))
     if args.plot:
-        from tools.lossless.divergence_plot import draw
-
         draw(report, args.plot)
     return int(any(arm["exact"] and arm["divergences"] for arm in report["arms"]))
 
@@ -151,7 +148,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 found = _compare(target, temperature, prompts, args, lambda: progress.advance(task))
                 same = {"way": name, "temperature": temperature, "exact": _is_exact(target)}
                 report["baselines"].append(same | {"gaps": [round(gap, 5) for one in found[0] for gap in one.gaps]})
-                report["arms"] += [same | _figures(shape, found[0], found[1][shape]) for shape in SHAPES]
+                report["arms"] += [
+                    same | figures(shape.name, [one.gaps for one in found[0]], [asdict(one) for one in found[1][shape]])
+                    for shape in SHAPES
+                ]
                 if args.json:
                     args.json.write_text(json.dumps(report, indent=1) + "\n")
     return report
@@ -293,53 +293,6 @@ def _opened(target: Target, prompt: list[int]) -> Iterator[int]:
         target.prefill(slot, prompt[start : min(start + CHUNK, len(prompt) - 1)])
     yield slot
     target.close(slot)
-
-
-def _figures(shape: Shape, answers: Sequence[Answer], found: Sequence[Divergence]) -> dict[str, Any]:
-    """One row of the table."""
-    tokens, gaps = sum(len(answer.tokens) for answer in answers), sorted(one.plain_gap for one in found)
-    low, high = poisson_interval(len(found))
-    return {
-        "shape": shape.name,
-        "tokens": tokens,
-        "divergences": len(found),
-        "per_10000": round(len(found) / tokens * 1e4, 1),
-        "interval": [round(bound / tokens * 1e4, 1) for bound in (low, high)],
-        "median_gap": round(gaps[len(gaps) // 2], 4) if gaps else None,
-        "largest_gap": round(gaps[-1], 4) if gaps else None,
-        "found": [asdict(one) for one in found],
-    }
-
-
-def poisson_interval(count: int) -> tuple[float, float]:
-    """95 % confidence limits of a Poisson mean of which `count` was seen (Garwood 1936), by bisection."""
-
-    def below(mean: float, most: int) -> float:
-        return math.fsum(math.exp(i * math.log(mean) - mean - math.lgamma(i + 1)) for i in range(most + 1))
-
-    def solve(goal: float, most: int) -> float:
-        low, high = 1e-9, 10.0 + 3 * (most + 1)
-        for _ in range(80):
-            middle = (low + high) / 2
-            low, high = (middle, high) if below(middle, most) > goal else (low, middle)
-        return high
-
-    return (solve(0.975, count - 1) if count else 0.0), solve(0.025, count)
-
-
-def table(report: dict[str, Any]) -> Table:
-    """The arms, and how close the best two scores were where they differ."""
-    found = Table(title="Divergences of speculation from plain decoding")
-    names = ("way", "T", "shape", "tokens", "divergences", "per 10,000 (95 %)", "median gap", "largest gap")
-    for column in names:
-        found.add_column(column, justify="left" if column in ("way", "shape") else "right")
-    for arm in report["arms"]:
-        low, high = arm["interval"]
-        gaps = ("" if arm[key] is None else f"{arm[key]:.3f}" for key in ("median_gap", "largest_gap"))
-        rate = f"{arm['per_10000']:.0f} ({low:.0f} to {high:.0f})"
-        counts = str(arm["tokens"]), str(arm["divergences"])
-        found.add_row(arm["way"], f"{arm['temperature']:g}", arm["shape"], *counts, rate, *gaps)
-    return found
 
 
 if __name__ == "__main__":

@@ -57,6 +57,12 @@ async def test_all_sampling_parameters_reach_the_engine(echo: Echo, client: open
     assert (speculation.policy, speculation.k, speculation.phi, speculation.offload) == ("wanspec", 3, 2.0, "auto")
 
 
+async def test_a_request_without_a_seed_may_choose_how_it_is_verified(echo: Echo, client: openai.AsyncOpenAI) -> None:
+    for wish, seed in (("rejection", None), ("shared-noise", 5), (None, None)):
+        await client.chat.completions.create(**CHAT, seed=seed, extra_body={"edgespec": {"verification": wish}})
+    assert [one.speculation.verification for one in echo.engine.requests] == ["rejection", "shared-noise", None]
+
+
 async def test_defaults_are_openais_and_an_absent_seed_is_random(echo: Echo, client: openai.AsyncOpenAI) -> None:
     for _ in range(2):
         await client.chat.completions.create(**CHAT)
@@ -70,6 +76,7 @@ async def test_defaults_are_openais_and_an_absent_seed_is_random(echo: Echo, cli
 JSON_OBJECT = {"type": "json_object"}
 BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"temperature": -0.1}, "temperature"),
+    ({"temperature": 2.1}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
     ({"top_p": 0}, "top_p"),
     ({"top_p": 1.1}, "top_p"),
@@ -135,6 +142,8 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"edgespec": {"k": 0}}, "edgespec.k"),
     ({"edgespec": {"phi": -1}}, "edgespec.phi"),
     ({"edgespec": {"offload": "always"}}, "edgespec.offload"),
+    ({"edgespec": {"verification": "magic"}}, "edgespec.verification"),
+    ({"seed": 1, "edgespec": {"verification": "rejection"}}, "edgespec.verification"),
     ({"edgespec": {"colour": "red"}}, "edgespec"),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloud_gateway.core.accept import walk
 from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.rejection import NONE, LocalDraftDistribution, Rejection, RejectionChooser
+from cloud_gateway.core.rejection import NONE, Rejection, RejectionChooser
 from edgespec.core.drafting import Proposal
 from edgespec.core.messages import Sampling
 
@@ -146,10 +147,11 @@ def test_candidates_of_a_worker_in_the_same_tree_change_nothing() -> None:
         tokens = [0, mine, *([3] if mine != 3 else [])]
         flat = FlatTree(tokens, [-1] + [0] * (len(tokens) - 1), [0] + [1] * (len(tokens) - 1))
         rows = Rows([target[0], *(target[1 + token] for token in tokens[1:])])
-        answer = walk(flat, chooser.at(flat, rows, {0: local}), limit=2).tokens
+        answer = walk(flat, chooser.at(flat, rows), limit=2).tokens
+        chooser.committed(answer)
         if len(answer) == 1:
             alone = FlatTree([answer[0]], [-1], [0])
-            answer += walk(alone, chooser.at(alone, Rows([target[1 + answer[0]]]), {}), limit=1).tokens
+            answer += walk(alone, chooser.at(alone, Rows([target[1 + answer[0]]])), limit=1).tokens
         seen[tuple(answer)] += 1  # type: ignore[index]
     p = np.exp(target) / np.exp(target).sum(axis=1, keepdims=True)
     statistic = sum(
@@ -164,8 +166,49 @@ def test_penalties_count_the_path_and_what_was_committed() -> None:
     logits = np.array([0.0, 0.0, 50.0], np.float32)
     chooser = RejectionChooser(Sampling(temperature=1.0, presence_penalty=100.0), [], np.random.default_rng(1))
     flat = FlatTree([0, 2], [-1, 0], [0, 1])
-    assert walk(flat, chooser.at(flat, Rows([logits, logits]), {})).tokens[0] == 2
-    assert walk(flat, chooser.at(flat, Rows([logits, logits]), {})).tokens[1] != 2
+    assert walk(flat, chooser.at(flat, Rows([logits, logits]))).tokens[0] == 2
+    assert walk(flat, chooser.at(flat, Rows([logits, logits]))).tokens[1] != 2
     chooser.committed([2])
     assert chooser.draft(logits, (), 1).siblings[0, 0] != 2
-    assert isinstance(chooser.draft(logits, (), 3), LocalDraftDistribution)
+
+
+def test_a_node_is_drawn_for_once_and_its_draws_move_with_the_committed_tokens() -> None:
+    chooser = RejectionChooser(Sampling(temperature=1.0), [0], np.random.default_rng(1))
+    logits = np.random.default_rng(2).normal(size=50).astype(np.float32)
+    first = {path: chooser.draft(logits, path, 3) for path in ((), (7,), (7, 8), (9,))}
+    assert all(chooser.draft(-logits, path, 2) is drawn for path, drawn in first.items())
+    chooser.committed([7])
+    assert chooser.draft(logits, (), 3) is first[7,] and chooser.draft(logits, (8,), 3) is first[7, 8]
+    chooser.committed([1])
+    assert chooser.draft(logits, (), 3) is not first[7,] and chooser.draft(logits, (8,), 3) is not first[7, 8]
+
+
+def test_guesses_come_in_the_order_drawn_and_cost_what_siblings_at_their_place_were_worth() -> None:
+    chooser = RejectionChooser(Sampling(temperature=1.0, top_k=3), [0], np.random.default_rng(1))
+    logits = np.arange(10, dtype=np.float32)
+    guesses = chooser.rank(logits, (), 8)
+    assert guesses.tokens == chooser.draft(logits, (), 8).siblings[0, :3].tolist() and set(guesses.tokens) == {7, 8, 9}
+    shares = np.exp(-np.array(guesses.costs))
+    np.testing.assert_allclose(shares[1:] / shares[:-1], 1 - shares[0])
+    assert guesses.entropy == pytest.approx(0.8324, abs=1e-3)
+    for _ in range(200):  # draft and target agree, so every first sibling is accepted
+        flat = FlatTree([0], [-1], [0])
+        token = chooser.at(flat, Rows([logits]))(0)
+        assert token == guesses.tokens[0]
+        chooser.committed([token])
+        guesses = chooser.rank(logits, (), 1)
+    assert guesses.costs[0] < 0.03
+
+
+def test_what_a_constraint_forbids_is_never_accepted_though_the_draft_draws_it() -> None:
+    def odd(path: Sequence[int]) -> np.ndarray:
+        return np.arange(6) % 2 == (1 - len(path) % 2)
+
+    logits = np.zeros(6, np.float32)
+    chooser = RejectionChooser(Sampling(temperature=1.0), [0], np.random.default_rng(1), constraint=odd)
+    for _ in range(200):
+        drawn = chooser.rank(logits, (), 3).tokens
+        flat = FlatTree([0, *drawn], [-1, 0, 0, 0], [0, 1, 1, 1])
+        tokens = walk(flat, chooser.at(flat, Rows([logits] * 4))).tokens
+        assert tokens[0] % 2 == 1 and all(token % 2 == 0 for token in tokens[1:])
+        chooser.committed(tokens)
