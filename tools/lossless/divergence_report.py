@@ -67,10 +67,10 @@ def table(report: dict[str, Any]) -> Table:
 
 def draw(report: dict[str, Any], stem: Path) -> None:
     """STEM.png and STEM.svg: the gaps of all positions and of the divergences, all bf16 ways and shapes together."""
-    from tools.sim.plots import _pyplot, _write
+    from tools.sim.plots import headless, save
 
     temperatures = sorted({arm["temperature"] for arm in report["arms"]})
-    figure, panels = _pyplot().subplots(1, len(temperatures), figsize=(5.6 * len(temperatures), 4.2), squeeze=False)
+    figure, panels = headless().subplots(1, len(temperatures), figsize=(5.6 * len(temperatures), 4.2), squeeze=False)
     for axis, temperature in zip(panels[0], temperatures, strict=True):
         arms = [arm for arm in report["arms"] if arm["temperature"] == temperature and arm["divergences"]]
         gaps = {base["way"]: base["gaps"] for base in report["baselines"] if base["temperature"] == temperature}
@@ -84,4 +84,4 @@ def draw(report: dict[str, Any], stem: Path) -> None:
         axis.set_title("greedy" if temperature == 0 else f"sampled, T = {temperature:g}", fontsize=10)
         axis.legend(fontsize=8)
     panels[0][0].set_ylabel("positions")
-    _write(figure, stem, "Where speculation in bf16 leaves plain decoding: at near-ties only")
+    save(figure, stem, "Where speculation in bf16 leaves plain decoding: at near-ties only")

@@ -13,7 +13,7 @@ MARKS = "osD^vPX*<>hd"
 
 def lines(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str, str]]) -> None:
     """One panel per (column, label), the round trip on the x axis, one line per configuration."""
-    pyplot = _pyplot()
+    pyplot = headless()
     figure, axes = pyplot.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.4))
     for axis, (column, label) in zip(axes, panels, strict=True):
         for config, mark in zip(_configs(rows), cycle(MARKS)):
@@ -24,12 +24,12 @@ def lines(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str
         axis.set_ylabel(label)
         axis.grid(alpha=0.25)
     axes[-1].legend(fontsize=7)
-    _write(figure, out, title)
+    save(figure, out, title)
 
 
 def pareto(rows: Sequence[Row], out: Path, title: str, *, joined: Iterable[str] = ()) -> None:
     """Latency against draft passes: one colour per `group` column; the groups in `joined` get a line."""
-    pyplot = _pyplot()
+    pyplot = headless()
     figure, axis = pyplot.subplots(figsize=(7.5, 5.2))
     for group, mark in zip(dict.fromkeys(row["group"] for row in rows), cycle(MARKS)):
         chosen = sorted((row["draft_ratio"], row["latency_ratio"]) for row in rows if row["group"] == group)
@@ -40,12 +40,12 @@ def pareto(rows: Sequence[Row], out: Path, title: str, *, joined: Iterable[str] 
     axis.set_ylabel("latency, relative to co-located k = 2")
     axis.grid(alpha=0.25)
     axis.legend(fontsize=7)
-    _write(figure, out, title)
+    save(figure, out, title)
 
 
 def grid(panels: Sequence[tuple[str, Sequence[Row]]], out: Path, title: str) -> None:
     """Small Pareto plots side by side, one per (heading, rows)."""
-    pyplot = _pyplot()
+    pyplot = headless()
     columns = 4
     height = -(-len(panels) // columns)
     figure, axes = pyplot.subplots(height, columns, figsize=(4.2 * columns, 3.4 * height), squeeze=False)
@@ -62,18 +62,18 @@ def grid(panels: Sequence[tuple[str, Sequence[Row]]], out: Path, title: str) -> 
     axes[-1][0].set_xlabel("draft passes (co-located k = 2 is 1)")
     axes[0][0].set_ylabel("latency (co-located k = 2 is 1)")
     axes[0][0].legend(fontsize=6)
-    _write(figure, out, title)
+    save(figure, out, title)
 
 
 def bars(rows: Sequence[Row], out: Path, title: str) -> None:
     """Latency of every configuration as a bar."""
-    pyplot = _pyplot()
+    pyplot = headless()
     figure, axis = pyplot.subplots(figsize=(7.5, 0.3 * len(rows) + 1.6))
     axis.barh([row["config"] for row in rows], [row["latency_ratio"] for row in rows], color="#4878a8")
     axis.axvline(1.0, color="grey", linewidth=0.8, linestyle=":")
     axis.invert_yaxis()
     axis.tick_params(labelsize=7)
-    _write(figure, out, title)
+    save(figure, out, title)
 
 
 def pairs(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str, str]]) -> None:
@@ -100,7 +100,8 @@ def _configs(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["config"] for row in rows))
 
 
-def _pyplot() -> Any:
+def headless() -> Any:
+    """matplotlib.pyplot, for files only."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -110,9 +111,10 @@ def _pyplot() -> Any:
     return plt
 
 
-def _write(figure: Any, out: Path, title: str) -> None:
+def save(figure: Any, out: Path, title: str) -> None:
+    """Writes `out` with .png and with .svg, and frees the figure."""
     figure.suptitle(title, fontsize=11)
     figure.tight_layout()
     figure.savefig(out.with_suffix(".png"), dpi=130)
     figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
-    _pyplot().close(figure)
+    headless().close(figure)
