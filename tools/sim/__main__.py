@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         return int(options.run(options))
     except EdgespecError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
 
 
 if __name__ == "__main__":

@@ -58,6 +58,8 @@ class Arm:
     share: float | None = None
     local: bool = True
     """Whether the gateway has a draft of its own."""
+    depth_limit: int | None = None
+    """Most levels that `wanspec` verifies at once; None: the whole tree at hand."""
 
     def controller(self) -> Controller:
         """A fresh policy, from the gateway's own registry."""
@@ -66,7 +68,7 @@ class Arm:
             k=self.k,
             phi=self.phi,
             verify_nodes=self.verify_nodes,
-            depth_limit=None,
+            depth_limit=self.depth_limit,
             prefer=self.prefer,
             share=self.share,
         )

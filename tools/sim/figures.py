@@ -1,8 +1,8 @@
-"""WANSpec's figures 7, 8 and 9 from the policies that ship."""
+"""WANSpec's figures 7, 8 and 9 from the policies that ship, on the paper's kind of tokens and on recorded ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,17 @@ from cloud_gateway.core.actions import Action, Costs, LinkView, Outcome
 from cloud_gateway.core.controller import Colocated
 from cloud_gateway.core.merge import CandidateTree, Merged
 from cloud_gateway.sim.network import Net
-from cloud_gateway.sim.world import run
+from cloud_gateway.sim.world import Steps, run
 from tools.sim import plots
 from tools.sim.config import load, steps_of, tokens_of
-from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
+from tools.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, rows_of
 from tools.sim.process import Iid
+from tools.sim.recording import Recorded
 
 NEVER_SKIP = -1.0
 """phi below every entropy: the controller always takes the worker to be on another path."""
+HELPS = 0.98
+"""A configuration helps while its latency ratio is below this."""
 LATENCY = ("latency_ratio", "latency / co-located k = 2")
 PASSES = ("draft_ratio", "gateway draft passes / co-located k = 2")
 
@@ -27,22 +30,56 @@ PASSES = ("draft_ratio", "gateway draft passes / co-located k = 2")
 def figure7(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
     """Latency and controller draft passes against the round trip; each heuristic added in turn."""
     config = load("wanspec")
-    want, steps, kind = config["run"], steps_of(config), tokens_of(config)
-    theta, s = want["theta"], want["sequences"]
-    arms = [
-        Arm("b=1", "wanspec", WorkerSpec(branching=1, theta=0.0, sequences=1), phi=NEVER_SKIP),
-        Arm("b=2", "wanspec", WorkerSpec(theta=0.0, sequences=s), phi=NEVER_SKIP),
-        Arm(f"b=2 θ={theta}", "wanspec", WorkerSpec(theta=theta, sequences=s), phi=NEVER_SKIP),
-        Arm(f"b=2 θ={theta} φ={want['phi']}", "wanspec", WorkerSpec(theta=theta, sequences=s), phi=want["phi"]),
-    ]
+    want, steps = config["run"], steps_of(config)
+    kinds: dict[str, tuple[Kind, float, float]] = {"iid": (tokens_of(config), want["theta"], want["phi"])}
+    for name, made in config["recorded"].items():
+        kinds[name] = (recorded(made), made["theta"], made["phi"])
     cells = [
-        Cell(arm, kind, Net(rtt / 1000), steps, want["tokens"], runs or want["runs"])
-        for arm in arms
+        Cell(
+            arm, kind, Net(rtt / 1000), steps, want["tokens"], runs or want["runs"],
+            labels={"tokens": tokens, "arm": step},
+        )
+        for tokens, (kind, theta, phi) in kinds.items()
+        for step, arm in ablation(tokens, theta, phi, want)
         for rtt in want["rtt_ms"]
-    ]
+    ]  # fmt: skip
     rows = rows_of(cells, processes, progress)
     plots.lines(rows, out, "WANSpec figure 7, from the shipped policies", (LATENCY, PASSES))
-    return {"figure": "7", "rows": rows}
+    return {"figure": "7", "rows": rows, "stops_helping_ms": stops_helping(rows)}
+
+
+def recorded(made: Mapping[str, Any]) -> Recorded:
+    """A table of the configuration: `draft`, and `shuffled` where single positions are drawn."""
+    return Recorded(made["draft"], shuffled=made.get("shuffled", False))
+
+
+def ablation(tokens: str, theta: float, phi: float, want: Mapping[str, Any]) -> list[tuple[str, Arm]]:
+    """The four configurations of section 5.2. A target step yields 1 to k + 1 tokens, as section 4.3 has it."""
+    s, k = want["sequences"], want["k"]
+    chain, wide = WorkerSpec("algorithm2", 1, 0.0, 1), WorkerSpec(theta=0.0, sequences=s)
+    narrow = WorkerSpec(theta=theta, sequences=s)
+    steps = [
+        ("b=1", chain, NEVER_SKIP),
+        ("b=2", wide, NEVER_SKIP),
+        (f"b=2 θ={theta}", narrow, NEVER_SKIP),
+        (f"b=2 θ={theta} φ={phi}", narrow, phi),
+    ]
+    prefix = "" if tokens == "iid" else f"{tokens}: "
+    return [(name, Arm(prefix + name, "wanspec", worker, k=k, phi=skip, depth_limit=k)) for name, worker, skip in steps]
+
+
+def stops_helping(rows: Sequence[Row]) -> dict[str, float | None]:
+    """For every configuration the round trip (ms) from which its latency ratio stays above HELPS, interpolated."""
+    found: dict[str, float | None] = {}
+    for config in dict.fromkeys(row["config"] for row in rows):
+        line = sorted((row["rtt_ms"], row["latency_ratio"]) for row in rows if row["config"] == config)
+        helping = [i for i, (_, ratio) in enumerate(line) if ratio <= HELPS]
+        if not helping or helping[-1] == len(line) - 1:
+            found[config] = None if helping else line[0][0]
+            continue
+        (rtt, ratio), (later, worse) = line[helping[-1]], line[helping[-1] + 1]
+        found[config] = round(rtt + (HELPS - ratio) / (worse - ratio) * (later - rtt), 1)
+    return found
 
 
 def figure8(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
@@ -52,7 +89,7 @@ def figure8(out: Path, processes: int, progress: Progress, runs: int | None = No
     worker = WorkerSpec(theta=want["theta"], sequences=want["sequences"])
     cells = [
         Cell(
-            Arm(f"φ={phi:.3f}", "wanspec", worker, phi=phi),
+            Arm(f"φ={phi:.3f}", "wanspec", worker, k=want["k"], phi=phi, depth_limit=want["k"]),
             kind,
             Net(rtt / 1000),
             steps,
@@ -65,7 +102,7 @@ def figure8(out: Path, processes: int, progress: Progress, runs: int | None = No
     ]
     rows = rows_of(cells, processes, progress)
     plots.pareto(rows, out, "WANSpec figure 8: 100 values of φ per round trip", joined={row["group"] for row in rows})
-    return {"figure": "8", "rows": rows}
+    return {"figure": "8", "rows": rows, "fewest_passes": fewest_passes(rows)}
 
 
 def sweep(kind: Iid, count: int) -> list[float]:
@@ -74,23 +111,43 @@ def sweep(kind: Iid, count: int) -> list[float]:
     return [round(float(value), 4) for value in np.quantile(entropies, np.linspace(0, 1, count))]
 
 
+def fewest_passes(rows: Sequence[Row]) -> dict[str, float]:
+    """For every round trip the smallest share of gateway draft passes at which latency is within 5 % of the least."""
+    found = {}
+    for group in dict.fromkeys(row["group"] for row in rows):
+        mine = [row for row in rows if row["group"] == group]
+        least = min(row["latency_ratio"] for row in mine)
+        found[group] = min(row["draft_ratio"] for row in mine if row["latency_ratio"] <= least + 0.05)
+    return found
+
+
 def figure9(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
     """The cloud deployment: b = 1 at the measured step times; `adaptive` beside it."""
     config = load("wanspec-cloud")
-    want, steps, kind = config["run"], steps_of(config), tokens_of(config)
+    want, steps = config["run"], steps_of(config)
     chain = WorkerSpec(branching=want["branching"], theta=0.0, sequences=want["sequences"])
-    arms = [
-        Arm("wanspec b=1", "wanspec", chain, phi=want["phi"]),
-        Arm("adaptive, s=16", "adaptive", WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32),
-    ]
+    kinds: dict[str, tuple[Kind, float]] = {"iid": (tokens_of(config), want["phi"])}
+    kinds |= {name: (recorded(made), made["phi"]) for name, made in config["recorded"].items()}
     cells = [
-        Cell(arm, kind, _jittery(rtt, want), steps, want["tokens"], runs or want["runs"])
-        for arm in arms
+        Cell(
+            arm, kind, _jittery(rtt, want), steps, want["tokens"], runs or want["runs"],
+            labels={"tokens": tokens, "arm": arm.config.removeprefix(f"{tokens}: ")},
+        )
+        for tokens, (kind, phi) in kinds.items()
+        for arm in _deployed("" if tokens == "iid" else f"{tokens}: ", chain, phi, want["k"])
         for rtt in want["rtt_ms"]
-    ]
+    ]  # fmt: skip
     rows = rows_of(cells, processes, progress)
     plots.lines(rows, out, "WANSpec figure 9: 23.4 / 7.5 ms, with jitter", (LATENCY, PASSES))
-    return {"figure": "9", "rows": rows, "match": match_statistics(kind, want["tokens"], 200)}
+    match = {name: match_statistics(kind, steps, want["tokens"], 100) for name, (kind, _) in kinds.items()}
+    return {"figure": "9", "rows": rows, "match": match}
+
+
+def _deployed(prefix: str, chain: WorkerSpec, phi: float, k: int) -> list[Arm]:
+    return [
+        Arm(f"{prefix}wanspec b=1 φ={phi}", "wanspec", chain, k=k, phi=phi, depth_limit=k),
+        Arm(f"{prefix}adaptive, s=16", "adaptive", WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32),
+    ]
 
 
 def _jittery(rtt_ms: float, want: dict[str, Any]) -> Net:
@@ -117,10 +174,9 @@ class _Counting:
         self.second += outcome.emitted > 2
 
 
-def match_statistics(kind: Iid, tokens: int, runs: int) -> dict[str, float]:
+def match_statistics(kind: Kind, steps: Steps, tokens: int, runs: int) -> dict[str, float]:
     """Section 5.4: how often the first token of a batch of two matches, and the second where the first did."""
     counting: Sequence[_Counting] = [_Counting() for _ in range(runs)]
-    steps = steps_of(load("wanspec-cloud"))
     for seed, policy in enumerate(counting):
         run(policy, None, kind.make(seed, tokens), Net(0.0), steps, tokens, seed)
     batches, first, second = (sum(getattr(c, name) for c in counting) for name in ("batches", "first", "second"))

@@ -12,18 +12,26 @@ MARKS = "osD^vPX*<>hd"
 
 
 def lines(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str, str]]) -> None:
-    """One panel per (column, label), the round trip on the x axis, one line per configuration."""
+    """One panel per (column, label), the round trip on the x axis, one line per `arm`; one line of panels per kind of
+    `tokens`."""
     pyplot = headless()
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.4))
-    for axis, (column, label) in zip(axes, panels, strict=True):
-        for config, mark in zip(_configs(rows), cycle(MARKS)):
-            points = [(row["rtt_ms"], row[column]) for row in rows if row["config"] == config]
-            axis.plot(*zip(*points, strict=True), marker=mark, markersize=4, linewidth=1.3, label=config)
-        axis.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
+    kinds = list(dict.fromkeys(row["tokens"] for row in rows))
+    width, height = 5.6 * len(panels), 3.4 * len(kinds) + 0.6
+    figure, axes = pyplot.subplots(
+        len(kinds), len(panels), figsize=(width, height), squeeze=False, sharex=True, sharey="col"
+    )
+    for kind, line in zip(kinds, axes, strict=True):
+        mine = [row for row in rows if row["tokens"] == kind]
+        for axis, (column, label) in zip(line, panels, strict=True):
+            for arm, mark in zip(dict.fromkeys(row["arm"] for row in mine), cycle(MARKS)):
+                points = [(row["rtt_ms"], row[column]) for row in mine if row["arm"] == arm]
+                axis.plot(*zip(*points, strict=True), marker=mark, markersize=4, linewidth=1.3, label=arm)
+            axis.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
+            axis.set_title(f"{label}, {kind}", fontsize=9)
+            axis.grid(alpha=0.25)
+        line[-1].legend(fontsize=8)
+    for axis in axes[-1]:
         axis.set_xlabel("round trip time (ms)")
-        axis.set_ylabel(label)
-        axis.grid(alpha=0.25)
-    axes[-1].legend(fontsize=7)
     save(figure, out, title)
 
 
@@ -68,9 +76,12 @@ def grid(panels: Sequence[tuple[str, Sequence[Row]]], out: Path, title: str) -> 
 def bars(rows: Sequence[Row], out: Path, title: str) -> None:
     """Latency of every configuration as a bar."""
     pyplot = headless()
-    figure, axis = pyplot.subplots(figsize=(7.5, 0.3 * len(rows) + 1.6))
-    axis.barh([row["config"] for row in rows], [row["latency_ratio"] for row in rows], color="#4878a8")
+    figure, axis = pyplot.subplots(figsize=(7.5, 0.26 * len(rows) + 1.4))
+    drawn = axis.barh([row["config"] for row in rows], [row["latency_ratio"] for row in rows], color="#4878a8")
+    axis.bar_label(drawn, fmt="%.2f", padding=2, fontsize=7)
     axis.axvline(1.0, color="grey", linewidth=0.8, linestyle=":")
+    axis.set_xlabel("latency / co-located k = 2")
+    axis.margins(x=0.08, y=0.02)
     axis.invert_yaxis()
     axis.tick_params(labelsize=7)
     save(figure, out, title)
@@ -78,7 +89,7 @@ def bars(rows: Sequence[Row], out: Path, title: str) -> None:
 
 def pairs(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str, str]]) -> None:
     """One panel per (column, label): a bar for `sim_` + column beside one for the column, grouped by round trip."""
-    pyplot = _pyplot()
+    pyplot = headless()
     figure, axes = pyplot.subplots(1, len(panels), figsize=(6.4 * len(panels), 1.3 + 0.6 * len(rows)))
     names = [f"{row['config']}\n{row['rtt_ms']:g} ms" for row in rows]
     places = range(len(rows))
@@ -93,11 +104,7 @@ def pairs(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str
         axis.set_xlim(0, 1.15 * max([1.0, *(row[column] for row in rows), *(row["sim_" + column] for row in rows)]))
         axis.invert_yaxis()
     axes[0].legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1.0), ncol=2, frameon=False)
-    _write(figure, out, title)
-
-
-def _configs(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row["config"] for row in rows))
+    save(figure, out, title)
 
 
 def headless() -> Any:

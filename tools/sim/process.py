@@ -34,6 +34,8 @@ class Iid:
     persistence: float = 0.0
     """Share of positions that keep the confidence of the one before; 0 is i.i.d."""
     rank_decay: float = 0.5
+    costs_by_rank: bool = False
+    """Whether the draft tells the same costs everywhere, by rank alone, instead of its confidences."""
     entropy_match: float = 0.3
     """Mean entropy (nats, exponential) of the target where the draft's best token is right."""
     entropy_miss: float = 1.2
@@ -80,15 +82,22 @@ def _draw(kind: Iid, rng: np.random.Generator, n: int) -> tuple[list[float], NDA
 
 
 def _proposal(kind: Iid, c: float, rank: int, target: int | None) -> Proposal:
-    shares = [c]
-    for _ in range(WIDTH - 1):
-        shares.append((1 - sum(shares)) * kind.rank_decay)
+    shares = _shares(c, kind.rank_decay)
     tail = 1 - sum(shares)
     entropy = -sum(p * math.log(p) for p in shares) - tail * math.log(tail / kind.tail_tokens)
     tokens = [FILLER + i for i in range(WIDTH)]
     if target is not None and rank < WIDTH:
         tokens[rank] = target
-    return Proposal(tokens, [-math.log(p) for p in shares], entropy)
+    told = _shares(kind.match, kind.rank_decay) if kind.costs_by_rank else shares
+    return Proposal(tokens, [-math.log(p) for p in told], entropy)
+
+
+def _shares(first: float, decay: float) -> list[float]:
+    """Probabilities of the ranks: each takes `decay` of what those before it leave."""
+    shares = [first]
+    for _ in range(WIDTH - 1):
+        shares.append((1 - sum(shares)) * decay)
+    return shares
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,23 +1,30 @@
 """Records real models for the simulator: what the target says at every position, and what the drafts would have said.
 
-The target answers every prompt greedily; each draft, made by leaving layers out of the target, then reads prompt and
-answer in one pass, so what is kept is its guess after the target's own tokens.
+The target answers every prompt greedily. Each draft then reads prompt and answer, so what is kept is its guess after
+the target's own tokens. A draft is the target with layers left out, or its file as llama.cpp runs it (`quantised`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from edgespec.core.errors import ConfigError, ModelError
 from tools.sim.recording import RANKS, SHIPPED, Guesses, Recording, save
 
-DRAFTS = "14;10;8,16"
+QUANTISED = "quantised"
+DRAFTS = f"14;10;8,16;{QUANTISED}"
+CONTEXT = 2048
+"""Most tokens of prompt and answer together."""
+
+Guess = Callable[[Any, int], Guesses]
+"""`guess(ids, start)`: what a draft says of every token of `ids` from `start` on, after the tokens before it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,73 +32,142 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=SHIPPED, help="file to write (default: the shipped recording)")
     parser.add_argument("--model", type=Path, help="GGUF file of the target (default: the demo's)")
     parser.add_argument("--prompts", type=Path, help="JSON lines with `prompt` or `turns` (default: 48 of our own)")
-    parser.add_argument("--limit", type=int, default=48, help="most prompts")
-    parser.add_argument("--max-tokens", type=int, default=160, help="longest answer")
-    parser.add_argument("--drafts", default=DRAFTS, help=f"layers to leave out; drafts divided by ';' ({DRAFTS})")
+    parser.add_argument("--limit", type=int, default=48, help="most prompts (default: 48)")
+    parser.add_argument("--max-tokens", type=int, default=160, help="longest answer (default: 160)")
+    parser.add_argument(
+        "--drafts", default=DRAFTS, help=f"layers to leave out, or {QUANTISED}; drafts divided by ';' ({DRAFTS})"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Records and writes; returns 0."""
+    """Records and writes; returns 0. Raises ConfigError and ModelError."""
     from edgespec import models
 
-    prompts = _prompts(options.prompts)[: options.limit]
-    dropped = [tuple(int(layer) for layer in draft.split(",")) for draft in options.drafts.split(";")]
-    recording = record(options.model or models.quantised(), prompts, dropped, options.max_tokens)
+    prompts = _prompts(options.prompts)[: max(options.limit, 1)]
+    recording = record(options.model or models.quantised(), prompts, options.drafts.split(";"), options.max_tokens)
     save(options.out, recording)
     for name in recording.drafts:
-        print(f"{name:24} top-1 {recording.match(name, 1):.3f}  top-2 {recording.match(name, 2):.3f}")
+        print(f"{name:14} top-1 {recording.match(name, 1):.3f}  top-2 {recording.match(name, 2):.3f}")
     print(f"{len(recording.targets)} positions in {options.out.stat().st_size / 1e6:.2f} MB: {options.out}")
     return 0
 
 
 def _prompts(path: Path | None) -> list[str]:
     source = path or Path(__file__).parent / "prompts.jsonl"
-    rows = [json.loads(line) for line in source.read_text().splitlines() if line.strip()]
-    return [row["prompt"] if "prompt" in row else row["turns"][0] for row in rows]
+    try:
+        rows = [json.loads(line) for line in source.read_text().splitlines() if line.strip()]
+        prompts = [row["prompt"] if "prompt" in row else row["turns"][0] for row in rows]
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ConfigError(f"{source} cannot be read as JSON lines with `prompt` or `turns`: {error!r}") from error
+    if not prompts:
+        raise ConfigError(f"{source} holds no prompt: give one in each line, as JSON")
+    return prompts
 
 
-def record(model: Path, prompts: Sequence[str], dropped: Sequence[Sequence[int]], max_tokens: int) -> Recording:
-    """Runs the models, one thread, fp32."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name)
-    target: Any = AutoModelForCausalLM.from_pretrained(model.parent, gguf_file=model.name, dtype=torch.float32)
-    layers = list(target.model.layers)
-    kept = {draft_name(gone): [i for i in range(len(layers)) if i not in gone] for gone in dropped}
-    rows: dict[str, list[Any]] = {"tokens": [], "entropies": [], "starts": []}
-    drafts: dict[str, list[Any]] = {name: [] for name in kept}
-    began = time.perf_counter()
-    for number, prompt in enumerate(prompts, 1):
-        chat = [{"role": "user", "content": prompt}]
-        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
-        with torch.inference_mode():
-            out = target.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
-                output_logits=True, return_dict_in_generate=True, pad_token_id=tokenizer.eos_token_id,
-            )  # fmt: skip
-            answer = out.sequences[0, ids.shape[1] :]
-            rows["starts"].append(len(rows["tokens"]))
-            rows["tokens"] += answer.tolist()
-            rows["entropies"] += [float(_entropy(logits[0])) for logits in out.logits]
-            for name, which in kept.items():
-                target.model.layers = torch.nn.ModuleList(layers[i] for i in which)
-                logits = target(out.sequences, use_cache=False).logits[0, ids.shape[1] - 1 : -1]
-                drafts[name].append(_best(logits))
-            target.model.layers = torch.nn.ModuleList(layers)
-        print(f"{number}/{len(prompts)} prompts, {len(rows['tokens'])} positions, {time.perf_counter() - began:.0f} s")
+def record(model: Path, prompts: Sequence[str], drafts: Sequence[str], max_tokens: int) -> Recording:
+    """Runs the models, one thread each. Raises ConfigError for a draft that cannot be, ModelError for a bad file."""
+    target = Target(model)
+    guesses = {name: guess for draft in drafts for name, guess in [_draft(target, model, draft)]}
+    answers: list[tuple[Any, Any]] = []
+    said: dict[str, list[Guesses]] = {name: [] for name in guesses}
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, transient=True) as bar:
+        for prompt in bar.track(prompts, description="recording"):
+            ids, start, entropies = target.answer(prompt, max_tokens)
+            answers.append((ids[0, start:].numpy(), entropies.numpy()))
+            for name, guess in guesses.items():
+                said[name].append(guess(ids, start))
+    lengths = [len(tokens) for tokens, _ in answers]
     return Recording(
-        np.array(rows["tokens"], np.uint32),
-        np.array(rows["entropies"], np.float16),
-        np.array(rows["starts"], np.uint32),
-        {name: _joined(parts) for name, parts in drafts.items()},
+        np.concatenate([tokens for tokens, _ in answers]).astype(np.uint32),
+        np.concatenate([entropies for _, entropies in answers]).astype(np.float16),
+        np.cumsum([0, *lengths[:-1]]).astype(np.uint32),
+        {name: _joined(parts) for name, parts in said.items()},
     )
 
 
-def draft_name(gone: Sequence[int]) -> str:
+class Target:
+    """The target in torch, fp32, one thread; and what is left of it without some of its layers."""
+
+    def __init__(self, path: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        if not path.is_file():
+            raise ModelError(f"The model {path} does not exist.")
+        torch.set_num_threads(1)
+        self._tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+        self._layers = list(self._model.model.layers)
+
+    def answer(self, prompt: str, max_tokens: int) -> tuple[Any, int, Any]:
+        """Ids of prompt and greedy answer [1, n], where the answer starts, and the entropy of each of its tokens."""
+        import torch
+
+        chat = [{"role": "user", "content": prompt}]
+        ids = self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        start = ids.shape[1]
+        with torch.inference_mode():
+            out = self._model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=min(max_tokens, CONTEXT - start),
+                do_sample=False, output_logits=True, return_dict_in_generate=True,
+                pad_token_id=self._tokenizer.eos_token_id,
+            )  # fmt: skip
+            return out.sequences, start, _entropy(torch.cat(out.logits))
+
+    def without(self, dropped: Sequence[int]) -> Guess:
+        """The draft that lacks these layers. Raises ConfigError where there are none such."""
+        import torch
+
+        if not set(dropped) < set(range(len(self._layers))):
+            raise ConfigError(f"the target has layers 0 to {len(self._layers) - 1}; {list(dropped)} cannot be left out")
+        kept = torch.nn.ModuleList(layer for i, layer in enumerate(self._layers) if i not in dropped)
+
+        def guess(ids: Any, start: int) -> Guesses:
+            self._model.model.layers = kept
+            try:
+                with torch.inference_mode():
+                    return _best(self._model(ids, use_cache=False).logits[0, start - 1 : -1])
+            finally:
+                self._model.model.layers = torch.nn.ModuleList(self._layers)
+
+        return guess
+
+
+def _draft(target: Target, model: Path, draft: str) -> tuple[str, Guess]:
+    if draft == QUANTISED:
+        return draft, quantised(model)
+    try:
+        dropped = [int(layer) for layer in draft.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"`--drafts` takes layer numbers or {QUANTISED}, not {draft!r}") from error
+    return draft_name(dropped), target.without(dropped)
+
+
+def draft_name(dropped: Sequence[int]) -> str:
     """What the draft without these layers is called."""
-    return f"without-{'-'.join(map(str, gone))}"
+    return f"without-{'-'.join(map(str, dropped))}"
+
+
+def quantised(model: Path) -> Guess:
+    """The file's own weights in llama.cpp, token by token, as the worker runs them."""
+    import torch
+
+    from edgespec.llama import Context, Row
+
+    llama = Context(model, cells=CONTEXT, sequences=1, batch=128, threads=1)
+
+    def guess(ids: Any, start: int) -> Guesses:
+        tokens = ids[0].tolist()
+        llama.trim(0, 0)
+        llama.decode([Row(token, i, (0,)) for i, token in enumerate(tokens[: start - 1])])
+        rows = []
+        for i in range(start - 1, len(tokens) - 1):
+            llama.decode([Row(tokens[i], i, (0,), wants_logits=True)])
+            rows.append(torch.from_numpy(llama.logits(0).copy()))
+        return _best(torch.stack(rows))
+
+    return guess
 
 
 def _joined(parts: Sequence[Guesses]) -> Guesses:
@@ -104,7 +180,7 @@ def _entropy(logits: Any) -> Any:
     return -(log_p.exp() * log_p).sum(-1)
 
 
-def _best(logits: Any) -> tuple[Any, Any, Any]:
+def _best(logits: Any) -> Guesses:
     """Tokens [n, RANKS], costs in nats [n, RANKS] and entropies [n] of a draft's rows."""
     log_p = logits.log_softmax(-1)
     top = log_p.topk(RANKS, -1)

@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.sim.process import LOOKAHEAD, OFF_PATH
 from edgespec.core.drafting import Proposal
+from edgespec.core.errors import ConfigError
 
 RANKS = 8
 """Draft tokens kept per position."""
 SHIPPED = Path(__file__).parent / "recording.npz"
-"""Recorded from SmolLM2-135M-Instruct (Apache-2.0) on the demo's prompts; recording.md tells how."""
+"""Recorded from SmolLM2-135M-Instruct (Apache-2.0); recording.md tells how."""
 
 Guesses = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Tokens [n, RANKS], costs (nats of -log q) [n, RANKS] and entropies (nats) [n]."""
@@ -51,11 +53,14 @@ def save(path: Path, recording: Recording) -> None:
 
 @functools.lru_cache(maxsize=4)
 def load(path: Path) -> Recording:
-    """Reads what `save` wrote."""
-    with np.load(path, allow_pickle=False) as data:
-        names = sorted({key.rpartition("/")[0] for key in data.files if "/" in key})
-        drafts = {n: (data[f"{n}/tokens"], data[f"{n}/costs"], data[f"{n}/entropies"]) for n in names}
-        return Recording(data["targets"], data["entropies"], data["starts"], drafts)
+    """Reads what `save` wrote. Raises ConfigError where there is no such file or it holds something else."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            names = sorted({key.rpartition("/")[0] for key in data.files if "/" in key})
+            drafts = {n: (data[f"{n}/tokens"], data[f"{n}/costs"], data[f"{n}/entropies"]) for n in names}
+            return Recording(data["targets"], data["entropies"], data["starts"], drafts)
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        raise ConfigError(f"{path} is no recording ({error}): make one with `python -m tools.sim record`") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +70,26 @@ class Recorded:
 
     draft: str
     path: Path = SHIPPED
+    shuffled: bool = False
+    """Whether single positions are drawn instead of whole answers, which makes them i.i.d. (WANSpec section 5.1)."""
 
     def make(self, seed: int, length: int) -> RecordedProcess:
-        """One answer; long ones run on into the next."""
+        """One answer; long ones run on into the next. Nothing comes twice before all of the recording has come once.
+
+        Raises ConfigError where the recording lacks this draft.
+        """
         recording = load(self.path)
-        rng = random.Random(seed)
+        if self.draft not in recording.drafts:
+            raise ConfigError(f"{self.path} has no draft {self.draft!r}, only {', '.join(recording.drafts)}")
         ends = [*recording.starts[1:].tolist(), len(recording.targets)]
-        answers = list(zip(recording.starts.tolist(), ends, strict=True))
+        parts = [range(start, end) for start, end in zip(recording.starts.tolist(), ends, strict=True)]
+        if self.shuffled:
+            parts = [range(i, i + 1) for i in range(len(recording.targets))]
+        rng = random.Random(seed)
         picked: list[int] = []
         while len(picked) < length + LOOKAHEAD:
-            start, end = rng.choice(answers)
-            picked += range(start, end)
+            rng.shuffle(parts)
+            picked += [i for part in parts for i in part]
         return RecordedProcess(recording, self, picked[: length + LOOKAHEAD])
 
 

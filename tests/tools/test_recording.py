@@ -1,0 +1,121 @@
+"""Recorded tokens: what ships is small and useful, what is read back is what was recorded."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgespec.core.errors import ConfigError, ModelError
+from tools.sim import record
+from tools.sim.__main__ import main
+from tools.sim.recording import RANKS, SHIPPED, Recorded, Recording, load, save
+
+SHIPPED_DRAFTS = ["quantised", "without-10", "without-14", "without-8-16"]
+
+
+def small(positions: int = 300, answers: int = 5) -> Recording:
+    """A made-up recording: position i has token i."""
+    rng = np.random.default_rng(1)
+    tokens = np.arange(positions, dtype=np.uint32)
+    guesses = np.stack([tokens + i for i in range(RANKS)], axis=1).astype(np.uint32)
+    costs = np.sort(rng.exponential(1.0, (positions, RANKS)), axis=1).astype(np.float16)
+    entropies = rng.exponential(1.0, positions).astype(np.float16)
+    starts = np.arange(0, positions, positions // answers, dtype=np.uint32)[:answers]
+    return Recording(tokens, entropies, starts, {"near": (guesses, costs, entropies)})
+
+
+def test_the_shipped_recording_is_small_and_has_a_draft_like_the_papers() -> None:
+    assert SHIPPED.stat().st_size <= 5e6
+    recording = load(SHIPPED)
+    assert sorted(recording.drafts) == SHIPPED_DRAFTS
+    assert len(recording.targets) > 5000 and len(recording.starts) == 48
+    matches = {name: recording.match(name, 1) for name in recording.drafts}
+    assert min(abs(match - 0.8) for match in matches.values()) < 0.03, matches
+    assert all(recording.match(name, 2) > matches[name] for name in matches)
+
+
+def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
+    made = small()
+    save(tmp_path / "made.npz", made)
+    read = load(tmp_path / "made.npz")
+    assert np.array_equal(read.targets, made.targets) and np.array_equal(read.starts, made.starts)
+    for mine, theirs in zip(read.drafts["near"], made.drafts["near"], strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+def test_an_answer_is_drawn_whole_and_none_comes_twice(tmp_path: Path) -> None:
+    save(tmp_path / "made.npz", small())
+    process = Recorded("near", tmp_path / "made.npz").make(3, 200)
+    tokens = list(process.targets[:200])
+    steps = [b - a for a, b in pairwise(tokens)]
+    assert sum(step != 1 for step in steps) <= 4, "answers of sixty tokens run on"
+    assert len(set(tokens)) == 200
+
+
+def test_shuffled_positions_are_independent_and_none_comes_twice(tmp_path: Path) -> None:
+    save(tmp_path / "made.npz", small())
+    process = Recorded("near", tmp_path / "made.npz", shuffled=True).make(3, 200)
+    tokens = list(process.targets[:200])
+    assert sum(b - a == 1 for a, b in pairwise(tokens)) < 10
+    assert len(set(tokens)) == 200
+    assert process.on_path(4).tokens[0] == tokens[5], "the draft's guesses stay with their position"
+
+
+def test_a_seed_stands_for_one_answer() -> None:
+    kind = Recorded("without-14")
+    assert kind.make(4, 80).targets == kind.make(4, 80).targets != kind.make(5, 80).targets
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no archive", b"PK\x03\x04 cut short"])
+def test_what_is_no_recording_is_refused_in_one_sentence(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is no recording"):
+        load(path)
+
+
+def test_an_unknown_draft_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(ConfigError, match="only quantised, without-10"):
+        Recorded("without-99").make(1, 10)
+
+
+@pytest.mark.parametrize("text", ['{"other": 1}', "[]", "no json", '"text"', "", '{"turns": []}'])
+def test_prompts_that_cannot_be_read_are_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    assert main(["record", "--prompts", str(path), "--out", str(tmp_path / "out.npz")]) == ConfigError.exit_code
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_missing_model_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist"):
+        record.record(tmp_path / "none.gguf", ["Hello"], ["14"], 4)
+
+
+@pytest.mark.live
+def test_recording_keeps_what_target_and_drafts_say(quantised_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Count to five."}\n{"turns": ["Name a colour."]}\n')
+    options = argparse.ArgumentParser()
+    record.add_arguments(options)
+    wish = ["--out", str(out), "--prompts", str(prompts), "--max-tokens", "12", "--drafts", "14;quantised"]
+    assert record.run(options.parse_args(wish)) == 0
+    recording = load(out)
+    assert len(recording.starts) == 2 and len(recording.targets) <= 24
+    assert recording.match("quantised", 2) > 0.8
+    tokens, costs, entropies = recording.drafts["quantised"]
+    assert tokens.shape == costs.shape == (len(recording.targets), RANKS) and entropies.shape == (len(tokens),)
+    assert (np.diff(costs.astype(float), axis=1) >= 0).all(), "best first"
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("drafts", ["30", "x", "0,1,,2"])
+def test_a_draft_that_cannot_be_is_refused(drafts: str, quantised_model: Path) -> None:
+    with pytest.raises(ConfigError):
+        record.record(quantised_model, ["Hello"], drafts.split(";"), 2)

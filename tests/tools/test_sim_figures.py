@@ -1,0 +1,204 @@
+"""The papers' results on reduced runs: what WANSpec, the cluster post and AMUSD report comes out of our policies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_gateway.core.controller import Action, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.merge import CandidateTree, Merged
+from cloud_gateway.sim.network import Net
+from tools.sim import figures, tables
+from tools.sim.__main__ import main
+from tools.sim.config import load, steps_of, tokens_of
+from tools.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
+
+CONFIG = load("wanspec")
+CHAIN, TREE = WorkerSpec(branching=1, theta=0.0, sequences=1), WorkerSpec()
+ROW = {"rtt_ms", "config", "latency_ratio", "draft_ratio", "draft_token_ratio", "ms_per_token", "tokens_per_round"}
+SHORT = {"rtt_ms": [0, 20], "sweep_rtt_ms": [20], "phi_values": 3}
+
+
+# --- figure 7 --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ablation() -> dict[tuple[str, float], dict[str, Any]]:
+    """Figure 7 at the round trips of which section 5.2 speaks: rows by step of the ablation and round trip."""
+    want = CONFIG["run"]
+    cells = [
+        Cell(arm, tokens_of(CONFIG), Net(rtt / 1000), steps_of(CONFIG), want["tokens"], want["runs"])
+        for (_, arm), rtts in zip(
+            figures.ablation("iid", want["theta"], want["phi"], want), [(10, 20, 30), (20, 50), (15, 20), (15, 20, 30)]
+        )
+        for rtt in rtts
+    ]
+    return {(row["config"], row["rtt_ms"]): row for row in rows_of(cells, processes=1)}
+
+
+def test_without_branching_a_worker_ten_milliseconds_away_gains_little_and_one_at_thirty_nothing(ablation: Any) -> None:
+    assert 0.92 < ablation["b=1", 10]["latency_ratio"] < 1
+    assert ablation["b=1", 20]["latency_ratio"] >= 0.98
+    assert ablation["b=1", 30]["latency_ratio"] == pytest.approx(1, abs=0.01)
+
+
+def test_branching_doubles_the_round_trip_that_helps(ablation: Any) -> None:
+    assert ablation["b=2", 20]["latency_ratio"] <= 0.97
+    assert ablation["b=2", 50]["latency_ratio"] >= 0.98
+
+
+def test_the_workers_threshold_adds_to_the_gain_at_twenty_milliseconds(ablation: Any) -> None:
+    assert ablation["b=2 θ=0.5", 15]["latency_ratio"] <= 0.93
+    gains = [1 - ablation[config, 20]["latency_ratio"] for config in ("b=2", "b=2 θ=0.5")]
+    assert gains[1] >= 1.3 * gains[0] and gains[1] >= 0.09
+
+
+def test_the_controllers_threshold_halves_the_gateways_passes_for_a_small_slowdown(ablation: Any) -> None:
+    config = "b=2 θ=0.5 φ=0.5"
+    assert ablation[config, 20]["draft_ratio"] <= 0.55
+    assert ablation[config, 30]["draft_ratio"] <= 0.70
+    for rtt in (15, 20, 30):
+        assert ablation[config, rtt]["latency_ratio"] <= 1.05
+
+
+# --- Algorithm 1 -----------------------------------------------------------------------------------------------------
+
+
+class Algorithm1:
+    """Algorithm 1 as printed, and nothing else; before the worker's first frame it drafts here."""
+
+    name, fallbacks, drafts_from_start = "algorithm 1", 0, False
+
+    def __init__(self, k: int, phi: float) -> None:
+        self.k, self.phi, self.t_update = k, phi, float("-inf")
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        assert link is not None
+        if tree.depth() >= self.k:
+            return Verify(tree.best(16, self.k))
+        if self.t_update + link.rtt_s > now or not link.ready:
+            return Draft((tree.best_leaf(),))
+        return Wait(now + 3600)
+
+    def received(self, merged: Merged, now: float) -> None:
+        """The loop's head appends speculations and does nothing else."""
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        if outcome.emitted < self.k + 1 or outcome.entropy > self.phi:
+            self.t_update = now
+
+
+class AsPrinted(Arm):
+    """An arm with `Algorithm1` instead of the policy that ships."""
+
+    def controller(self) -> Controller:
+        return Algorithm1(self.k, self.phi)
+
+
+def both(worker: WorkerSpec, phi: float, rtt_ms: float) -> list[list[tuple[float, int, int]]]:
+    """Seconds, rounds and gateway passes of six answers with the shipped policy and with Algorithm 1."""
+    wish = {"k": 2, "phi": phi, "depth_limit": 2}
+    arms = Arm("ours", "wanspec", worker, **wish), AsPrinted("printed", "wanspec", worker, **wish)  # type: ignore[arg-type]
+    cells = [Cell(arm, tokens_of(CONFIG), Net(rtt_ms / 1000), steps_of(CONFIG), 100, 6) for arm in arms]
+    return [[(r.seconds, r.rounds, r.local_passes) for r in simulate(cell)] for cell in cells]
+
+
+@pytest.mark.parametrize("worker", [CHAIN, TREE])
+@pytest.mark.parametrize("rtt_ms", [0, 7, 20, 60])
+def test_the_shipped_wanspec_is_algorithm_1_to_the_last_bit(worker: WorkerSpec, rtt_ms: float) -> None:
+    ours, printed = both(worker, figures.NEVER_SKIP, rtt_ms)
+    assert ours == printed
+
+
+@pytest.mark.parametrize("rtt_ms", [10, 20, 30])
+def test_with_phi_it_differs_by_noticing_frames_on_a_wrong_path_and_no_more(rtt_ms: float) -> None:
+    ours, printed = both(TREE, 0.5, rtt_ms)
+    seconds, passes = ([sum(answer[i] for answer in arm) for arm in (ours, printed)] for i in (0, 2))
+    assert seconds[0] <= 1.005 * seconds[1], "noticing earlier must not cost time"
+    assert passes[1] <= passes[0] <= 1.2 * passes[1]
+
+
+# --- the other tables ------------------------------------------------------------------------------------------------
+
+
+def test_the_match_statistics_are_those_of_section_5_4() -> None:
+    config = load("wanspec-cloud")
+    found = figures.match_statistics(tokens_of(config), steps_of(config), 100, 60)
+    assert found["first"] == pytest.approx(0.80, abs=0.015)
+    assert found["second_given_first"] == pytest.approx(0.83, abs=0.015)
+    assert found["second_given_first"] > found["first"], "the tokens are not i.i.d."
+
+
+def test_a_round_here_is_a_thousandth_of_the_posts_bytes() -> None:
+    found = tables.transfer(k=5, vocabulary=32_000)
+    assert found["printed"] == 2 * 640_000
+    assert found["ours_up_at_once"] + found["ours_down"] < found["printed"] / 1000
+    assert found["ours_up_streamed"] == 5 * found["ours_up_at_once"], "both are padded to the smallest size"
+
+
+@pytest.mark.parametrize(("data", "alpha"), [("HumanEval", 0.717), ("MT-Bench", 0.484), ("RefactorChat", 0.842)])
+def test_amusds_baseline_column_fixes_the_acceptance(data: str, alpha: float) -> None:
+    config = load("amusd")
+    wanted = config["table"][data]["speculative"]
+    assert tables.acceptance(wanted, 10.0, 25.0)[0] == pytest.approx(alpha, abs=0.002)
+
+
+def test_the_last_round_trip_that_helps_is_interpolated() -> None:
+    rows = [
+        {"config": config, "rtt_ms": rtt, "latency_ratio": ratio}
+        for config, ratios in {"a": (0.9, 0.96, 1.0), "b": (0.9, 0.9, 0.9), "c": (1.0, 1.0, 1.0)}.items()
+        for rtt, ratio in zip((0, 10, 20), ratios)
+    ]
+    assert figures.stops_helping(rows) == {"a": 15.0, "b": None, "c": 0}
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture()
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All figures with few points and short answers."""
+
+    def shortened(name: str) -> dict[str, Any]:
+        config = load(name)
+        kept = {key: value for key, value in SHORT.items() if key in config["run"] and name == "wanspec"}
+        return config | {"run": config["run"] | kept | {"tokens": 40, "runs": 2, "sweep_runs": 2}}
+
+    for module in (figures, tables):
+        monkeypatch.setattr(module, "load", shortened)
+
+
+@pytest.mark.parametrize("name", ["fig7", "fig8", "fig9", "tables", "amusd"])
+@pytest.mark.usefixtures("short")
+def test_every_figure_is_written_as_json_with_its_columns_and_as_plots(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "made" / f"{name}.json"
+    assert main([name, "--json", str(out), "--processes", "1"]) == 0
+    found = json.loads(out.read_text())
+    assert found["rows"] and all(set(row) >= ROW for row in found["rows"])
+    assert all(row["latency_ratio"] > 0 and row["draft_ratio"] >= 0 for row in found["rows"])
+    places = [(row["config"], row["rtt_ms"], row.get("tokens")) for row in found["rows"]]
+    assert len(set(places)) == len(places), "one row per configuration and round trip"
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in out.with_suffix(".svg").read_text()
+
+
+@pytest.mark.usefixtures("short")
+def test_a_figure_made_twice_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        assert main(["fig9", "--json", str(tmp_path / f"{name}.json"), "--processes", "1"]) == 0
+        made.append([(tmp_path / f"{name}{suffix}").read_bytes() for suffix in (".json", ".svg", ".png")])
+    assert made[0] == made[1]
+
+
+def test_costs_by_rank_change_what_the_draft_tells_and_nothing_else() -> None:
+    kind = tokens_of(CONFIG)
+    told, own = (replace(kind, costs_by_rank=flag).make(3, 50) for flag in (True, False))
+    assert told.targets == own.targets and told.target_entropies == own.target_entropies
+    assert [told.on_path(i).entropy for i in range(50)] == [own.on_path(i).entropy for i in range(50)]
+    assert len({tuple(told.on_path(i).costs) for i in range(50)}) == 1
+    assert len({tuple(own.on_path(i).costs) for i in range(50)}) == 50
