@@ -141,8 +141,10 @@ class SleepingDraft:
     def catch_up(self, request: Hashable, limit: int) -> None:
         """Nothing to do."""
 
-    def draft(self, request: Hashable, paths: Sequence[TokenPath], width: int = 1) -> list[Proposal]:
-        """One step over these leaves."""
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> list[Proposal]:
+        """One step over these leaves; a process names its guesses in order already, so `rank` is not asked."""
         due = time.perf_counter() + self._curve(len(paths))
         self.passes += 1
         answer = self._open[request]
@@ -200,7 +202,7 @@ class SleepingDrafter:
     def step(
         self, request: Hashable, paths: Sequence[TokenPath], width: int, rank: Rank = best_children
     ) -> list[Proposal]:
-        """One step; a process names its guesses in order already, so `rank` is not asked."""
+        """As `SleepingDraft.draft`."""
         self.rows += len(paths)
         return self._model.draft(request, paths, width)
 
