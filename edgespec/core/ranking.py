@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.children import largest
 from edgespec.core.drafting import Proposal
 from edgespec.core.messages import Sampling
 from edgespec.core.processing import Candidates, History, Processor, entropy, kth_largest
@@ -29,6 +30,8 @@ Tokens = NDArray[np.int64]
 _REACH = 16.0
 """Tokens whose score is further below the best one, in spreads, get no share of the probability."""
 _EVERYTHING_NATS = 1e6
+_FAINT = np.float32(80.0)
+"""exp(-80) adds nothing to a sum of float32."""
 _KEPT = 16
 """Best tokens of a row that are remembered to learn the spread from."""
 _OUTSIDE_NATS = 7.0
@@ -88,6 +91,8 @@ class Ranker:
 
         Costs: nats of -log P(the target takes this token | noise). Entropy: nats, see `resolved`.
         """
+        if self._processor.greedy and self._processor.keeps_argmax:
+            return self._greedy(logits, path, width)
         found = self._candidates(logits, path)
         tokens, scores = self._scores(found, self._length + len(path), width)
         scale, top = self._scale, float(scores.max())
@@ -99,6 +104,26 @@ class Ranker:
         costs = log_total + (top - scores[best]) / scale
         left = entropy(near / scale) if self.resolved else found.entropy()
         return Proposal(tokens[best].tolist(), costs.tolist(), left)
+
+    def _greedy(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
+        """The same where nothing is added to the logits: in float32 throughout, which takes a third of the time.
+
+        A step ranks every leaf, so with 16 leaves and a large vocabulary the other way took longer than a small draft
+        model does.
+        """
+        best = largest(logits, max(width, _KEPT))
+        self._recent[tuple(path)] = best, logits[best].astype(np.float64)
+        shifted = logits - logits[best[0]]
+        shifted *= np.float32(1 / self._scale)
+        np.maximum(shifted, -_FAINT, out=shifted)  # 0 times -inf is not a number
+        weights = np.exp(shifted)
+        total = float(weights.sum())
+        costs = math.log(total) - shifted[best[:width]].astype(np.float64)
+        weights *= shifted
+        left = max(math.log(total) - float(weights.sum()) / total, 0.0)
+        return Proposal(
+            best[:width].tolist(), costs.tolist(), left if self.resolved else entropy(logits.astype(np.float64))
+        )
 
     def committed(self, tokens: Sequence[int], *, answer: bool = True) -> None:
         """The committed prefix grew: learns from the rows along it and forgets those beside it.
