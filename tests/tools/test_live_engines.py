@@ -18,6 +18,7 @@ from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.process import child, draft
 from cloud_gateway.sim.world import PROMPT_LEN, run
 from cloud_gateway.target import Work
+from edgespec.core.errors import ConfigError
 from edgespec.core.tree import SpeculationTree
 from tools.sim.__main__ import main
 from tools.sim.experiment import Arm
@@ -180,5 +181,5 @@ def test_the_worker_is_configured_as_the_simulators(rule: str, order: str, tmp_p
 def test_bad_input_gets_one_sentence_and_no_process(
     options: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["replay-live", *options]) == 2
+    assert main(["replay-live", *options]) == ConfigError.exit_code
     assert capsys.readouterr().err.startswith(f"error: {says}")
