@@ -1,0 +1,228 @@
+"""`python -m tools.lossless.freerunning`: how many drafted tokens the engine accepts, position by position, as it runs.
+
+The real engine, target and local draft answer prompts by co-located speculation with chains of k tokens, once for each
+way to guess: greedy; sampled with the shared noise; sampled with guesses ranked plainly, as by a worker that is not
+told the seed; and classic rejection sampling. Each way goes on from its own tokens. `tools.lossless.acceptance` ranks
+guesses along given answers instead, which tells more ways apart in less time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import sys
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cloud_gateway.core.request import DoneEvent, GenerationRequest, Method, Speculation, Usage
+from cloud_gateway.drafts import DraftModel
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.target import Target, Verified, Work
+from edgespec.core.children import Rank, TokenPath, best_children
+from edgespec.core.drafting import Proposal
+from edgespec.core.errors import EdgespecError
+from edgespec.core.messages import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to guess and to verify."""
+
+    name: str
+    verification: Method = "shared-noise"
+    plainly: bool = False
+    """The draft ranks by probability alone, whatever the verification knows."""
+
+
+SHARED, PLAINLY, CLASSIC = (
+    Way("shared noise"),
+    Way("plain ranking", plainly=True),
+    Way("classic rejection", "rejection"),
+)
+GREEDY = Way("greedy")
+
+
+class WatchedTarget:
+    """A target that notes how deep each verified chain was, and how much of it was kept."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.vocab_size, self.context, self.slots, self.eos = (
+            target.vocab_size,
+            target.context,
+            target.slots,
+            target.eos,
+        )
+        self.open, self.prefill, self.close = target.open, target.prefill, target.close
+        self.rounds: list[tuple[int, int]] = []
+        """(tokens drafted, tokens accepted) of every round."""
+        self._depth = 0
+
+    def verify(self, batch: Sequence[Work]) -> Sequence[Verified]:
+        """As the target does."""
+        self._depth = max(batch[0].tree.depths)
+        return self._target.verify(batch)
+
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """As the target does."""
+        self.rounds.append((self._depth, len(rows) - 1))
+        self._target.keep(slot, rows)
+
+
+class PlainDraft:
+    """A draft that ranks by probability alone."""
+
+    def __init__(self, model: DraftModel) -> None:
+        self._model = model
+        self.leaves = model.leaves
+
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> Sequence[Proposal]:
+        """As the model does, but for the ranking."""
+        return self._model.draft(request, paths, width, best_children)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints a table, and writes all figures where asked."""
+    args = parse(argv)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    try:
+        report = asyncio.run(measure(args))
+    except EdgespecError as error:
+        Console(stderr=True).print(str(error))
+        return error.exit_code
+    console.print(table(report))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.lossless.freerunning", description=__doc__)
+    parser.add_argument("--draft", choices=("quantised", "dropped"), default="dropped")
+    parser.add_argument("--prompts", type=Path, default=None, metavar="FILE", help="JSON lines: `prompt` or `turns`")
+    parser.add_argument("--limit", type=int, default=8, help="prompts to use (default %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=64, help="of each answer (default %(default)s)")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0], help="beside greedy")
+    parser.add_argument("--top-p", type=float, default=0.95)
+    parser.add_argument("--k", type=int, default=4, help="tokens of a chain (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
+    return parser.parse_args(argv)
+
+
+async def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """All ways at all temperatures. Raises ModelError, ConfigError."""
+    from cloud_gateway.drafts.gguf import LocalDraft
+    from cloud_gateway.target.load import load
+    from cloud_gateway.target.torch import TorchTarget
+    from cloud_gateway.text import Text
+    from edgespec import models
+    from edgespec.demo import PROMPTS, read_prompts
+
+    questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)
+    loaded = load(models.quantised(), "bfloat16", "cpu")
+    text = Text(loaded.tokenizer)
+    prompts = [text.render_chat([{"role": "user", "content": question}]) for question in questions]
+    path = models.quantised() if args.draft == "quantised" else models.dropped()
+    draft = LocalDraft(path, context=2048, requests=1, leaves=1)
+    target = TorchTarget(loaded.model, slots=1, context=2048, threads=1)
+    arms = [(GREEDY, 0.0), *((way, t) for t in args.temperatures for way in (SHARED, PLAINLY, CLASSIC))]
+    rows: list[dict[str, Any]] = []
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(arms) * len(prompts))
+        for way, temperature in arms:
+            progress.update(task, description=f"{way.name}, T = {temperature:g}")
+            found = await answers(target, draft, way, temperature, prompts, args, lambda: progress.advance(task))
+            rows.append({"way": way.name, "temperature": temperature, **found})
+    draft.shutdown()
+    settings = {key: getattr(args, key) for key in ("draft", "limit", "max_tokens", "top_p", "k", "seed")}
+    return {"settings": settings, "arms": rows}
+
+
+async def answers(
+    target: Target,
+    draft: DraftModel,
+    way: Way,
+    temperature: float,
+    prompts: Sequence[list[int]],
+    args: argparse.Namespace,
+    step: Any = lambda: None,
+) -> dict[str, Any]:
+    """The figures of one arm."""
+    watched = WatchedTarget(target)
+    local: Any = PlainDraft(draft) if way.plainly else draft
+    engine = Engine(watched, local, EngineSettings(policy="colocated", k=args.k, verification=way.verification))
+    engine.start()
+    rounds: list[tuple[int, int]] = []
+    usages: list[Usage] = []
+    try:
+        for number, prompt in enumerate(prompts):
+            sampling = Sampling(temperature=temperature, top_p=args.top_p if temperature else 1.0, seed=number)
+            request = GenerationRequest(prompt, args.max_tokens, sampling, speculation=Speculation())
+            async for event in engine.submit(request):
+                if isinstance(event, DoneEvent):
+                    usages.append(event.usage)
+            rounds += watched.rounds[:-1]  # the last one was cut short by the end of the answer
+            watched.rounds.clear()
+            step()
+    finally:
+        await asyncio.to_thread(engine.stop)
+    return figures(rounds, args.k) | {"tokens": sum(usage.completion_tokens for usage in usages)}
+
+
+def figures(rounds: Sequence[tuple[int, int]], k: int) -> dict[str, Any]:
+    """Acceptance by draft position, given that those before it were accepted; of all positions; tokens per round."""
+    by_position = []
+    for position in range(1, k + 1):
+        reached = [accepted for depth, accepted in rounds if depth >= position and accepted >= position - 1]
+        by_position.append(sum(accepted >= position for accepted in reached) / max(len(reached), 1))
+    tested = sum(min(accepted + 1, depth) for depth, accepted in rounds)
+    share = sum(accepted for _, accepted in rounds) / max(tested, 1)
+    return {
+        "by_position": [round(value, 4) for value in by_position],
+        "acceptance": round(share, 4),
+        "error": round(math.sqrt(share * (1 - share) / max(tested, 1)), 4),
+        "tested": tested,
+        "rounds": len(rounds),
+        "tokens_per_round": round(sum(accepted + 1 for _, accepted in rounds) / max(len(rounds), 1), 3),
+    }
+
+
+def table(report: dict[str, Any]) -> Table:
+    """One row an arm; `÷ greedy` compares the acceptance of all positions."""
+    settings = report["settings"]
+    made = Table(title=f"{settings['draft']}, chains of {settings['k']}, top-p {settings['top_p']}, free-running")
+    positions = [f"position {j}" for j in range(1, settings["k"] + 1)]
+    for name in ("T", "guesses", *positions, "all (± 1 s.e.)", "÷ greedy", "tokens per round", "tokens"):
+        made.add_column(name, justify="left" if name == "guesses" else "right")
+    greedy = report["arms"][0]["acceptance"]
+    for arm in report["arms"]:
+        made.add_row(
+            f"{arm['temperature']:g}",
+            arm["way"],
+            *(f"{value:.2f}" for value in arm["by_position"]),
+            f"{arm['acceptance']:.3f} ± {arm['error']:.3f}",
+            f"{arm['acceptance'] / greedy:.2f}" if greedy else "",
+            f"{arm['tokens_per_round']:.2f}",
+            str(arm["tokens"]),
+        )
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())
