@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.sim.__main__ import main
-from tools.sim.live.replay import ARMS, TOLERANCE_POINTS, measure
+from tools.sim.live.replay import TOLERANCE_POINTS, arm_of, measure
 from tools.sim.live.setting import Setting
 
 pytestmark = pytest.mark.live
@@ -18,7 +18,7 @@ CLOUD = Setting({1: 23.4}, {1: 7.5}, {"match": 0.82, "persistence": 0.25}, "", 6
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
 def test_latency_and_offload_agree_with_the_simulators(policy: str) -> None:
     """Every token is compared too (`Stage.ask`). A machine that makes us wait for a core makes us slower than that."""
-    arm, answers = ARMS[policy], 4
+    arm, answers = arm_of(policy), 4
     row = measure(arm, CLOUD.of_arm(arm, 15.0, 0.0), answers, lambda: None)
     allowed = TOLERANCE_POINTS + 100 * row["waited_share"]
     assert abs(row["latency_points"]) <= allowed + 1.0, row  # four short answers, where twenty long ones are asked for

@@ -74,7 +74,11 @@ class Gateway:
         self._prefill_s = setting.rtt_ms / 2000
         self.target = SleepingTarget(setting, self._prefill_s)
         settings = EngineSettings(
-            policy=setting.policy, k=setting.k, phi=setting.phi, verify_nodes=setting.verify_nodes
+            policy=setting.policy,
+            k=setting.k,
+            phi=setting.phi,
+            verify_nodes=setting.verify_nodes,
+            depth_limit=setting.depth_limit,
         )
         self._engine = bridge.engine = Engine(self.target, SleepingDraft(setting), settings, self._links)
 

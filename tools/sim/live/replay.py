@@ -28,16 +28,9 @@ from tools.sim.experiment import BASE, Arm, Cell, WorkerSpec, simulate
 from tools.sim.live.gateway import Told
 from tools.sim.live.setting import Setting
 from tools.sim.live.stage import Stage
-from tools.sim.recording import SHIPPED
-from tools.sim.recording import load as load_recording
+from tools.sim.recording import Recorded
 
-CHAIN, TREE = WorkerSpec(branching=1, theta=0.0, sequences=1), WorkerSpec("bestfirst", 4, 0.0, 16)
-ARMS = {
-    "wanspec": Arm("wanspec b=1", "wanspec", CHAIN),
-    "adaptive": Arm("adaptive, s=16", "adaptive", TREE, verify_nodes=32),
-    "amusd": Arm("amusd", "amusd", CHAIN),
-}
-"""As in figure 9, and AMUSD's policy beside them."""
+POLICIES = ("adaptive", "amusd", "wanspec")
 DISTURBED = 0.03
 """An answer is left out when our threads waited for a core for more than this share of its time."""
 WARM_UP = 10**6
@@ -65,6 +58,19 @@ class Pair:
     def sim_ratio(self) -> float:
         """Latency, simulated."""
         return self.sim_arm.seconds / self.sim_base.seconds
+
+
+def arm_of(policy: str, draft: str = "") -> Arm:
+    """As in figure 9, on its synthetic tokens or on those of a recorded draft; AMUSD's policy beside them."""
+    config = load("wanspec-cloud")
+    chain = WorkerSpec("algorithm2", config["run"]["branching"], 0.0, config["run"]["sequences"])
+    if policy == "adaptive":
+        return Arm("adaptive, s=16", policy, WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32)
+    if policy == "amusd":
+        return Arm("amusd", policy, chain)
+    k, phis = config["run"]["k"], [made["phi"] for made in config["recorded"].values()]
+    phi = phis[0] if draft else config["run"]["phi"]
+    return Arm(f"wanspec b=1 φ={phi:g}", policy, chain, k=k, phi=phi, depth_limit=k)
 
 
 def measure(arm: Arm, setting: Setting, answers: int, progress: Callable[[], None]) -> dict[str, Any]:
@@ -167,7 +173,7 @@ def _ratios(pairs: Sequence[Pair]) -> tuple[dict[str, float], dict[str, float]]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.sim replay-live`."""
     parser.add_argument("--rtt-ms", type=float, nargs="+", default=[15.0], help="round trips (default: 15)")
-    parser.add_argument("--policy", choices=sorted(ARMS), nargs="+", default=["wanspec", "adaptive"])
+    parser.add_argument("--policy", choices=POLICIES, nargs="+", default=["wanspec", "adaptive"])
     parser.add_argument("--target-ms", type=float, help="a target pass (default: configs/sim/wanspec-cloud.toml)")
     parser.add_argument("--draft-ms", type=float, help="a draft step, here and at the worker (default: likewise)")
     parser.add_argument("--jitter-ms", type=float, default=0.0, help="mean extra delay, each way")
@@ -179,7 +185,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measures, prints and writes. Raises ConfigError, and ReplayError where a process fails."""
-    cells = [(ARMS[name], rtt) for rtt in options.rtt_ms for name in options.policy]
+    cells = [(arm_of(name, options.draft), rtt) for rtt in options.rtt_ms for name in options.policy]
     setting = _setting(options)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     rows = []
@@ -215,7 +221,7 @@ def _setting(options: argparse.Namespace) -> Setting:
     if any(not 0 <= rtt <= 2000 for rtt in options.rtt_ms) or not 0 <= options.jitter_ms <= 1000:
         raise ConfigError("--rtt-ms takes 0 to 2000, --jitter-ms 0 to 1000.")
     if options.draft:
-        _check_draft(options.draft)
+        Recorded(options.draft).make(0, 1)  # says what is wrong before any process is started
     config = load("wanspec-cloud")
     verify, draft = config["steps"]["verify_ms"], config["steps"]["draft_ms"]
     return Setting(
@@ -227,23 +233,13 @@ def _setting(options: argparse.Namespace) -> Setting:
     )
 
 
-def _check_draft(name: str) -> None:
-    if not SHIPPED.exists():
-        raise ConfigError(
-            f"--draft {name}: there is no recording at {SHIPPED}; make one with `python -m tools.sim record`."
-        )
-    known = sorted(load_recording(SHIPPED).drafts)
-    if name not in known:
-        raise ConfigError(f"--draft {name}: the recording has {', '.join(known)}.")
-
-
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """One line per row: measured, simulated, and the difference in points."""
     head = ("", "RTT", "latency", "sim", "points", "offload", "sim", "points", "host us: engine/round", "worker/step")
-    lines = ["{:16}{:>6}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}{:>23}{:>13}".format(*head)]
+    lines = ["{:20}{:>6}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}{:>23}{:>13}".format(*head)]
     for row in rows:
         lines.append(
-            f"{row['config']:16}{row['rtt_ms']:6g}{row['latency_ratio']:10.3f}{row['sim_latency_ratio']:8.3f}"
+            f"{row['config']:20}{row['rtt_ms']:6g}{row['latency_ratio']:10.3f}{row['sim_latency_ratio']:8.3f}"
             f"{row['latency_points']:+8.1f}{row['offload']:10.3f}{row['sim_offload']:8.3f}{row['offload_points']:+8.1f}"
             f"{row['engine_host_us_per_round']:23.0f}{row['worker_host_us_per_step']:13.0f}"
         )

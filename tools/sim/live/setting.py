@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     verify_ms: dict[int, float]
     draft_ms: dict[int, float]
-    tokens: dict[str, float]
+    tokens: dict[str, Any]
     """Of the synthetic process; unused where `draft` names a recording."""
     draft: str
     """A draft of the shipped recording; "": the synthetic process."""
@@ -36,6 +37,7 @@ class Setting(msgspec.Struct, frozen=True):
     k: int = 2
     phi: float = 0.5
     verify_nodes: int = 16
+    depth_limit: int | None = None
     rule: str = "algorithm2"
     branching: int = 1
     theta: float = 0.0
@@ -44,7 +46,7 @@ class Setting(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> Kind:
         """Where answers come from."""
-        return Recorded(self.draft) if self.draft else Iid(**self.tokens)  # type: ignore[arg-type]
+        return Recorded(self.draft) if self.draft else Iid(**self.tokens)
 
     @property
     def steps(self) -> Steps:
@@ -71,6 +73,7 @@ class Setting(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             self,
             rtt_ms=rtt_ms, jitter_ms=jitter_ms, policy=arm.policy, k=arm.k, phi=arm.phi, verify_nodes=arm.verify_nodes,
+            depth_limit=arm.depth_limit,
             rule=worker.rule, branching=worker.branching, theta=worker.theta, sequences=worker.sequences,
         )  # fmt: skip
 
