@@ -12,12 +12,14 @@ from cloud_gateway.core.flatten import FlatTree, flatten
 from cloud_gateway.core.logprobs import token_logprob
 from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from cloud_gateway.core.request import Finish, GenerationRequest, TokenLogprob, Usage
+from cloud_gateway.core.tape import Tape, TapedController, TapedTree
 from cloud_gateway.core.verification import Verification
 from edgespec.core.drafting import Proposal
 from edgespec.core.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Tree
 from edgespec.core.tree import Node
 
 if TYPE_CHECKING:
+    from cloud_gateway.core.estimators import StepCurve
     from cloud_gateway.stream import Stream
     from cloud_gateway.target import Verified
 
@@ -62,6 +64,8 @@ class Active:
     tree: CandidateTree = field(init=False)
     admitted: float = 0.0
     first_token: float | None = None
+    tape: Tape | None = None
+    """Where the recorder is on: what becomes the request's trace."""
     local: bool = False
     """Whether the local draft holds this request; not when it has no room for it."""
 
@@ -69,6 +73,12 @@ class Active:
         self.tree = CandidateTree(self.request.tokens)
         self.usage.prompt_tokens = len(self.request.tokens)
         self.usage.policy = self.controller.name
+
+    def record(self, tape: Tape, curve: StepCurve) -> None:
+        """From here on the tree and the controller write down what they go through."""
+        self.tape = tape
+        self.tree = TapedTree(self.request.tokens, tape)
+        self.controller = TapedController(self.controller, curve, tape)
 
     @property
     def prefilling(self) -> bool:
@@ -145,6 +155,8 @@ class Active:
         choose = self.verification.at(flat, result)
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining)
         self._count(flat, taken)
+        if isinstance(self.tree, TapedTree):
+            self.tree.walked = [float(result.entropies[row]) for row in taken.rows]
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
         if self.request.constraint is not None:

@@ -99,6 +99,15 @@ class MetricsSection(Section, frozen=True):
     port: Port = 9464
 
 
+class TracesSection(Section, frozen=True):
+    """[traces]: the flight recorder."""
+
+    folder: Folder = ""
+    salt: bool = True
+    max_kb: Annotated[int, Meta(ge=16, le=65536)] = 2048
+    keep: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+
+
 class DaemonSection(Section, frozen=True):
     """[daemon]: the process itself."""
 
@@ -116,6 +125,7 @@ class GatewaySettings(Section, frozen=True):
     api: ApiSection = ApiSection()
     link: LinkSection = LinkSection()
     metrics: MetricsSection = MetricsSection()
+    traces: TracesSection = TracesSection()
     daemon: DaemonSection = DaemonSection()
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

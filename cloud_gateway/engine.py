@@ -28,6 +28,7 @@ from cloud_gateway.core.verification import method_of, told_to_workers, verifica
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.local import LocalDrafting
 from cloud_gateway.offloading import NoWorkers, Offloading, Workers
+from cloud_gateway.recorder import Recorder
 from cloud_gateway.stats import Stats
 from cloud_gateway.stream import Stream
 from cloud_gateway.target import Target, Verified, Work
@@ -37,8 +38,6 @@ from edgespec.core.messages import Tree
 log = logging.getLogger("cloud_gateway.engine")
 
 MAX_FAILURES = 5
-ALONE = ("plain", "colocated", "colocated-tree")
-"""Policies that ask no worker."""
 IDLE_S = 0.5
 """Longest sleep of the loop with nothing to do."""
 
@@ -70,9 +69,11 @@ class Engine:
         workers: Workers | None = None,
         clock: Callable[[], float] = time.perf_counter,
         rng: Callable[[], np.random.Generator] = np.random.default_rng,
+        recorder: Recorder | None = None,
     ) -> None:
         """`rng` makes the fresh randomness of one answer, for `rejection`; the default is seeded by the system."""
         self.target, self.settings, self.clock, self._rng = target, settings, clock, rng
+        self.recorder = recorder
         self.stats = Stats()
         self._verify_s = StepCurve({1: 0.030})
         self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
@@ -160,15 +161,16 @@ class Engine:
 
     def _make_active(self, request: GenerationRequest) -> Active:
         wish, settings = request.speculation, self.settings
-        policy = policies.make(
-            wish.policy or settings.policy,
+        name = wish.policy or settings.policy
+        chosen = policies.PolicySettings(
             k=wish.k or settings.k,
             phi=settings.phi if wish.phi is None else wish.phi,
             verify_nodes=settings.verify_nodes,
             depth_limit=settings.depth_limit,
             prefer=settings.prefer,
         )
-        offload = wish.offload != "never" and policy.name not in ALONE
+        policy = policies.POLICIES[name](chosen)
+        offload = wish.offload != "never" and policy.name not in policies.ALONE
         number = next(self._ids)
         method = method_of(request, settings.verification)
         stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
@@ -186,6 +188,8 @@ class Engine:
         active.usage.verification = method
         if not offload:
             active.usage.why_off = "the request asked for it" if wish.offload == "never" else f"policy {policy.name}"
+        if self.recorder is not None:
+            active.record(self.recorder.tape(number, name, chosen, len(request.tokens)), self._verify_s)
         return active
 
     # --- the engine's thread -------------------------------------------------------------------------------------
@@ -339,6 +343,8 @@ class Engine:
         self.offloading.release(active, finish)
         active.usage.fallbacks = active.controller.fallbacks
         self.stats.add(active.usage)
+        if self.recorder is not None and active.tape is not None:
+            self.recorder.end(active.tape, finish)
         done = DoneEvent(finish, active.usage, error)
         self._outbox_add(lambda: active.stream.push(done))
 

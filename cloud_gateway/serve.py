@@ -28,8 +28,10 @@ from cloud_gateway.links import Links
 from cloud_gateway.loading import Models, engine_settings, in_thread, load_models
 from cloud_gateway.metrics import Metrics, metrics_app
 from cloud_gateway.pair import PairingDesk
+from cloud_gateway.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
 from edgespec.core.handshake import GatewayIdentity
+from edgespec.core.signing import SigningKey
 from edgespec.shared import folders, sdnotify
 from edgespec.shared.address import Address
 from edgespec.shared.control import ControlServer
@@ -55,7 +57,7 @@ class Gateway:
     """One gateway process. Lives on the event loop; `run` is its whole life."""
 
     def __init__(self, settings: GatewaySettings, ready_file: Path | None = None) -> None:
-        """Reads keys and lists. Raises KeyStoreError."""
+        """Reads keys and lists. Raises KeyStoreError, ConfigError."""
         self.settings, self._ready_file = settings, ready_file
         store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         self.identity, self.tls = store.identity(), store.tls_identity()
@@ -64,6 +66,7 @@ class Gateway:
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()
         self.api = Api(_limits(settings), self.metrics)
+        self.recorder = _recorder(settings, self.identity)
         self.desk = PairingDesk(self.identity, self.name, self.tls.spki_hash, self.paired)
         self.models: Models | None = None
         self.engine: Engine | None = None
@@ -116,8 +119,12 @@ class Gateway:
         bridge = Bridge(self.metrics, self.paired)
         me = GatewayIdentity(self.identity, self.name, self.tls.spki_hash, models.tokenizer_digest)
         links = Links(me, models.target.vocab_size, self.paired.lookup, bridge, pair=self.desk.handle)
-        engine = bridge.engine = Engine(models.target, models.local, engine_settings(settings), links)
+        engine = bridge.engine = Engine(
+            models.target, models.local, engine_settings(settings), links, recorder=self.recorder
+        )
         engine.on_failure = self._engine_failed
+        if self.recorder is not None:
+            closing.push_async_callback(asyncio.to_thread, self.recorder.close)
         engine.start()
         closing.push_async_callback(asyncio.to_thread, engine.stop)
         try:
@@ -231,6 +238,15 @@ def configured(args: argparse.Namespace) -> GatewaySettings:
 def _limits(settings: GatewaySettings) -> Limits:
     api = settings.api
     return Limits(max_tokens=api.max_tokens_limit, default_tokens=api.max_tokens, keepalive_s=api.keepalive_s)
+
+
+def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
+    """The flight recorder, where a folder for traces is configured."""
+    wish = settings.traces
+    if not wish.folder:
+        return None
+    folder = folders.expand(wish.folder)
+    return Recorder(RecorderSettings(folder, wish.salt, wish.max_kb * 1024, wish.keep), key)
 
 
 def _way_out(family: socket.AddressFamily) -> str | None:

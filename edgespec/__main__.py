@@ -44,6 +44,11 @@ def build_parser() -> argparse.ArgumentParser:
 
     demonstration.add_arguments(demo)
     demo.set_defaults(run=demonstration.run)
+    replay = verbs.add_parser("replay", help="look at traces of a gateway: who signed, what was decided, what if")
+    from edgespec import replay as replaying
+
+    replaying.add_arguments(replay)
+    replay.set_defaults(run=replaying.run)
     version = verbs.add_parser("version", help="show the version")
     version.set_defaults(run=_version)
     return parser

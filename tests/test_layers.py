@@ -24,6 +24,8 @@ PURE = frozenset(
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval", "__import__"})
 BROAD = frozenset({"Exception", "BaseException"})
 GATEWAY_ONLY = frozenset({"torch", "transformers", "accelerate", "safetensors", "prometheus_client"})
+BOTH_SIDES = ("edgespec/demo", "edgespec/replay")
+"""Verbs of `edgespec` that show both sides together, and load what they need when they run."""
 MAY_USE_LLAMA = ("cloud_gateway/drafts/gguf.py", "cloud_gateway/target/llamacpp")
 
 
@@ -73,7 +75,7 @@ def layer_faults(path: str, source: str) -> Iterator[str]:
                 yield f"imports {name}; the gateway may use {' and '.join(allowed)} only"
             if below(name, "llama_cpp") and not path.startswith(MAY_USE_LLAMA):
                 yield f"imports {name}; a gateway without a GGUF draft or target must run without llama.cpp"
-        elif not path.startswith("edgespec/demo"):
+        elif not path.startswith(BOTH_SIDES):
             if below(name, "cloud_gateway"):
                 yield f"imports {name}; a worker stands alone"
             if below(name, *GATEWAY_ONLY):

@@ -96,11 +96,17 @@ class Outcome:
 class Controller(Protocol):
     """One request's policy. `decide` may be called at any time and as often as wanted."""
 
-    name: str
-    fallbacks: int
-    """Times that it took up drafting itself while a worker was there."""
-    drafts_from_start: bool
-    """Whether the local draft reads the prompt together with the target, before the first token."""
+    @property
+    def name(self) -> str:
+        """As in `POLICIES`."""
+
+    @property
+    def fallbacks(self) -> int:
+        """Times that it took up drafting itself while a worker was there."""
+
+    @property
+    def drafts_from_start(self) -> bool:
+        """Whether the local draft reads the prompt together with the target, before the first token."""
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What to do next. `link` is None while no worker drafts for this request."""

@@ -37,6 +37,7 @@ from cloud_gateway.core.merge import CandidateTree, Merged
 from cloud_gateway.core.rolling import RollingWanSpec
 
 __all__ = [
+    "ALONE",
     "POLICIES",
     "Action",
     "CatchUp",
@@ -241,6 +242,8 @@ def make(
     return POLICIES[policy](PolicySettings(k, phi, verify_nodes, depth_limit, prefer, share))
 
 
+ALONE = ("plain", "colocated", "colocated-tree")
+"""Policies that ask no worker."""
 POLICIES: dict[str, Callable[[PolicySettings], Controller]] = {
     "plain": lambda wish: Plain(),
     "colocated": lambda wish: Colocated(k=wish.k),

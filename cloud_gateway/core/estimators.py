@@ -61,14 +61,21 @@ class StepCurve:
         """`prior`: rows -> seconds, at least one point, used until measurements replace them."""
         self._points = {rows: Ewma(weight, seconds) for rows, seconds in prior.items()}
         self._weight = weight
+        self.samples = 0
+        """Passes taken in."""
 
     def sample(self, rows: int, seconds: float) -> None:
         """Takes in one measured pass."""
+        self.samples += 1
         self._points.setdefault(rows, Ewma(self._weight)).sample(seconds)
 
     def __call__(self, rows: int) -> float:
         """Expected seconds of a pass over this many rows."""
-        return interpolate({rows: point.value or 0.0 for rows, point in self._points.items()}, rows)
+        return interpolate(self.points(), rows)
+
+    def points(self) -> dict[int, float]:
+        """Rows -> seconds as they are estimated now."""
+        return {rows: point.value or 0.0 for rows, point in self._points.items()}
 
 
 class StepClock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloud_gateway.core.accept import walk
@@ -24,6 +24,8 @@ PROMPT_LEN = 2
 LIMIT_S = 3600.0
 PING_EVERY_S = 0.05
 """Spacing of the link's round-trip samples."""
+LEAST_BATCH = 4
+"""Tokens of a catch-up batch, however fast the target is."""
 PRIMING_PINGS = 64
 """Round trips measured before the request."""
 
@@ -58,6 +60,10 @@ class Steps:
     worker: Curve
     catch_up_s: float = 0.0
     """Per committed token that the local draft has not seen, when it next drafts (WANSpec 4.5: no measurable time)."""
+    unread: int = 0
+    """Tokens of the prompt that it has not seen at time 0, where the policy does not have it read along."""
+    leaves: int = 16
+    """Most leaves of one local pass."""
 
 
 @dataclass(slots=True)
@@ -167,7 +173,7 @@ class Gateway:
         self._heard = False
         self._busy = self.done = False
         self._waits = 0
-        self._seen = self.origin
+        self._seen = self.origin - (0 if controller.drafts_from_start else steps.unread)
 
     def frame(self, frame: Tree) -> None:
         """A frame arrived; it is merged before the next decision, as in the engine."""
@@ -185,16 +191,18 @@ class Gateway:
             case Verify(nodes):
                 flat = flatten(tree.root, nodes)
                 self._begin(self.steps.verify(len(flat)), lambda: self._verified(flat))
-            case Draft(leaves):
+            case Draft():
+                leaves = action.leaves[: self.steps.leaves]
                 self.result.local_passes += 1
                 self.result.local_tokens += len(leaves)
                 assert self.steps.local is not None, "a policy drafts where there is no draft"
                 took = self.steps.local(len(leaves)) + self._debt_s()
                 self._seen = tree.root.position
-                self._begin(took, lambda: self._drafted(action))
+                self._begin(took, lambda: self._drafted(leaves, action.width))
             case CatchUp():
-                took, self._seen = self._debt_s(), tree.root.position
-                self._begin(took, lambda: None)
+                tokens = min(self._owed(), self._batch())
+                self._seen += tokens
+                self._begin(tokens * self.steps.catch_up_s, lambda: None)
             case Wait(until):
                 self._wait(until)
 
@@ -227,11 +235,11 @@ class Gateway:
         mine = self._waits
         clock.at(until, lambda: self.act() if mine == self._waits else None)
 
-    def _drafted(self, action: Draft) -> None:
+    def _drafted(self, leaves: Sequence[Node], width: int) -> None:
         tree = self.tree.tree
-        for leaf in action.leaves:
+        for leaf in leaves:
             proposal = draft(self.process, self.states.of(tree, leaf))
-            pairs = zip(proposal.tokens[: action.width], proposal.costs[: action.width], strict=True)
+            pairs = zip(proposal.tokens[:width], proposal.costs[:width], strict=True)
             for token, cost in pairs:
                 self.tree.add_local(leaf, token, cost, proposal.entropy)
 
@@ -266,14 +274,21 @@ class Gateway:
             return None
         return LinkView(self.rtt.srtt_s, self.rtt.high_s, self.worker_step.step_s, self._heard)
 
+    def _owed(self) -> int:
+        return self.tree.root.position - self._seen
+
     def _debt_s(self) -> float:
-        return (self.tree.root.position - self._seen) * self.steps.catch_up_s
+        return self._owed() * self.steps.catch_up_s
+
+    def _batch(self) -> int:
+        """Tokens of one catch-up batch, as in cloud_gateway/local.py."""
+        return max(LEAST_BATCH, int(self.steps.verify(1) / max(self.steps.catch_up_s, 1e-6)))
 
     def _costs(self) -> Costs:
         if self.steps.local is None:
             return Costs(self.steps.verify)
-        debt = self._debt_s()
-        return Costs(self.steps.verify, self.steps.local(1), debt, debt)
+        batch_s = self._batch() * self.steps.catch_up_s
+        return Costs(self.steps.verify, self.steps.local(1), self._debt_s(), batch_s, self.steps.leaves)
 
 
 def run(

@@ -5,6 +5,7 @@ EdgespecError                     exit  fault
 ├── ConfigError                     78  operator   a configuration value is missing or wrong
 ├── ModelError                      66  operator   a model file is missing, corrupt or unsuitable
 ├── TokenizerMismatch               65  operator   draft and target do not share a tokenizer
+├── TraceError                      65  operator   a trace was altered, or is none
 ├── AddressError                    71  operator   an address cannot be bound or reached
 ├── NoGatewayError                  69  operator   no gateway was found or none answers
 ├── PairingError                    77  operator   wrong, expired or burnt code; unpaired or revoked key
@@ -48,6 +49,13 @@ class ModelError(EdgespecError):
 
 class TokenizerMismatch(EdgespecError):
     """Draft and target use different tokenizers; the text names both digests."""
+
+    exit_code = 65
+    fault = "operator"
+
+
+class TraceError(EdgespecError):
+    """A trace was altered after it was signed, by another gateway than asked for, or is no trace (docs/traces.md)."""
 
     exit_code = 65
     fault = "operator"

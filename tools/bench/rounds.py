@@ -13,6 +13,7 @@ import asyncio
 import json
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,13 +25,16 @@ from numpy.typing import NDArray
 from cloud_gateway.core.request import GenerationRequest, TokensEvent
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.offloading import LinkedWorker
+from cloud_gateway.recorder import Recorder, RecorderSettings
 from cloud_gateway.target import Work
 from edgespec.core.drafting import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Open, Tree, check_tree_shape
+from edgespec.core.signing import SigningKey
 from tools.bench.frames import linked_sessions
 
 VOCAB = 49_152
+TURNS = 5
 
 
 class InstantTarget:
@@ -127,15 +131,33 @@ class BenchLink:
         return Proposal(order, [0.2, 1.8, 3.0, 4.0], 0.8)
 
 
-def measure(rounds: int, right: float, branching: int) -> dict[str, Any]:
-    """Microseconds of each part of a round: median over `rounds`."""
-    return asyncio.run(_measure(rounds, right, branching))
+def measure(rounds: int, right: float, branching: int, *, traced: bool = False) -> dict[str, Any]:
+    """Microseconds of each part of a round: median over `rounds`. `traced`: with the flight recorder on."""
+    if not traced:
+        return asyncio.run(_measure(rounds, right, branching, None))
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder(RecorderSettings(Path(folder), limit_bytes=1 << 32), SigningKey(bytes(32)))
+        figures = asyncio.run(_measure(rounds, right, branching, recorder))
+        recorder.close()
+    return figures
 
 
-async def _measure(rounds: int, right: float, branching: int) -> dict[str, Any]:
+def alternate(rounds: int, right: float, branching: int) -> dict[str, Any]:
+    """Without and with the recorder in turns, so that a machine's moods meet both: medians of TURNS medians each."""
+    pairs = [[measure(rounds, right, branching, traced=traced) for traced in (False, True)] for _ in range(TURNS)]
+    off, on = (statistics.median(one["round_us"] for one in column) for column in zip(*pairs, strict=True))
+    return {
+        "rounds": rounds * TURNS,
+        "round_us": round(off, 1),
+        "traced_round_us": round(on, 1),
+        "recorder_us": round(statistics.median(b["round_us"] - a["round_us"] for a, b in pairs), 1),
+    }
+
+
+async def _measure(rounds: int, right: float, branching: int, recorder: Recorder | None) -> dict[str, Any]:
     target = InstantTarget()
     link = BenchLink(target, right, DraftRule(branching=branching, theta=0.5, sequences=4))
-    engine = Engine(target, None, EngineSettings(policy="wanspec", k=2, phi=9.0), link)
+    engine = Engine(target, None, EngineSettings(policy="wanspec", k=2, phi=9.0), link, recorder=recorder)
     stream = engine.submit(GenerationRequest(list(range(100, 190)), 10**6, ignore_eos=True))
     engine.use_loop(asyncio.get_running_loop())
     parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "round": []}
@@ -188,12 +210,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--match", type=float, default=0.8, help="share of places where the draft's best guess is right"
     )
     parser.add_argument("--branching", type=int, default=2)
+    parser.add_argument("--traces", action="store_true", help="compare with the flight recorder on")
     parser.add_argument("--json", type=Path, metavar="OUT")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; returns 0."""
-    figures = measure(options.rounds, options.match, options.branching)
+    how = alternate if options.traces else measure
+    figures = how(options.rounds, options.match, options.branching)
     print(json.dumps(figures, indent=2))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,0 +1,93 @@
+"""The flight recorder: what the live engine decided can be decided again, and a trace gives away no text."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.core import trace
+from cloud_gateway.core.controller import POLICIES, PolicySettings
+from cloud_gateway.core.replay import check
+from cloud_gateway.core.request import Speculation
+from cloud_gateway.core.trace import Committed, Decided, Drafted, Frame, Link, Verified
+from cloud_gateway.recorder import Recorder, RecorderSettings
+from edgespec.core.errors import ConfigError
+from tests.cloud_gateway.test_engine import twin
+from tests.support.table_model import LoopWorker
+from tests.support.taped import KEY, SETTINGS, read, record
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+async def test_what_the_engine_decided_is_decided_again_bit_for_bit(tmp_path: Path, policy: str) -> None:
+    (path,) = await record(tmp_path / "t", [SETTINGS[policy]])
+    recorded = read(path)
+    checked = check(recorded)
+    assert checked.differences == [] and checked.decisions >= 60 / 17
+    assert trace.emitted(recorded.events) == 60
+    assert recorded.header.policy == policy and recorded.header.settings.phi == 1.5
+
+
+@pytest.mark.parametrize("policy", ["wanspec", "adaptive", "rolling-k"])
+async def test_losing_the_worker_half_way_is_replayed_too(tmp_path: Path, policy: str) -> None:
+    (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 80, dies_after=40)
+    events = read(path).events
+    assert check(read(path)).differences == []
+    assert any(isinstance(event, trace.Unlinked) for event in events)
+    assert any(isinstance(event, trace.Discarded) for event in events)
+
+
+async def test_a_trace_holds_frames_costs_links_and_decisions(tmp_path: Path) -> None:
+    paths = await record(tmp_path / "t", [SETTINGS["wanspec"], SETTINGS["colocated"]], 80, worker=LoopWorker(0.01, 0.6))
+    events = [event for path in paths for event in read(path).events]
+    kinds = {type(event) for event in events} | {type(e.act) for e in events if isinstance(e, Decided)}
+    assert {Frame, Committed, Decided, Link, Verified, Drafted, trace.PassCosts, trace.DraftCosts} <= kinds
+
+
+async def test_salted_ids_are_another_numbering_of_the_same_tokens(tmp_path: Path) -> None:
+    def answer(path: Path) -> list[int]:
+        return [token for event in read(path).events if isinstance(event, Committed) for token in event.tokens]
+
+    (plain,) = await record(tmp_path / "plain", [SETTINGS["wanspec"]], salt=False)
+    (salted,) = await record(tmp_path / "salted", [SETTINGS["wanspec"]])
+    assert answer(plain) == twin(60) != answer(salted)
+    assert len(set(zip(answer(plain), answer(salted), strict=True))) == len(set(answer(plain)))
+    numbers = sorted({t for e in read(salted).events if isinstance(e, Frame | Committed) for t in e.tokens})
+    assert numbers[0] == 1 and not read(plain).header.salted and read(salted).header.salted
+    assert check(read(plain)).differences == check(read(salted)).differences == []
+
+
+async def test_files_are_the_gateways_own_and_only_so_many_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    paths = await record(folder, [Speculation(policy="plain")] * 5, 3, keep=2)
+    assert [read(path).header.request for path in paths] == [4, 5]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, *paths)] == [0o700, 0o600, 0o600]
+    assert trace.unseal(paths[0].read_bytes())[1] == KEY.public
+
+
+async def test_a_trace_that_is_too_long_ends_early_and_says_so(tmp_path: Path) -> None:
+    (path,) = await record(tmp_path / "t", [SETTINGS["wanspec"]], 60, limit_bytes=4096)
+    recorded = read(path)
+    assert not recorded.header.complete
+    assert 0 < trace.emitted(recorded.events) < 60
+    assert check(recorded).differences == []
+
+
+async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir(mode=0o700)
+    recorder = Recorder(RecorderSettings(folder), KEY)
+    folder.rmdir()
+    tape = recorder.tape(1, "plain", PolicySettings(), 3)
+    tape.add(Decided(0.0, 0, Verified([])))
+    recorder.end(tape, "stop")
+    recorder.end(tape, "stop")
+    recorder.close()
+    assert [record.levelname for record in caplog.records if "lost" in record.message] == ["WARNING"]
+
+
+def test_a_folder_that_others_can_read_is_refused_before_the_gateway_starts(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(ConfigError, match="traces.folder.*chmod 700"):
+        Recorder(RecorderSettings(tmp_path), KEY)

@@ -1,0 +1,51 @@
+"""Traces of the real engine over the model that is a hash function."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from cloud_gateway.core.controller import POLICIES
+from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation
+from cloud_gateway.core.trace import Trace, unseal
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.recorder import Recorder, RecorderSettings
+from edgespec.core.signing import SigningKey
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+
+KEY = SigningKey(bytes(range(32)))
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+SETTINGS = {name: Speculation(policy=name, k=2, phi=1.5) for name in POLICIES}
+
+
+async def record(
+    folder: Path,
+    wishes: list[Speculation],
+    count: int = 60,
+    *,
+    worker: LoopWorker | None = None,
+    dies_after: int | None = None,
+    **settings: object,
+) -> list[Path]:
+    """Answers one request after another with the recorder on; returns the files in that order."""
+    recorder = Recorder(RecorderSettings(folder, **settings), KEY)  # type: ignore[arg-type]
+    worker = worker or LoopWorker(0.002, 0.8)
+    engine = Engine(TableTarget(), TableDraft(0.7), EngineSettings(), worker, recorder=recorder)
+    worker.engine = engine
+    engine.start()
+    try:
+        for wish in wishes:
+            emitted = 0
+            async for event in engine.submit(GenerationRequest(PROMPT, count, ignore_eos=True, speculation=wish)):
+                emitted += 0 if isinstance(event, DoneEvent) else len(event.tokens)
+                if dies_after is not None and emitted >= dies_after and worker.up:
+                    worker.die()
+    finally:
+        await asyncio.to_thread(engine.stop)
+        await asyncio.to_thread(recorder.close)
+    return [path for _, path in sorted((path.stem.rpartition("-")[2], path) for path in folder.glob("*.trace"))]  # noqa: ASYNC240
+
+
+def read(path: Path) -> Trace:
+    """A file's trace."""
+    return unseal(path.read_bytes())[0]

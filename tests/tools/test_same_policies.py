@@ -1,0 +1,113 @@
+"""One policy, two drivers: simulator and live system run the same objects, so that a change of one changes both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+import cloud_gateway.engine
+import edgespec.daemon
+import tests.support.table_model
+from cloud_gateway.core import controller
+from cloud_gateway.core.actions import Verify
+from cloud_gateway.core.controller import POLICIES, Colocated
+from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, Usage
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.sim import world
+from cloud_gateway.sim.network import Net
+from cloud_gateway.sim.world import Curve, Result, Steps
+from edgespec.core import bestfirst, drafting
+from edgespec.core.drafting import Drafting, Proposal
+from edgespec.core.tree import Node
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+from tools.sim import experiment
+from tools.sim.experiment import Arm, Cell, WorkerSpec, simulate
+from tools.sim.process import Iid
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+STEPS = Steps(Curve({1: 0.010}), Curve({1: 0.004}), Curve({1: 0.004}))
+
+
+def simulated(policy: str, worker: WorkerSpec | None = None) -> Result:
+    """One answer in the simulator."""
+    return simulate(Cell(Arm(policy, policy, worker), Iid(), Net(0.004), STEPS, tokens=60, runs=1))[0]
+
+
+async def live(policy: str, worker: LoopWorker | None = None) -> Usage:
+    """One answer of the real engine with the model that is a hash function."""
+    engine = Engine(TableTarget(), TableDraft(0.7), EngineSettings(), worker)
+    if worker is not None:
+        worker.engine = engine
+    engine.start()
+    try:
+        async for event in engine.submit(
+            GenerationRequest(PROMPT, 60, ignore_eos=True, speculation=Speculation(policy))
+        ):
+            if isinstance(event, DoneEvent):
+                return event.usage
+    finally:
+        await asyncio.to_thread(engine.stop)
+    raise AssertionError("the answer never ended")
+
+
+def test_engine_and_simulator_take_policies_from_one_registry() -> None:
+    assert cloud_gateway.engine.policies is controller
+    assert experiment.make is controller.make
+    assert controller.make.__globals__["POLICIES"] is cloud_gateway.engine.policies.POLICIES is POLICIES
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_policy_made_for_the_simulator_is_of_the_class_that_the_engine_runs(name: str) -> None:
+    engine = Engine(TableTarget(), None, EngineSettings(policy=name))
+    active = engine._make_active(GenerationRequest(PROMPT, 5))
+    assert type(active.controller) is type(Arm(name, name).controller())
+    assert type(active.controller).__module__.startswith("cloud_gateway.core.")
+
+
+def test_worker_and_simulator_draft_with_the_same_machines() -> None:
+    assert edgespec.daemon.Drafting is experiment.Drafting is world.Drafting is drafting.Drafting
+    assert edgespec.daemon.BestFirst is experiment.BestFirst is bestfirst.BestFirst
+    for name, module in (
+        ("walk", "accept"),
+        ("flatten", "flatten"),
+        ("CandidateTree", "merge"),
+        ("StepClock", "estimators"),
+    ):
+        assert getattr(world, name).__module__ == f"cloud_gateway.core.{module}"
+
+
+async def test_a_change_of_a_policy_changes_a_simulated_and_a_live_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changed(Colocated):
+        def decide(self, *_: object) -> Verify:  # type: ignore[override]
+            return Verify(())
+
+    before, before_live = simulated("colocated"), await live("colocated")
+    monkeypatch.setitem(POLICIES, "colocated", lambda wish: Changed(wish.k))
+    after, after_live = simulated("colocated"), await live("colocated")
+    assert before.local_passes > 0 == after.local_passes and after.rounds == 60 > before.rounds
+    assert before_live.local_draft_passes > 0 and sum(after_live.drafted.values()) == 0
+    assert after_live.rounds == 60 > before_live.rounds
+
+
+async def test_a_change_inside_a_policy_changes_both_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the registry is shared: the class in it is, whoever made the object."""
+    before, before_live = simulated("colocated"), await live("colocated")
+    monkeypatch.setattr(Colocated, "_verify", lambda self, tree: Verify(()))
+    after, after_live = simulated("colocated"), await live("colocated")
+    assert after.rounds == after_live.rounds == 60
+    assert before.rounds < 60 and before_live.rounds < 60
+
+
+async def test_a_change_of_algorithm_2_changes_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(self: Drafting, candidates: Sequence[Node], proposals: Sequence[Proposal]) -> None:
+        for node in candidates:
+            node.expanded = True
+
+    assert tests.support.table_model.Drafting is drafting.Drafting
+    before, before_live = simulated("wanspec", WorkerSpec()), await live("wanspec", LoopWorker(0.001, 0.9))
+    monkeypatch.setattr(drafting.Drafting, "record", blind)
+    after, after_live = simulated("wanspec", WorkerSpec()), await live("wanspec", LoopWorker(0.001, 0.9))
+    assert before.useful_frames > 0 == after.frames
+    assert before_live.accepted.get("worker", 0) > 0 == after_live.frames["received"]

@@ -1,0 +1,118 @@
+"""`python -m tools.traces`: records the shipped traces in tests/traces anew, from the real gateway and worker.
+
+The offline replay tests hold every decision of a policy to these traces. Where a policy was changed on purpose, record
+them again and look at what `edgespec replay` tells of them before committing them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+
+from edgespec import models
+from edgespec.core.errors import EdgespecError
+from edgespec.demo import PROMPTS
+from edgespec.demo.stage import Stage, StageError
+
+FOLDER = Path(__file__).parents[1] / "tests/traces"
+WRITTEN_S = 10.0
+"""Longest wait for the recorder's thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One trace: a draft model, a round trip and what the request asks for."""
+
+    name: str
+    policy: str
+    k: int = 2
+    draft: str = "quantised"
+    rtt_ms: float = 20.0
+    tokens: int = 64
+    worker_ends_after: int | None = None
+    """Chunks of the answer after which the worker is killed."""
+
+
+SCENES = (
+    Scene("wanspec-20ms", "wanspec"),
+    Scene("rolling-k-20ms", "rolling-k"),
+    Scene("colocated-k4", "colocated", k=4),
+    Scene("worker-lost", "wanspec", tokens=160, worker_ends_after=26),
+    Scene("wanspec-dropped-40ms", "wanspec", draft="dropped", rtt_ms=40.0),
+    Scene("adaptive-20ms", "adaptive"),
+    Scene("adaptive-dropped-40ms", "adaptive", draft="dropped", rtt_ms=40.0),
+)
+
+
+def record(scenes: Sequence[Scene], say: Callable[[str], None]) -> dict[str, bytes]:
+    """The traces by name: one stage for each pair of draft and round trip, each prompt used once."""
+    prompts = iter([json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()])
+    found: dict[str, bytes] = {}
+    for draft, rtt_ms in dict.fromkeys((scene.draft, scene.rtt_ms) for scene in scenes):
+        with tempfile.TemporaryDirectory(prefix="edgespec-traces-") as scratch:
+            folder = Path(scratch) / "traces"
+            with _stage(Path(scratch) / "stage", draft, rtt_ms, folder) as stage:
+                chosen = [scene for scene in scenes if (scene.draft, scene.rtt_ms) == (draft, rtt_ms)]
+                for scene in sorted(chosen, key=lambda scene: scene.worker_ends_after is not None):
+                    found[scene.name] = _run(stage, scene, next(prompts), folder)
+                    say(f"{scene.name}: {len(found[scene.name])} bytes")
+    return found
+
+
+def _stage(folder: Path, draft: str, rtt_ms: float, traces: Path) -> Stage:
+    model = str(models.quantised() if draft == "quantised" else models.dropped())
+    options = {"policy.phi": 3.0, "traces.folder": str(traces)}
+    stage = Stage(folder, str(models.quantised()), model, model, rtt_ms=rtt_ms, gateway_options=options, cores=(0, 1))
+    stage.__enter__()
+    try:
+        for step in (stage.start_gateway, stage.create_key, stage.start_proxy, stage.pair, stage.start_worker):
+            step()
+    except BaseException:
+        stage.__exit__()
+        raise
+    return stage
+
+
+def _run(stage: Stage, scene: Scene, prompt: str, folder: Path) -> bytes:
+    before = set(folder.glob("*.trace"))
+    chunks = stage.stream(prompt, scene.tokens, policy=scene.policy, k=scene.k)
+    for number, _ in enumerate(chunks):
+        if number == scene.worker_ends_after:
+            stage.stop("worker", SIGKILL)
+    deadline = time.monotonic() + WRITTEN_S
+    while not (new := set(folder.glob("*.trace")) - before):
+        if time.monotonic() > deadline:
+            raise StageError(f"The gateway wrote no trace of {scene.name}. It said:\n{stage.log('gateway')[-500:]}")
+        time.sleep(0.05)
+    return new.pop().read_bytes()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.traces", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(s.name for s in SCENES)} (default: all)")
+    parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR", help="folder (default: tests/traces)")
+    options = parser.parse_args(arguments)
+    unknown = set(options.names) - {scene.name for scene in SCENES}
+    if unknown:
+        parser.error(f"there is no trace called {', '.join(sorted(unknown))}")
+    try:
+        found = record([scene for scene in SCENES if not options.names or scene.name in options.names], print)
+    except EdgespecError as error:
+        print(f"tools.traces: {error}", file=sys.stderr)
+        return error.exit_code
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, data in found.items():
+        (options.out / f"{name}.trace").write_bytes(data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
