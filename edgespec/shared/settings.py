@@ -1,8 +1,10 @@
 """Configuration files: TOML in, frozen structs out, and for every mistake one sentence: where, what, what is allowed.
 
-A schema is a frozen `Section` whose fields are `Section`s (the tables) or annotated plain types (the keys). The allowed
-values in a message come from the type itself, so they cannot disagree with what is checked. Where a type does not
-say enough, `Meta(extra={"allowed": ..., "check": ...})` adds the words and a function that raises ValueError.
+A schema is a frozen `Section` whose fields are `Section`s (the tables), `tuple[Section, ...]` (arrays of tables, whose
+keys may be without a default) or annotated plain types (the keys). The allowed values in a message come from the type
+itself, so they cannot disagree with what is checked. Where a type does not say enough,
+`Meta(extra={"allowed": ..., "check": ...})` adds the words and a function that raises ValueError; with `"hidden": True`
+a wrong value is not repeated in the message.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -28,7 +30,10 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Base of the tables of a configuration, and of the configuration itself."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Keys whose values are fine alone but not together: (dotted key, what it must be)."""
+        """Keys whose values are fine alone but not together: (dotted key, what it must be).
+
+        A key of an array's table has the table's number, from 0: `endpoints.0.name`. Only the root's are asked for.
+        """
         yield from ()
 
 
@@ -79,7 +84,7 @@ def override(settings: Settings, key: str, value: object) -> Settings:
     kind: Any = type(settings)
     inner = table
     for name in [*tables, last]:
-        fields = _field_types(kind) if _is_section(kind) else {}
+        fields = _field_types(kind) if _table(kind) else {}
         if name not in fields:
             raise ConfigError(f"Option `{key}`: {_unknown_sentence(key, name, list(fields))}")
         kind = fields[name]
@@ -94,11 +99,11 @@ def override(settings: Settings, key: str, value: object) -> Settings:
 
 
 def keys(schema: type[Section], prefix: str = "") -> dict[str, tuple[object, str]]:
-    """Every key of a schema, dotted, with its default and the words for its allowed values."""
+    """Every key of a schema, dotted, with its default and the words for its allowed values; arrays without numbers."""
     found: dict[str, tuple[object, str]] = {}
     for name, kind in _field_types(schema).items():
-        if _is_section(kind):
-            found |= keys(kind, f"{prefix}{name}.")
+        if inner := _table(kind) or _array(kind):
+            found |= keys(inner, f"{prefix}{name}.")
         else:
             default = next(f.default for f in msgspec.structs.fields(schema) if f.encode_name == name)
             found[prefix + name] = default, allowed(kind)
@@ -124,7 +129,7 @@ def find_line(text: str, key: tuple[str, ...]) -> int | None:
         except tomllib.TOMLDecodeError:
             continue
         for name in key:
-            table = table.get(name) if isinstance(table, dict) else None
+            table = _inside(table, name)
         if table is not None:
             return complete + 1
         complete = count
@@ -134,13 +139,14 @@ def find_line(text: str, key: tuple[str, ...]) -> int | None:
 def _checked(schema: type[Settings], table: Mapping[str, Any], complain: Complain) -> Settings:
     settings = _build(schema, table, (), complain)
     for key, must in settings.conflicts():
+        path = tuple(key.split("."))
         value: Any = settings
-        given: Any = table
-        for name in key.split("."):
-            value = getattr(value, name)
-            given = given.get(name) if isinstance(given, Mapping) else None
+        given: object = table
+        for name in path:
+            value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
+            given = _inside(given, name)
         default = " (the default)" if given is None else ""
-        complain(tuple(key.split(".")), f"`{key}` is {_shown(value)}{default}, but must be {must}.")
+        complain(path, f"`{_dotted(path)}` is {_shown(msgspec.to_builtins(value))}{default}, but must be {must}.")
     return settings
 
 
@@ -148,29 +154,39 @@ def _build(schema: type[Settings], table: Mapping[str, Any], path: tuple[str, ..
     fields = _field_types(schema)
     for name in table:
         if name not in fields:
-            complain((*path, name), _unknown_sentence(".".join((*path, name)), name, list(fields)))
-    values: dict[str, Any] = {}
-    for name, value in table.items():
-        kind, here = fields[name], (*path, name)
-        if not _is_section(kind):
-            values[name] = _value(kind, value, here, complain)
-        elif isinstance(value, dict):
-            values[name] = _build(kind, value, here, complain)
-        else:
-            complain(here, f"`{'.'.join(here)}` is {_shown(value)}, but must be a table of keys.")
-    return schema(**values)
+            complain((*path, name), _unknown_sentence(_dotted((*path, name)), name, list(fields)))
+    for field in msgspec.structs.fields(schema):
+        if field.required and field.encode_name not in table:
+            missing = _dotted((*path, field.encode_name))
+            complain(path, f"`{missing}` is missing, but must be there: {allowed(field.type)}.")
+    return schema(**{name: _part(fields[name], value, (*path, name), complain) for name, value in table.items()})
+
+
+def _part(kind: Any, value: object, path: tuple[str, ...], complain: Complain) -> Any:
+    """One value of a table: a key's, or a table, or an array of tables."""
+    if section := _table(kind):
+        if not isinstance(value, dict):
+            complain(path, f"`{_dotted(path)}` is {_shown(value)}, but must be a table of keys.")
+        return _build(section, value, path, complain)
+    if section := _array(kind):
+        if not isinstance(value, list | tuple) or not all(isinstance(one, dict) for one in value):
+            complain(path, f"`{_dotted(path)}` must be tables, each under [[{_dotted(path)}]].")
+        return tuple(_build(section, one, (*path, str(number)), complain) for number, one in enumerate(value))
+    return _value(kind, value, path, complain)
 
 
 def _value(kind: Any, value: object, path: tuple[str, ...], complain: Complain) -> Any:
+    extra = _extra(inspect.type_info(kind))
+    shown = "(not shown)" if extra.get("hidden") else _shown(value)
     try:
         result = msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        complain(path, f"`{'.'.join(path)}` is {_shown(value)}, but must be {allowed(kind)}.")
+        complain(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)}.")
     try:
-        if check := _extra(inspect.type_info(kind)).get("check"):
+        if check := extra.get("check"):
             check(result)
     except ValueError as error:
-        complain(path, f"`{'.'.join(path)}` is {_shown(value)}, but must be {allowed(kind)} ({error}).")
+        complain(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)} ({error}).")
     return result
 
 
@@ -204,8 +220,27 @@ def _field_types(schema: type[Section]) -> dict[str, Any]:
     return {field.encode_name: field.type for field in msgspec.structs.fields(schema)}
 
 
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
+def _table(kind: Any) -> type[Section] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _array(kind: Any) -> type[Section] | None:
+    """The tables' type, where a field is an array of them."""
+    return _table(get_args(kind)[0]) if get_origin(kind) is tuple else None
+
+
+def _inside(container: object, name: str) -> object:
+    """What a table holds under a key, or an array under a number; None where there is nothing."""
+    if isinstance(container, Mapping):
+        return container.get(name)
+    if isinstance(container, list | tuple) and name.isdigit() and int(name) < len(container):
+        return container[int(name)]
+    return None
+
+
+def _dotted(path: Sequence[str]) -> str:
+    """A key as a message names it: `link.port`, `endpoints[0].name`."""
+    return "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in path).removeprefix(".")
 
 
 def _from_command_line(kind: Any, value: object) -> object:

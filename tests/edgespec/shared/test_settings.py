@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,13 +37,22 @@ class Link(Section, frozen=True):
     deep: Deep = Deep()
 
 
+class Peer(Section, frozen=True):
+    name: Annotated[str, Meta(max_length=5)]
+    secret: Annotated[str, Meta(max_length=3, extra={"hidden": True})] = ""
+
+
 class Root(Section, frozen=True):
     link: Link = Link()
+    peers: tuple[Peer, ...] = ()
     port: Annotated[int, Meta(ge=1, le=9)] = 5
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         if self.link.port == self.port:
             yield "link.port", "another one than `port`"
+        for number, peer in enumerate(self.peers):
+            if peer.name == "me":
+                yield f"peers.{number}.name", "another one than this machine"
 
 
 def message(text: str) -> str:
@@ -88,9 +98,21 @@ def test_a_right_file_loads_and_what_it_leaves_out_has_its_default(tmp_path: Pat
         ("link = 3", "line 1: `link` is 3, but must be a table of keys."),
         ("[[link]]\nport = 3", "line 1: `link` is "),
         ("[link]\nprot = 1", "line 2: unknown key `link.prot`; did you mean `port`? Allowed here: host, port, mdns,"),
-        ("[lnik]\nport = 1", "line 1: unknown key `lnik`; did you mean `link`? Allowed here: link, port."),
+        ("[lnik]\nport = 1", "line 1: unknown key `lnik`; did you mean `link`? Allowed here: link, peers, port."),
         ("[link]\nport = 5", "line 2: `link.port` is 5, but must be another one than `port`."),
         ("[link]\nport = 1\nport = 2", "line 3: this is not TOML: cannot overwrite a value."),
+        ('[[peers]]\nname = "a"\n[[peers]]\nname = 3', "line 4: `peers[1].name` is 3, but must be text of at most 5"),
+        ('[[peers]]\nname = "a"\n[[peers]]\nnane = "b"', "line 4: unknown key `peers[1].nane`; did you mean `name`?"),
+        (
+            '[[peers]]\n\n[[peers]]\nname = "b"',
+            "line 1: `peers[0].name` is missing, but must be there: text of at most 5",
+        ),
+        ('[[peers]]\nname = "me"', 'line 2: `peers[0].name` is "me", but must be another one than this machine.'),
+        (
+            '[[peers]]\nname = "a"\nsecret = "abcd"',
+            "line 3: `peers[0].secret` is (not shown), but must be text of at most 3",
+        ),
+        ("[peers]\nname = 1", "line 1: `peers` must be tables, each under [[peers]]."),
         ("[link\nport = 1", "line 1: this is not TOML at column 6: "),
         ("[link]\nport =", "line 2: this is not TOML: invalid value."),
     ],
@@ -202,8 +224,15 @@ def test_the_command_line_may_replace_any_key_and_is_held_to_the_same_rules() ->
         assert says in str(error.value)
 
 
+def test_arrays_of_tables_load_and_survive_an_override() -> None:
+    settings = parse('[[peers]]\nname = "a"\n[[peers]]\nname = "b"\nsecret = "x"', Root, "x")
+    assert settings.peers == (Peer(name="a"), Peer(name="b", secret="x"))
+    assert override(settings, "link.port", 1).peers == settings.peers
+
+
 def test_keys_lists_every_key_with_default_and_words() -> None:
     listed = keys(Root)
     assert list(listed)[:2] == ["link.host", "link.port"]
     assert listed["link.deep.port"] == (1, "a whole number from 1 to 65535")
+    assert listed["peers.name"] == (msgspec.NODEFAULT, "text of at most 5 characters")
     assert listed["link.cores"] == ((), "a list, each item a whole number from 0 to 63")
