@@ -49,6 +49,11 @@ def build_parser() -> argparse.ArgumentParser:
 
     replaying.add_arguments(replay)
     replay.set_defaults(run=replaying.run)
+    survey = verbs.add_parser("survey", help="measure the latency of chat endpoints over days, and show it")
+    from edgespec import survey as measurement
+
+    survey.description = measurement.__doc__
+    measurement.add_arguments(survey)
     version = verbs.add_parser("version", help="show the version")
     version.set_defaults(run=_version)
     return parser

@@ -14,7 +14,7 @@ from typing import Literal
 
 from edgespec.core.errors import ConfigError
 
-Role = Literal["worker", "gateway"]
+Role = Literal["worker", "gateway", "survey"]
 SYSTEM_RUNTIME = Path("/run/edgespec")
 """Where the systemd units put the control socket (`RuntimeDirectory=edgespec/ROLE`); clients look there last."""
 

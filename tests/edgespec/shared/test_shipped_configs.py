@@ -6,29 +6,35 @@ import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cloud_gateway.config import GatewaySettings
 from edgespec.config import WorkerSettings
 from edgespec.shared.settings import Section, find_line, keys, load
+from edgespec.survey.config import SurveySettings
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-SHIPPED = [("worker.toml", WorkerSettings), ("gateway.toml", GatewaySettings)]
+SHIPPED = [("worker.toml", WorkerSettings), ("gateway.toml", GatewaySettings), ("survey.toml", SurveySettings)]
 PAIRS = [(name, schema, key) for name, schema in SHIPPED for key in keys(schema)]
 
 
 def in_file(name: str, key: str) -> object:
     value: object = tomllib.loads((CONFIGS / name).read_text())
-    for part in key.split("."):
-        assert isinstance(value, dict)
-        value = value[part]
+    for part in places(key):
+        value = value[int(part)] if isinstance(value, list) else value[part]  # type: ignore[index]
     return value
+
+
+def places(key: str) -> tuple[str, ...]:
+    """A key's path in a file; of an array of tables the first is meant."""
+    return tuple(key.replace("endpoints.", "endpoints.0.").split("."))
 
 
 def comment(name: str, key: str) -> str:
     """The comment lines directly above a key."""
     text = (CONFIGS / name).read_text()
-    line = find_line(text, tuple(key.split(".")))
+    line = find_line(text, places(key))
     assert line is not None
     above: list[str] = []
     for row in reversed(text.split("\n")[: line - 1]):
@@ -40,12 +46,19 @@ def comment(name: str, key: str) -> str:
 
 @pytest.mark.parametrize(("name", "schema"), SHIPPED)
 def test_a_shipped_file_loads_and_is_what_the_code_takes_without_one(name: str, schema: type[Section]) -> None:
-    assert load(CONFIGS / name, schema) == schema()
+    loaded = load(CONFIGS / name, schema)
+    if isinstance(loaded, SurveySettings):
+        assert len(loaded.endpoints) == 1, "an example, since there is no endpoint that everybody has"
+        loaded = msgspec.structs.replace(loaded, endpoints=())
+    assert loaded == schema()
 
 
 @pytest.mark.parametrize(("name", "schema", "key"), PAIRS)
 def test_every_key_stands_in_the_shipped_file_with_its_default(name: str, schema: type[Section], key: str) -> None:
     default, _ = keys(schema)[key]
+    if default is msgspec.NODEFAULT:
+        assert in_file(name, key)
+        return
     assert in_file(name, key) == (list(default) if isinstance(default, tuple) else default)
 
 
