@@ -32,9 +32,7 @@ def ablation() -> dict[tuple[str, float], dict[str, Any]]:
     want = CONFIG["run"]
     cells = [
         Cell(arm, tokens_of(CONFIG), Net(rtt / 1000), steps_of(CONFIG), want["tokens"], want["runs"])
-        for (_, arm), rtts in zip(
-            figures.ablation("iid", want["theta"], want["phi"], want), [(10, 20, 30), (20, 50), (15, 20), (15, 20, 30)]
-        )
+        for (_, arm), rtts in zip(figures.ablation("", want), [(10, 20, 30), (20, 50), (15, 20), (15, 20, 30)])
         for rtt in rtts
     ]
     return {(row["config"], row["rtt_ms"]): row for row in rows_of(cells, processes=1)}
@@ -44,6 +42,14 @@ def test_without_branching_a_worker_ten_milliseconds_away_gains_little_and_one_a
     assert 0.92 < ablation["b=1", 10]["latency_ratio"] < 1
     assert ablation["b=1", 20]["latency_ratio"] >= 0.98
     assert ablation["b=1", 30]["latency_ratio"] == pytest.approx(1, abs=0.01)
+
+
+def test_with_k_3_and_without_branching_a_worker_ten_milliseconds_away_no_longer_helps() -> None:
+    want = CONFIG["run"] | {"k": CONFIG["run"]["other_k"]}
+    (_, chain), *_ = figures.ablation("", want)
+    base = Arm("colocated k=3", "colocated", k=3)
+    (row,) = rows_of([Cell(chain, tokens_of(CONFIG), Net(0.010), steps_of(CONFIG), 100, 20, base=base)], processes=1)
+    assert row["latency_ratio"] > 0.98 and row["draft_ratio"] > 0.95
 
 
 def test_branching_doubles_the_round_trip_that_helps(ablation: Any) -> None:

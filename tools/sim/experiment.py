@@ -74,6 +74,9 @@ class Arm:
         )
 
 
+BASE = Arm("colocated k=2", "colocated", k=2)
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One arm at one place, over `runs` seeds."""
@@ -86,6 +89,8 @@ class Cell:
     runs: int = 20
     labels: dict[str, Any] = field(default_factory=dict, compare=False)
     """Further columns of its row."""
+    base: Arm = field(default=BASE, compare=False)
+    """What its ratios are relative to, without a worker."""
 
 
 def simulate(cell: Cell) -> list[Result]:
@@ -100,15 +105,14 @@ def simulate(cell: Cell) -> list[Result]:
     return results
 
 
-BASE = Arm("colocated k=2", "colocated", k=2)
-
-
 def rows_of(cells: Sequence[Cell], processes: int = 2, progress: Progress = lambda done, total: None) -> list[Row]:
-    """Simulates all cells and reports each relative to co-located k = 2 on the same answers.
+    """Simulates all cells and reports each relative to its base (co-located k = 2) on the same answers.
 
     A ratio is the median over runs of the ratio of one run to the reference's on the same answer.
     """
-    bases = {_base_key(cell): Cell(BASE, cell.kind, Net(0.0), cell.steps, cell.tokens, cell.runs) for cell in cells}
+    bases = {
+        _base_key(cell): Cell(cell.base, cell.kind, Net(0.0), cell.steps, cell.tokens, cell.runs) for cell in cells
+    }
     # An arm without a worker is the same at every round trip.
     work: dict[Cell, list[Result]] = {_canonical(cell): [] for cell in [*bases.values(), *cells]}
     _fill(work, processes, progress)
@@ -116,7 +120,7 @@ def rows_of(cells: Sequence[Cell], processes: int = 2, progress: Progress = lamb
 
 
 def _base_key(cell: Cell) -> tuple[Any, ...]:
-    return (cell.kind, cell.steps, cell.tokens, cell.runs)
+    return (cell.base, cell.kind, cell.steps, cell.tokens, cell.runs)
 
 
 def _canonical(cell: Cell) -> Cell:

@@ -16,7 +16,7 @@ def lines(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str
     `tokens`."""
     pyplot = headless()
     kinds = list(dict.fromkeys(row["tokens"] for row in rows))
-    width, height = 5.6 * len(panels), 3.4 * len(kinds) + 0.6
+    width, height = 5.4 * len(panels), 2.9 * len(kinds) + 0.6
     figure, axes = pyplot.subplots(
         len(kinds), len(panels), figsize=(width, height), squeeze=False, sharex=True, sharey="col"
     )
@@ -27,7 +27,8 @@ def lines(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str
                 points = [(row["rtt_ms"], row[column]) for row in mine if row["arm"] == arm]
                 axis.plot(*zip(*points, strict=True), marker=mark, markersize=4, linewidth=1.3, label=arm)
             axis.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
-            axis.set_title(f"{label}, {kind}", fontsize=9)
+            axis.set_title(kind, fontsize=9)
+            axis.set_ylabel(label, fontsize=9)
             axis.grid(alpha=0.25)
         line[-1].legend(fontsize=8)
     for axis in axes[-1]:
@@ -122,6 +123,6 @@ def save(figure: Any, out: Path, title: str) -> None:
     """Writes `out` with .png and with .svg, and frees the figure."""
     figure.suptitle(title, fontsize=11)
     figure.tight_layout()
-    figure.savefig(out.with_suffix(".png"), dpi=130)
+    figure.savefig(out.with_suffix(".png"), dpi=110)
     figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
     headless().close(figure)
