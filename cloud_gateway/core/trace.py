@@ -30,7 +30,7 @@ MAX_BYTES = 64 * 1024 * 1024
 # --- what the controller decided -------------------------------------------------------------------------------
 
 
-class Act(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+class Act(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
     """Base of the decisions as a trace keeps them: nodes by their ids."""
 
 
@@ -63,7 +63,7 @@ AnyAct = Verified | Drafted | CaughtUp | Waited
 # --- what happened ---------------------------------------------------------------------------------------------
 
 
-class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
     """Base of the events."""
 
 

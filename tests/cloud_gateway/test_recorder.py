@@ -10,10 +10,11 @@ import pytest
 from cloud_gateway.core import trace
 from cloud_gateway.core.controller import POLICIES, PolicySettings
 from cloud_gateway.core.replay import check
-from cloud_gateway.core.request import Speculation
+from cloud_gateway.core.request import Method, Speculation
 from cloud_gateway.core.trace import Committed, Decided, Drafted, Frame, Link, Verified
 from cloud_gateway.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import ConfigError
+from edgespec.core.messages import Sampling
 from tests.cloud_gateway.test_engine import twin
 from tests.support.table_model import LoopWorker
 from tests.support.taped import KEY, SETTINGS, read, record
@@ -36,6 +37,16 @@ async def test_losing_the_worker_half_way_is_replayed_too(tmp_path: Path, policy
     assert check(read(path)).differences == []
     assert any(isinstance(event, trace.Unlinked) for event in events)
     assert any(isinstance(event, trace.Discarded) for event in events)
+
+
+async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) -> None:
+    """Which token the target takes is chance here; what the policy made of it is not."""
+    methods: tuple[Method, ...] = ("shared-noise", "rejection")
+    wishes = [
+        Speculation(policy=policy, verification=method) for policy in ("wanspec", "colocated") for method in methods
+    ]
+    for path in await record(tmp_path / "t", wishes, sampling=Sampling(temperature=1.0, seed=7)):
+        assert check(read(path)).differences == [] and trace.emitted(read(path).events) == 60
 
 
 async def test_a_trace_holds_frames_costs_links_and_decisions(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.trace import Trace, unseal
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.recorder import Recorder, RecorderSettings
+from edgespec.core.messages import Sampling
 from edgespec.core.signing import SigningKey
 from tests.support.table_model import LoopWorker, TableDraft, TableTarget
 
@@ -25,6 +26,7 @@ async def record(
     *,
     worker: LoopWorker | None = None,
     dies_after: int | None = None,
+    sampling: Sampling | None = None,
     **settings: object,
 ) -> list[Path]:
     """Answers one request after another with the recorder on; returns the files in that order."""
@@ -36,7 +38,8 @@ async def record(
     try:
         for wish in wishes:
             emitted = 0
-            async for event in engine.submit(GenerationRequest(PROMPT, count, ignore_eos=True, speculation=wish)):
+            wanted = GenerationRequest(PROMPT, count, sampling or Sampling(), ignore_eos=True, speculation=wish)
+            async for event in engine.submit(wanted):
                 emitted += 0 if isinstance(event, DoneEvent) else len(event.tokens)
                 if dies_after is not None and emitted >= dies_after and worker.up:
                     worker.die()

@@ -7,18 +7,13 @@ import statistics
 
 import pytest
 
-import cloud_gateway.engine
-import edgespec.daemon
 from cloud_gateway.core import controller
-from cloud_gateway.core.actions import Verify
 from cloud_gateway.core.controller import POLICIES, Colocated, PolicySettings
 from cloud_gateway.core.theory import expected_tokens
 from cloud_gateway.sim import world
 from cloud_gateway.sim.network import Net, Pipe, wire_bytes
 from cloud_gateway.sim.process import child, draft
 from cloud_gateway.sim.world import Curve, Steps, run
-from edgespec.core import drafting
-from tools.sim import experiment
 from tools.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
 from tools.sim.process import Iid
 
@@ -156,25 +151,6 @@ def test_off_the_path_drafts_are_the_same_wherever_they_are_asked_for() -> None:
     assert state < 0 and state == child(process, 3, -5) != child(process, 3, -6)
     assert draft(process, state) is draft(process, state)
     assert child(process, 3, process.targets[4]) == 4
-
-
-def test_simulator_and_live_system_run_the_same_policy_objects() -> None:
-    assert cloud_gateway.engine.policies.make is experiment.make is controller.make
-    assert edgespec.daemon.Drafting is experiment.Drafting is drafting.Drafting
-    for name in ("walk", "flatten", "CandidateTree"):
-        module = {"walk": "accept", "flatten": "flatten", "CandidateTree": "merge"}[name]
-        assert getattr(world, name).__module__ == f"cloud_gateway.core.{module}"
-
-
-def test_a_change_of_a_policy_changes_simulator_and_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Changed(Colocated):
-        def decide(self, *_: object) -> Verify:  # type: ignore[override]
-            return Verify(())
-
-    monkeypatch.setitem(POLICIES, "colocated", lambda wish: Changed(wish.k))
-    assert simulate(cell(arm("colocated"), runs=1))[0].local_passes == 0
-    made = cloud_gateway.engine.policies.make("colocated", k=2, phi=0.5, verify_nodes=16, depth_limit=None)
-    assert type(made) is Changed
 
 
 def test_a_policy_that_waits_for_the_past_is_reported() -> None:

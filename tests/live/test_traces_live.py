@@ -1,0 +1,26 @@
+"""The flight recorder of the real gateway: what it writes about a real worker replays, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud_gateway.core import trace
+from cloud_gateway.core.replay import check
+from cloud_gateway.core.trace import unseal
+from cloud_gateway.sim.traced import Traced
+from tools.traces import Scene, record
+
+pytestmark = pytest.mark.live
+
+
+def test_answers_of_several_policies_and_one_that_loses_its_worker_replay() -> None:
+    policies = ("wanspec", "adaptive", "rolling-k", "colocated")
+    scenes = [Scene(policy, policy, tokens=48) for policy in policies]
+    scenes.append(Scene("lost", "wanspec", tokens=160, worker_ends_after=26))
+    found = {name: unseal(data)[0] for name, data in record(scenes, lambda said: None).items()}
+    for name, recorded in found.items():
+        checked = check(recorded)
+        assert checked.differences == [] and checked.decisions > 5, name
+        assert trace.emitted(recorded.events) <= 160 and recorded.header.complete
+    assert any(isinstance(event, trace.Discarded) for event in found["lost"].events)
+    assert Traced(found["wanspec"]).known > 0.5
