@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,11 +11,25 @@ import pytest
 from cloud_gateway.core.merge import CandidateTree
 from edgespec.core.messages import Open, Sampling, check_tree_shape
 from tools.lossless import matrix
-from tools.lossless.conditions import CONDITIONS, Answer, Case, Cut
+from tools.lossless.conditions import CONDITIONS, Answer, Case, Cut, stream
 from tools.lossless.random_worker import Request
 
 VOCAB = 500
 PROMPT = list(range(40, 60))
+
+
+def piece(text: str) -> dict[str, Any]:
+    return {"index": 0, "delta": {"content": text}, "finish_reason": "stop" if text == "four" else None}
+
+
+class Canned:
+    """A stage that streams what it was given."""
+
+    def __init__(self, chunks: list[dict[str, Any]]) -> None:
+        self._chunks = chunks
+
+    def chunks(self, body: Any) -> Iterator[dict[str, Any]]:
+        yield from self._chunks
 
 
 class NoStage:
@@ -59,12 +74,15 @@ def test_a_stop_string_spans_two_words_past_the_middle() -> None:
     assert matrix.border("one") is None and matrix.border("") is None
 
 
-def test_the_worker_is_killed_once_when_half_of_all_streams_text_has_come() -> None:
-    kills: list[int] = []
-    cut = Cut(10, lambda: kills.append(1))
-    for expected in (0, 0, 1, 1):
-        cut.more(4)
-        assert len(kills) == expected and cut.done == bool(expected)
+def test_the_worker_is_killed_once_when_the_first_answer_is_half_there() -> None:
+    kills: list[str] = []
+    cut = Cut(lambda: kills.append("killed"))
+    chunks = [{"choices": [piece(text)]} for text in ("", "two", "four")]
+    chunks.append({"choices": [], "usage": answer("").usage})
+    for expected in (4, 7):  # the second stream would have it killed later, or again
+        found = stream(Canned(chunks), Case("sampled", "a", {}), cut, when=3)  # type: ignore[arg-type]
+        assert kills == ["killed"] and found.after_kill == expected
+        assert found.choices == [("twofour", "stop")]
 
 
 def test_an_answer_counts_for_a_condition_only_where_that_befell_it() -> None:

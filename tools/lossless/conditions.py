@@ -88,8 +88,9 @@ def ask(stage: Stage, condition: str, cases: Sequence[Case], expected: Sequence[
         return at_once(lambda case: complete(stage, case), cases)
     if not stage.runs("worker"):
         stage.start_worker()
-    cut = Cut(sum(answer.length for answer in expected) // 2, lambda: stage.stop("worker", signal.SIGKILL))
-    return at_once(lambda case: stream(stage, case, cut), cases)
+    cut = Cut(lambda: stage.stop("worker", signal.SIGKILL))
+    halves = {case.name: answer.length // 2 for case, answer in zip(cases, expected, strict=True)}
+    return at_once(lambda case: stream(stage, case, cut, halves[case.name]), cases)
 
 
 def at_once(answer: Callable[[Case], Answer], cases: Sequence[Case]) -> list[Answer]:
@@ -107,25 +108,22 @@ def complete(stage: Stage, case: Case) -> Answer:
 
 @dataclass(slots=True)
 class Cut:
-    """Does something once, when so many characters have arrived on all streams together."""
+    """Does something once, when the first of several streams asks for it."""
 
-    when: int
     do: Callable[[], None]
     done: bool = False
-    _seen: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def more(self, characters: int) -> None:
-        """Called by each stream for each piece."""
+    def now(self) -> None:
+        """Called on any thread."""
         with self._lock:
-            self._seen += characters
-            if not self.done and self._seen >= self.when:
+            if not self.done:
                 self.do()
                 self.done = True
 
 
-def stream(stage: Stage, case: Case, cut: Cut) -> Answer:
-    """The answer piece by piece, `cut` being told of each."""
+def stream(stage: Stage, case: Case, cut: Cut, when: int) -> Answer:
+    """The answer piece by piece; `cut` comes once `when` characters have arrived."""
     texts: dict[int, str] = {}
     finishes: dict[int, str] = {}
     usage: dict[str, Any] = {}
@@ -138,5 +136,6 @@ def stream(stage: Stage, case: Case, cut: Cut) -> Answer:
             texts[index] = texts.get(index, "") + piece
             finishes[index] = choice["finish_reason"] or finishes.get(index, "")
             after += len(piece) if cut.done else 0
-            cut.more(len(piece))
+        if not cut.done and sum(map(len, texts.values())) >= when:
+            cut.now()
     return Answer([(texts[i], finishes[i]) for i in sorted(texts)], usage, after)

@@ -113,7 +113,7 @@ class Matrix:
         before = self._trees()
         for start in range(0, len(cases), self.at_once):
             batch = cases[start : start + self.at_once]
-            known = [expected[case.name] for case in batch if case.name in expected]
+            known = [] if condition == CONDITIONS[0] else [expected[case.name] for case in batch]
             answers = ask(self.stage, condition, batch, known)
             self.found[condition] |= {case.name: one for case, one in zip(batch, answers, strict=True)}
             yield len(batch)
@@ -138,10 +138,14 @@ class Matrix:
             "condition": condition,
             "answers": len(names),
             "identical": len(names) - len(self.differing(condition, names)),
-            "exercised": sum(answer.exercised(condition) for answer in answers),
+            "exercised": round(self.exercised(condition, names) * len(names)),
             "tokens_per_round": round(sums["tokens"] / sums["rounds"], 3),
             **sums,
         }
+
+    def exercised(self, condition: str, names: Sequence[str]) -> float:
+        """Share of these cases that the condition befell."""
+        return sum(self.found[condition][name].exercised(condition) for name in names) / len(names)
 
     def differing(self, condition: str, names: Sequence[str]) -> list[str]:
         """Cases whose answer is not that of the first condition."""
@@ -168,7 +172,7 @@ def measure(stage: Stage, prompts: Sequence[str], args: argparse.Namespace, prog
     rows = matrix.rows(cases)
     return {
         "identical": all(row["identical"] == row["answers"] for row in rows),
-        "exercised": all(row["exercised"] >= ENOUGH * row["answers"] for row in rows),
+        "exercised": all(matrix.exercised(condition, names) >= ENOUGH for condition in CONDITIONS),
         "settings": {name: value for name, value in vars(args).items() if name not in ("json", "prompts")},
         "rows": rows,
         "frames_by_worker": matrix.trees,
