@@ -43,7 +43,7 @@ def stage(args: argparse.Namespace, tmp_path_factory: pytest.TempPathFactory) ->
 def report(stage: Stage, args: argparse.Namespace) -> dict[str, Any]:
     prompts = read_prompts(args.prompts, args.limit, seed=1)
     with Progress(console=Console(quiet=True)) as progress:
-        return matrix.measure(stage, prompts, args, progress)
+        return list(matrix.Matrix(stage, args).run(prompts, progress))[-1]
 
 
 def rows(report: dict[str, Any], condition: str) -> list[dict[str, Any]]:

@@ -97,10 +97,12 @@ def test_an_answer_counts_for_a_condition_only_where_that_befell_it() -> None:
 
 
 def test_one_different_text_is_found_and_named() -> None:
-    cases = [Case("sampled", name, {}) for name in ("a", "b")]
-    table = matrix.Matrix(NoStage(), at_once=1)  # type: ignore[arg-type]
+    table = matrix.Matrix(NoStage(), matrix.parse([]))  # type: ignore[arg-type]
+    table.cases = [Case("sampled", name, {}) for name in ("a", "b")]
     for condition in CONDITIONS:
         table.found[condition] = {"a": answer("same"), "b": answer("same" if condition != "killed" else "other")}
-    identical = {row["condition"]: row["identical"] for row in table.rows(cases)}
+    identical = {row["condition"]: row["identical"] for row in table.rows()}
     assert identical == dict.fromkeys(CONDITIONS, 2) | {"killed": 1}
-    assert table.differing("killed", ["a", "b"]) == ["b"]
+    report = table.report()
+    assert not report["identical"] and [one["case"] for one in report["differences"]] == ["b"]
+    assert report["differences"][0]["found"] == [("other", "length")]

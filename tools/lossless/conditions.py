@@ -69,8 +69,10 @@ class Answer:
 
 
 def prepare(stage: Stage, condition: str) -> None:
-    """Starts and stops workers as the condition asks; call for all conditions in their order."""
+    """Starts and stops workers as the condition asks; call for all conditions in their order, again and again."""
     match condition:
+        case "none":
+            stage.stop("random")
         case "worker":
             stage.start_worker()
         case "two":

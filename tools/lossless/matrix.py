@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,32 +35,27 @@ Answers = dict[str, Answer]
 """By the name of the case."""
 
 
-def sampled(prompts: Sequence[str], args: argparse.Namespace) -> list[Case]:
-    """Every prompt at every temperature with every seed; the seeds of one prompt are neighbours."""
+def sampled(number: int, prompt: str, args: argparse.Namespace) -> list[Case]:
+    """One prompt at every temperature with every seed."""
     return [
         Case("sampled", f"{number}/T={temperature:g}/seed={seed}", _body(prompt, args, temperature, seed))
-        for number, prompt in enumerate(prompts)
         for temperature in args.temperature
         for seed in range(1, args.seeds + 1)
     ]
 
 
-def others(prompts: Sequence[str], args: argparse.Namespace, known: Answers) -> list[Case]:
+def others(number: int, prompt: str, args: argparse.Namespace, known: Answers) -> list[Case]:
     """Greedy, penalties, two choices at once, and a stop string that spans the border between two words."""
     first = args.temperature[0]
-    cases = []
-    for number, prompt in enumerate(prompts):
-        body = _body(prompt, args, first, 1)
-        penalties = {"frequency_penalty": 0.6, "presence_penalty": 0.4, "repetition_penalty": 1.1}
-        cases += [
-            Case("greedy", f"{number}/greedy", body | {"temperature": 0}),
-            Case("penalties", f"{number}/penalties", body | penalties),
-            Case("choices", f"{number}/n=2", body | {"n": 2}),
-        ]
-        stop = border(known[f"{number}/T={first:g}/seed=1"].choices[0][0])
-        if stop:
-            cases.append(Case("stop", f"{number}/stop", body | {"stop": [stop]}))
-    return cases
+    body = _body(prompt, args, first, 1)
+    penalties = {"frequency_penalty": 0.6, "presence_penalty": 0.4, "repetition_penalty": 1.1}
+    cases = [
+        Case("greedy", f"{number}/greedy", body | {"temperature": 0}),
+        Case("penalties", f"{number}/penalties", body | penalties),
+        Case("choices", f"{number}/n=2", body | {"n": 2}),
+    ]
+    stop = border(known[f"{number}/T={first:g}/seed=1"].choices[0][0])
+    return [*cases, Case("stop", f"{number}/stop", body | {"stop": [stop]})] if stop else cases
 
 
 def border(text: str) -> str | None:
@@ -101,37 +98,77 @@ def set_up(stage: Stage, console: Console) -> None:
 class Matrix:
     """The answers by condition and case, as they come in."""
 
-    def __init__(self, stage: Stage, at_once: int) -> None:
-        self.stage, self.at_once = stage, at_once
+    def __init__(self, stage: Stage, args: argparse.Namespace) -> None:
+        self.stage, self.args = stage, args
+        self.cases: list[Case] = []
         self.found: dict[str, Answers] = {condition: {} for condition in CONDITIONS}
-        self.trees: dict[str, dict[str, int]] = {}
+        self.trees: dict[str, Counter[str]] = {condition: Counter() for condition in CONDITIONS}
         """Frames by worker under each condition."""
 
-    def answer(self, condition: str, cases: Sequence[Case]) -> Iterator[int]:
-        """Answers all cases under the present condition, so many at once; yields how many were answered."""
-        expected = self.found[CONDITIONS[0]]
-        before = self._trees()
-        for start in range(0, len(cases), self.at_once):
-            batch = cases[start : start + self.at_once]
-            known = [] if condition == CONDITIONS[0] else [expected[case.name] for case in batch]
+    def run(self, prompts: Sequence[str], progress: Progress) -> Iterator[dict[str, Any]]:
+        """Every prompt under every condition, a block of prompts after the other; yields the report after each block.
+
+        The stage stands, and no worker runs yet.
+        """
+        task = progress.add_task("", total=len(prompts) * len(CONDITIONS))
+        numbered = list(enumerate(prompts))
+        for start in range(0, len(prompts), self.args.block):
+            block = numbered[start : start + self.args.block]
+            cases = [sampled(number, prompt, self.args) for number, prompt in block]
+            for condition in CONDITIONS:
+                progress.update(task, description=condition)
+                prepare(self.stage, condition)
+                before = self._trees()
+                for (number, prompt), some in zip(block, cases, strict=True):
+                    self._answer(condition, some)
+                    if condition == CONDITIONS[0] and number < self.args.others:
+                        more = others(number, prompt, self.args, self.found[condition])
+                        self._answer(condition, more)
+                        some += more
+                    progress.advance(task)
+                self.trees[condition] += self._trees() - before
+            self.cases += [case for some in cases for case in some]
+            yield self.report()
+
+    def _answer(self, condition: str, cases: Sequence[Case]) -> None:
+        """Answers these cases under the present condition, so many at once."""
+        for start in range(0, len(cases), self.args.at_once):
+            batch = cases[start : start + self.args.at_once]
+            known = [] if condition == CONDITIONS[0] else [self.found[CONDITIONS[0]][case.name] for case in batch]
             answers = ask(self.stage, condition, batch, known)
             self.found[condition] |= {case.name: one for case, one in zip(batch, answers, strict=True)}
-            yield len(batch)
-        self.trees[condition] = {name: n - before.get(name, 0) for name, n in self._trees().items()}
 
-    def _trees(self) -> dict[str, int]:
+    def _trees(self) -> Counter[str]:
         listed = self.stage.gateway_command("workers", "list", "--json")["workers"]
-        return {one["name"]: one["trees"] for one in listed if one["linked"]}
+        return Counter({one["name"]: one["trees"] for one in listed if one["linked"]})
 
-    def rows(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    def report(self) -> dict[str, Any]:
+        """All that is known so far."""
+        names = [case.name for case in self.cases]
+        rows = self.rows()
+        settings = {name: value for name, value in vars(self.args).items() if name not in ("json", "prompts")}
+        return {
+            "identical": all(row["identical"] == row["answers"] for row in rows),
+            "exercised": all(self.exercised(condition, names) >= ENOUGH for condition in CONDITIONS),
+            "settings": settings,
+            "rows": rows,
+            "frames_by_worker": self.trees,
+            "differences": [
+                {"condition": condition, "case": name, "expected": self.found[CONDITIONS[0]][name].choices,
+                 "found": self.found[condition][name].choices}
+                for condition in CONDITIONS for name in self.differing(condition, names)
+            ],
+            "texts": {name: self.found[CONDITIONS[0]][name].choices for name in names},
+        }  # fmt: skip
+
+    def rows(self) -> list[dict[str, Any]]:
         """One for each kind of request and condition."""
-        kinds = dict.fromkeys(case.kind for case in cases)
-        return [self._row(kind, condition, cases) for kind in kinds for condition in CONDITIONS]
+        kinds = dict.fromkeys(case.kind for case in self.cases)
+        return [self._row(kind, condition) for kind in kinds for condition in CONDITIONS]
 
-    def _row(self, kind: str, condition: str, cases: Sequence[Case]) -> dict[str, Any]:
-        names = [case.name for case in cases if case.kind == kind]
-        answers = [self.found[condition][name] for name in names]
-        figures = [answer.figures() for answer in answers]
+    def _row(self, kind: str, condition: str) -> dict[str, Any]:
+        names = [case.name for case in self.cases if case.kind == kind]
+        figures = [self.found[condition][name].figures() for name in names]
         sums = {name: sum(one[name] for one in figures) for name in figures[0]}
         return {
             "kind": kind,
@@ -153,38 +190,6 @@ class Matrix:
         return [name for name in names if found[name].choices != expected[name].choices]
 
 
-def measure(stage: Stage, prompts: Sequence[str], args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """Every case under every condition; the report. The stage stands, and no worker runs yet."""
-    matrix = Matrix(stage, args.at_once)
-    cases = sampled(prompts, args)
-    for condition in CONDITIONS:
-        prepare(stage, condition)
-        task = progress.add_task(condition, total=len(cases))
-        for answered in matrix.answer(condition, cases):
-            progress.advance(task, answered)
-        if condition == CONDITIONS[0]:
-            more = others(prompts[: args.others], args, matrix.found[condition])
-            progress.update(task, total=len(cases) + len(more))
-            for answered in matrix.answer(condition, more):
-                progress.advance(task, answered)
-            cases += more
-    names = [case.name for case in cases]
-    rows = matrix.rows(cases)
-    return {
-        "identical": all(row["identical"] == row["answers"] for row in rows),
-        "exercised": all(matrix.exercised(condition, names) >= ENOUGH for condition in CONDITIONS),
-        "settings": {name: value for name, value in vars(args).items() if name not in ("json", "prompts")},
-        "rows": rows,
-        "frames_by_worker": matrix.trees,
-        "differences": [
-            {"condition": condition, "case": name, "expected": matrix.found[CONDITIONS[0]][name].choices,
-             "found": matrix.found[condition][name].choices}
-            for condition in CONDITIONS for name in matrix.differing(condition, names)
-        ],
-        "texts": {name: answer.choices for name, answer in matrix.found[CONDITIONS[0]].items()},
-    }  # fmt: skip
-
-
 def show(report: dict[str, Any], console: Console) -> None:
     """The rows as a table, and the verdict."""
     table = Table("kind", "condition", "same", "befell", "tokens/round", "frames", "verified", "accepted")
@@ -203,18 +208,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs what was asked for; see the module."""
     args, console, began = parse(argv), Console(stderr=True), time.monotonic()
     columns = TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    report: dict[str, Any] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     try:
         prompts = read_prompts(args.prompts, args.limit, seed=1)
         with tempfile.TemporaryDirectory(prefix="edgespec-matrix-") as folder, make_stage(Path(folder), args) as stage:
             set_up(stage, console)
             with Progress(*columns, console=console) as progress:
-                report = measure(stage, prompts, args, progress)
+                for report in Matrix(stage, args).run(prompts, progress):
+                    report["seconds"] = round(time.monotonic() - began, 1)
+                    if args.json:
+                        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     except EdgespecError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    report["seconds"] = round(time.monotonic() - began, 1)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     show(report, Console())
     return 0 if report["identical"] and report["exercised"] else 1
 
@@ -231,6 +238,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--others", type=int, default=2, help="prompts also asked greedily, with penalties, n=2, a stop string"
     )
     parser.add_argument("--at-once", type=int, default=3, help="requests under way together (default %(default)s)")
+    parser.add_argument(
+        "--block", type=int, default=5, help="prompts after which all conditions had their turn, and OUT is written"
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--policy", default="wanspec", help="the gateway's policy (default %(default)s)")
     parser.add_argument("--phi", type=float, default=3.0)
