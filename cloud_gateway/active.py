@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cloud_gateway.core.accept import Walk, walk
 from cloud_gateway.core.actions import Controller, Outcome
 from cloud_gateway.core.flatten import FlatTree, flatten
+from cloud_gateway.core.guide import GRAMMAR, Guide
 from cloud_gateway.core.logprobs import token_logprob
 from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from cloud_gateway.core.request import Finish, GenerationRequest, TokenLogprob, Usage
@@ -68,11 +69,16 @@ class Active:
     """Where the recorder is on: what becomes the request's trace."""
     local: bool = False
     """Whether the local draft holds this request; not when it has no room for it."""
+    guide: Guide | None = None
+    """For an answer with a constraint that helps to draft."""
 
     def __post_init__(self) -> None:
         self.tree = CandidateTree(self.request.tokens)
         self.usage.prompt_tokens = len(self.request.tokens)
         self.usage.policy = self.controller.name
+        constraint = self.request.constraint
+        if constraint is not None and self.verification.by_match and self.controller.name != "plain":
+            self.guide = Guide(constraint)
 
     def record(self, tape: Tape, curve: StepCurve) -> None:
         """From here on the tree and the controller write down what they go through."""
@@ -147,6 +153,8 @@ class Active:
         """The tree to verify; near the end of the context only as many candidates as there is room for."""
         if len(nodes) > self.room:
             nodes = self.tree.best(self.room)
+        if self.guide is not None:
+            nodes = self.guide.select(self.tree, nodes, self.room)
         return flatten(self.tree.root, nodes)
 
     def accept(self, flat: FlatTree, result: Verified, eos: frozenset[int], now: float) -> Walk:
@@ -155,17 +163,24 @@ class Active:
         choose = self.verification.at(flat, result)
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining)
         self._count(flat, taken)
+        at_leaf = taken.at_leaf and not self._forbade(flat, taken.rows[-1])
         if isinstance(self.tree, TapedTree):
             self.tree.walked = [float(result.entropies[row]) for row in taken.rows]
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
         if self.request.constraint is not None:
             self.request.constraint.committed(taken.tokens)
+        if self.guide is not None and taken.tokens[-1] not in eos:
+            self.guide.propose(self.tree)
         depth = max(flat.depths)
         entropy = result.entropies[taken.rows[-1]]
-        outcome = Outcome(depth, len(taken.tokens), taken.at_leaf, entropy, self.tree.root.position)
+        outcome = Outcome(depth, len(taken.tokens), at_leaf, entropy, self.tree.root.position)
         self.controller.verified(outcome, now)
         return taken
+
+    def _forbade(self, flat: FlatTree, row: int) -> bool:
+        """Whether the constraint forbade a guess after this row, which was then a wrong guess."""
+        return self.guide is not None and self.guide.forbade(flat.nodes[row - 1] if row else self.tree.root)
 
     def logprobs(self, taken: Walk, result: Verified) -> list[TokenLogprob] | None:
         """One for each token of the walk, where the request asked for them; fetches the rows' logits only then."""
@@ -184,12 +199,16 @@ class Active:
 
     def _count(self, flat: FlatTree, taken: Walk) -> None:
         """Credits every verified and every accepted candidate to its source."""
-        usage, owner = self.usage, self.tree.owner
+        usage = self.usage
         usage.rounds += 1
         usage.completion_tokens += len(taken.tokens)
         for node in flat.nodes:
-            source = LOCAL if owner.get(node) == LOCAL else "worker"
+            source = self._source(node)
             usage.drafted[source] = usage.drafted.get(source, 0) + 1
         for row in taken.rows[1:]:
-            source = LOCAL if owner.get(flat.nodes[row - 1]) == LOCAL else "worker"
+            source = self._source(flat.nodes[row - 1])
             usage.accepted[source] = usage.accepted.get(source, 0) + 1
+
+    def _source(self, node: Node) -> str:
+        owner = self.tree.owner.get(node)
+        return owner if owner in (LOCAL, GRAMMAR) else "worker"

@@ -115,6 +115,22 @@ class GrammarConstraint:
             raise ConstraintError(f"The JSON schema cannot be followed any further ({self._why()}).")
         return allowed
 
+    def allowed(self, path: Sequence[int]) -> int:
+        """How many tokens of `path`, one after the other, may follow the committed ones; of these none ends the answer.
+
+        To guess the end saves no pass: the answer ends with the pass that chooses it.
+        """
+        self._go_to(())
+        end = next((i for i, token in enumerate(path) if token in self._eos), len(path))
+        return int(self._matcher.validate_tokens(list(path[:end])))
+
+    def forced(self, path: Sequence[int]) -> Sequence[int]:
+        """The tokens, split as a tokenizer would, of the only text that the grammar allows after `path`."""
+        if self.allowed(path) < len(path):
+            return ()
+        self._go_to(path)
+        return self._matcher.compute_ff_tokens()
+
     def committed(self, tokens: Sequence[int]) -> None:
         """The answer has grown by these tokens. Raises ConstraintError where the grammar does not allow them."""
         ended = bool(tokens) and tokens[-1] in self._eos  # which a matcher that is at its end does not take

@@ -58,7 +58,7 @@ class CandidateTree:
         self.tree = SpeculationTree(len(prompt) - 1, prompt[-1])
         self.max_nodes = max_nodes
         self.owner: dict[Node, str] = {}
-        """Which source proposed a living node first: `local`, or whatever name was given for a worker."""
+        """Which source proposed a living node first: one of the gateway's own, or the name given for a worker."""
         self._sources: dict[Hashable, _Source] = {}
 
     @property
@@ -101,11 +101,11 @@ class CandidateTree:
         lost_at = lost_at if lost_at >= reached else -1
         return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, lost_at=lost_at)
 
-    def add_local(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
-        """A candidate of the gateway's own draft."""
+    def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node:
+        """A candidate of the gateway's own: of its draft, or of another `owner`."""
         parent.expanded = True
         node = self.tree.append(parent, token, cost, entropy)
-        self.owner.setdefault(node, LOCAL)
+        self.owner.setdefault(node, owner)
         return node
 
     def advance(self, tokens: Sequence[int]) -> list[Node]:

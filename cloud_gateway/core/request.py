@@ -31,6 +31,12 @@ class Constraint(Protocol):
         Raises ConstraintError where nothing may.
         """
 
+    def allowed(self, path: Sequence[int]) -> int:
+        """How many tokens of `path`, one by one, may follow the committed ones, the end of the answer aside."""
+
+    def forced(self, path: Sequence[int]) -> Sequence[int]:
+        """Tokens that are all but certain to come after the committed ones and then `path`; none where it is broken."""
+
     def committed(self, tokens: Sequence[int]) -> None:
         """The answer has grown by these tokens. Raises ConstraintError where they break it."""
 
@@ -71,7 +77,7 @@ class Usage:
     rounds: int = 0
     """Verify passes of the target after the prefill."""
     drafted: dict[str, int] = field(default_factory=dict)
-    """Candidate tokens verified, by source (`worker`, `local`)."""
+    """Candidate tokens verified, by source (`worker`, `local`, `grammar`)."""
     accepted: dict[str, int] = field(default_factory=dict)
     """Candidate tokens that the target emitted too, by source."""
     local_draft_passes: int = 0

@@ -11,7 +11,7 @@ from cloud_gateway.core import trace
 from cloud_gateway.core.actions import Action, CatchUp, Controller, Costs, Draft, LinkView, Outcome, Verify
 from cloud_gateway.core.controller import PolicySettings
 from cloud_gateway.core.estimators import StepCurve
-from cloud_gateway.core.merge import CandidateTree, Merged
+from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from edgespec.core.messages import Tree
 from edgespec.core.tree import Node
 
@@ -65,10 +65,10 @@ class TapedTree(CandidateTree):
         self._tape.add(event, 4 * len(frame.tokens))
         return super().merge(source, frame, owner)
 
-    def add_local(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
-        """As the tree."""
+    def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node:
+        """As the tree; a trace does not tell the gateway's own sources apart."""
         self._tape.add(trace.Local(parent.id, token, cost, entropy))
-        return super().add_local(parent, token, cost, entropy)
+        return super().add_local(parent, token, cost, entropy, owner)
 
     def advance(self, tokens: Sequence[int]) -> list[Node]:
         """As the tree."""

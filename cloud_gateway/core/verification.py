@@ -28,6 +28,9 @@ from edgespec.core.ranking import Ranker, Spread
 class Verification(Protocol):
     """One answer's choices and guesses."""
 
+    by_match: bool
+    """Whether a candidate only counts by being the token that is chosen anyway: then any may be added or left out."""
+
     def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
         """The target's token after a row of one verified tree; asked once per row passed, in order of depth."""
 
@@ -41,11 +44,22 @@ class Verification(Protocol):
 class SharedNoise:
     """`Chooser` for the target, and `Ranker`, as a worker has it, for the local draft."""
 
+    by_match = True
+
     def __init__(self, request: GenerationRequest, spread: Spread) -> None:
         self.chooser = Chooser(request.sampling, request.tokens, constraint=request.constraint)
         self.ranker = Ranker(request.sampling, request.tokens, spread=spread, resolved=True)
+        self.constraint = request.constraint
         self.at = self.chooser.at
-        self.rank = self.ranker.__call__
+
+    def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
+        """As the protocol says; of what the constraint allows, unless it forbids `path` already."""
+        allowed = None
+        if self.constraint is not None and self.constraint.allowed(path) == len(path):
+            allowed = self.constraint(path)
+        if allowed is not None:
+            logits, width = np.where(allowed, logits, -np.inf), min(width, int(allowed.sum()))
+        return self.ranker(logits, path, width)
 
     def committed(self, tokens: Sequence[int]) -> None:
         """The answer has grown by these tokens."""

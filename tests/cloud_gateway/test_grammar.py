@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud_gateway.core.request import ConstraintError, DoneEvent, GenerationRequest, TokensEvent
+from cloud_gateway.core.request import ConstraintError, DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.core.sampler import path_to
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.grammar import GrammarConstraint, Grammars, finite
 from cloud_gateway.target.load import load_tokenizer
@@ -95,6 +96,66 @@ def test_a_mask_depends_on_the_path_alone_and_not_on_where_it_was_asked_before(g
         if committed + 8 < len(answer) and rng.random() < 0.2:
             jumping.committed(answer[committed : committed + 2])
             committed += 2
+
+
+def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: Grammars) -> None:
+    """The slow twin asks for one mask after the other; the end of the answer never counts."""
+    rng = random.Random(3)
+    schema = grammars.compile(NESTED)
+    full = walk(schema.constraint(), rng)
+    for _ in range(100):
+        start = rng.randrange(len(full) - 1)
+        constraint = schema.constraint()
+        constraint.committed(full[:start])
+        path = [t if rng.random() < 0.9 else rng.randrange(VOCAB) for t in full[start : start + 8]]
+        count = 0
+        while count < len(path) and path[count] != EOS_ID and constraint(path[:count])[path[count]]:
+            count += 1
+        assert constraint.allowed(path) == count
+
+
+def test_what_is_forced_is_the_only_text_that_may_follow(grammars: Grammars, tokenizer: Any) -> None:
+    schema = grammars.compile(NESTED)
+    found = 0
+    for seed in range(8):
+        full = walk(schema.constraint(), random.Random(seed))[:-1]
+        for start in range(0, len(full), 3):
+            constraint = schema.constraint()
+            constraint.committed(full[:start])
+            forced = list(constraint.forced(full[start : start + 2]))
+            rest = text_of(tokenizer, full[start + 2 :])
+            assert rest.startswith(text_of(tokenizer, forced)), (forced, rest)
+            found += len(forced)
+    assert found > 100
+    assert not schema.constraint().forced([5, 6, 7]), "nothing after what breaks the schema"
+
+
+@pytest.mark.usefixtures("wide")
+async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = grammars.compile(NESTED)
+    verified: list[list[int]] = []
+    verify = TableTarget.verify
+
+    def spy(self: TableTarget, batch: Any) -> Any:
+        for work in batch:
+            committed = [*self._held[work.slot], work.tree.tokens[0]][len(PROMPT) :]
+            verified.extend([*committed, *path_to(work.tree, row)] for row in range(1, len(work.tree)))
+        return verify(self, batch)
+
+    monkeypatch.setattr(TableTarget, "verify", spy)
+    plain, guided = Speculation(policy="plain"), Speculation(policy="wanspec", k=2)
+    requests = [
+        GenerationRequest(PROMPT, 300, constraint=schema.constraint(), speculation=wish, top_logprobs=0)
+        for wish in (plain, guided)
+    ]
+    slow, slow_done, _ = await answer(requests[0], None, None)
+    assert not verified, "plain decoding stays plain"
+    fast, done, _ = await answer(requests[1], LoopWorker(0.0, 0.9), TableDraft())
+    assert fast == slow and done.usage.drafted["worker"] > 0
+    assert done.usage.accepted["grammar"] > 20 and done.usage.rounds < 0.8 * slow_done.usage.rounds
+    assert all(schema.constraint().allowed(tokens) == len(tokens) for tokens in verified)
 
 
 def test_a_path_that_breaks_the_schema_is_an_error_of_this_answer(grammars: Grammars) -> None:
