@@ -17,12 +17,13 @@ from cloud_gateway.sim.world import Result, run
 from edgespec.core.drafting import Drafting
 from edgespec.core.errors import TraceError
 from edgespec.replay.look import Looked
+from edgespec.replay.story import USES_PHI
 
 FILLINGS = 8
 """Ways of filling what the trace leaves open; figures are means over them."""
 PROMPT_LEN = 2
 """Of the simulated request: the prompt is behind it."""
-USES_K, USES_PHI = ("wanspec", "colocated", "colocated-tree"), ("wanspec", "rolling-k")
+USES_K = ("wanspec", "colocated", "colocated-tree")
 
 
 @dataclass(frozen=True, slots=True)

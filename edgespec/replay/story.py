@@ -11,8 +11,10 @@ from rich.table import Table
 from cloud_gateway.core import trace
 from cloud_gateway.core.merge import Merged
 from cloud_gateway.core.replay import Moment, Player
-from cloud_gateway.core.trace import Trace
+from cloud_gateway.core.trace import Header, Trace
 from edgespec.replay.look import spell
+
+USES_PHI = ("wanspec", "rolling-k")
 
 
 @dataclass(slots=True)
@@ -41,7 +43,7 @@ class Turn:
 def turns(recorded: Trace) -> Iterator[Turn]:
     """Every decision in turn; waiting that is asked for again is one. Raises TraceError."""
     player = Player(recorded)
-    teller = _Teller(player, recorded.header.settings.k)
+    teller = _Teller(player, recorded.header)
     for moment in player.play():
         done = teller.take(moment)
         if done is not None:
@@ -53,11 +55,12 @@ def turns(recorded: Trace) -> Iterator[Turn]:
 class _Teller:
     """Gathers events into turns."""
 
-    def __init__(self, player: Player, k: int) -> None:
-        self.player, self._k = player, k
+    def __init__(self, player: Player, header: Header) -> None:
+        self.player, self._k = player, header.settings.k
+        self._phi = header.settings.phi if header.policy in USES_PHI else float("inf")
         self.turn = Turn()
         self._began: float | None = None
-        self._missed = False
+        self._doubt = ""
         self._verified = 0
 
     def take(self, moment: Moment) -> Turn | None:
@@ -72,7 +75,8 @@ class _Teller:
                 turn.tokens, turn.entropy = len(tokens), entropies[-1] if entropies else None
                 turn.kept = f"{len(tokens) - 1} of {self._verified}" if self._verified else ""
             case trace.Told():
-                self._missed = not event.at_leaf
+                doubtful = turn.entropy is not None and turn.entropy > self._phi
+                self._doubt = "off the path" if not event.at_leaf else "entropy > phi" if doubtful else ""
             case trace.Discarded():
                 turn.worker_gone = True
         return None
@@ -96,14 +100,12 @@ class _Teller:
         if isinstance(act, trace.Verified) and act.nodes:
             return f"depth {depth} ≥ k" if depth >= self._k else f"depth {depth}"
         if isinstance(act, trace.CaughtUp):
-            return f"local draft lags {self.player.costs.local_debt_s * 1000:.0f} ms"
+            return f"lags {self.player.costs.local_debt_s * 1000:.0f} ms"
         if link is None:
             return "no worker"
         if not link.ready:
-            return "worker reads prompt"
-        if isinstance(act, trace.Waited):
-            return "worker off path" if self._missed else "next frame due"
-        return "worker off path" if self._missed else "worker late"
+            return "prompt unread"
+        return self._doubt or ("frame due" if isinstance(act, trace.Waited) else "worker late")
 
 
 def folded(told: Iterable[Turn]) -> Iterator[Turn]:
@@ -122,8 +124,8 @@ def folded(told: Iterable[Turn]) -> Iterator[Turn]:
 
 def tell(recorded: Trace, console: Console) -> None:
     """Prints the story as a table."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("ms", "at hand", "decision", "why", "tokens", "kept", "entropy", "frames meanwhile"):
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("ms", "at hand", "decision", "why", "tokens", "kept", "entropy", "frames (new, known, stale)"):
         table.add_column(column, justify="right" if column in ("ms", "tokens", "entropy") else "left")
     for turn in folded(turns(recorded)):
         table.add_row(
@@ -142,22 +144,24 @@ def tell(recorded: Trace, console: Console) -> None:
 
 def _quiet(turn: Turn) -> bool:
     """A plain step of which nothing else is to be told."""
-    return turn.decision == "plain step" and turn.same and not turn.frames and not turn.worker_gone
+    return turn.decision == "plain" and turn.same and not turn.frames and not turn.worker_gone
 
 
 def _frames(turn: Turn) -> str:
     """How many frames came, and what became of their nodes."""
     merged = [one for one in turn.frames if one is not None]
     sums = (sum(m.fresh for m in merged), sum(m.known for m in merged), sum(m.stale for m in merged))
-    nodes = ", ".join(f"{count} {what}" for count, what in zip(sums, ("new", "known", "stale"), strict=True) if count)
-    parts = [f"{len(turn.frames)}: {nodes}" if merged else "", "refused" if None in turn.frames else ""]
+    parts = [
+        f"{len(turn.frames)} ({', '.join(map(str, sums))})" if merged else "",
+        "refused" if None in turn.frames else "",
+    ]
     return "; ".join(part for part in (*parts, "worker gone" if turn.worker_gone else "") if part)
 
 
 def _short(act: trace.AnyAct) -> str:
     match act:
         case trace.Verified(nodes):
-            return f"verify {len(nodes)}" if nodes else "plain step"
+            return f"verify {len(nodes)}" if nodes else "plain"
         case trace.Drafted(leaves):
             return f"draft {len(leaves)}"
         case trace.CaughtUp():

@@ -31,7 +31,7 @@ def test_a_shipped_trace_decides_the_same_and_is_told_round_by_round(capsys: pyt
     recorded = unseal(ONE.read_bytes())[0]
     asked = sum(isinstance(event, trace.Decided) for event in recorded.events)
     assert status == 0 and f"{asked} of {asked} decisions the same, bit for bit" in out
-    assert "verify" in out and "plain step" in out and "frames" in out
+    assert "verify" in out and "plain" in out and "frames" in out
 
 
 def test_three_policies_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> None:
