@@ -20,13 +20,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cloud-gateway", description="Verifies drafts from paired workers and serves the chat API.", epilog=EPILOG
     )
+    parser.add_argument("--version", action="version", version=commands.VERSION)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     _add_serve(verbs)
     _verb(verbs, "pair", commands.pair, "show a one-time code and wait for a worker to be paired with it")
     _add_workers(verbs)
     _add_keys(verbs)
     _verb(verbs, "status", commands.status, "show what the running gateway is doing")
-    version = verbs.add_parser("version", help="show the version")
+    version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=commands.version)
     return parser
 
@@ -45,16 +46,20 @@ def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def _add_workers(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    workers = verbs.add_parser("workers", help="list or revoke paired workers").add_subparsers(
+    text = "list or revoke paired workers"
+    workers = verbs.add_parser("workers", help=text, description=f"{text[0].upper()}{text[1:]}.").add_subparsers(
         dest="what", required=True, metavar="COMMAND"
     )
     _verb(workers, "list", commands.list_workers, "show the paired workers and their links")
-    revoke = _verb(workers, "revoke", commands.revoke_worker, "end a worker's pairing for good")
+    revoke = _verb(
+        workers, "revoke", commands.revoke_worker, "end a worker's pairing and its link, until it is paired again"
+    )
     revoke.add_argument("id", help="its id, or the beginning of it, as `workers list` shows it")
 
 
 def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    keys = verbs.add_parser("keys", help="make, list or revoke API keys").add_subparsers(
+    text = "make, list or revoke API keys"
+    keys = verbs.add_parser("keys", help=text, description=f"{text[0].upper()}{text[1:]}.").add_subparsers(
         dest="what", required=True, metavar="COMMAND"
     )
     create = _verb(keys, "create", commands.create_key, "make an API key, which is shown this once")

@@ -23,6 +23,7 @@ from edgespec.shared import control, folders
 
 Command = Callable[[argparse.Namespace], int]
 Row = Mapping[str, Any]
+VERSION = f"cloud-gateway {__version__} (Python {platform.python_version()})"
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -34,7 +35,7 @@ def serve(args: argparse.Namespace) -> int:
 
 def version(args: argparse.Namespace) -> int:
     """`cloud-gateway version`."""
-    print(f"cloud-gateway {__version__} (Python {platform.python_version()})")
+    print(VERSION)
     return 0
 
 

@@ -37,7 +37,7 @@ from edgespec.shared.address import Address
 from edgespec.shared.control import ControlServer
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
-from edgespec.shared.settings import override
+from edgespec.shared.settings import assign, override
 
 log = logging.getLogger("cloud_gateway.serve")
 GRACE_S = 30.0
@@ -224,14 +224,11 @@ def configured(args: argparse.Namespace) -> GatewaySettings:
         ("link.port", args.link_port),
         ("metrics.port", args.metrics_port),
     ]
-    for assignment in args.set:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"Option `--set {assignment}`: write KEY=VALUE, for example target.slots=2.")
-        wishes.append((key.strip(), value.strip()))
     for key, value in wishes:
         if value is not None:
             settings = override(settings, key, value)
+    for assignment in args.set:
+        settings = assign(settings, assignment)
     return settings
 
 

@@ -17,7 +17,9 @@ from edgespec import __version__, config
 from edgespec.core.errors import EdgespecError, NoGatewayError
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
+from edgespec.shared.settings import assign
 
+VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
 EPILOG = "docs/operations.md tells how to set a worker up; exit codes are those of sysexits.h."
 MDNS_S = 5.0
 """How long `edgespec pair` listens for gateways."""
@@ -29,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="edgespec", description="Drafts for a paired gateway on this machine's idle time.", epilog=EPILOG
     )
+    parser.add_argument("--version", action="version", version=VERSION)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     run = _verb(verbs, "run", _run, "run the worker", reports=False)
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as draft.theta=1")
@@ -42,11 +45,13 @@ def build_parser() -> argparse.ArgumentParser:
     demo = verbs.add_parser("demo", help="show gateway and worker together on this machine")
     from edgespec import demo as demonstration
 
+    demo.description = demonstration.__doc__
     demonstration.add_arguments(demo)
     demo.set_defaults(run=demonstration.run)
     replay = verbs.add_parser("replay", help="look at traces of a gateway: who signed, what was decided, what if")
     from edgespec import replay as replaying
 
+    replay.description = replaying.__doc__
     replaying.add_arguments(replay)
     replay.set_defaults(run=replaying.run)
     survey = verbs.add_parser("survey", help="measure the latency of chat endpoints over days, and show it")
@@ -54,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     survey.description = measurement.__doc__
     measurement.add_arguments(survey)
-    version = verbs.add_parser("version", help="show the version")
+    version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=_version)
     return parser
 
@@ -90,8 +95,7 @@ def _verb(
 def _run(args: argparse.Namespace) -> int:
     settings = config.load(args.config)
     for assignment in args.set:
-        key, _, value = assignment.partition("=")
-        settings = config.override(settings, key, value)
+        settings = assign(settings, assignment)
     logging.basicConfig(
         level=settings.daemon.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )
@@ -160,7 +164,7 @@ def _ask(args: argparse.Namespace, method: str, **params: str) -> int:
 
 
 def _version(args: argparse.Namespace) -> int:
-    print(f"edgespec {__version__} (Python {platform.python_version()})")
+    print(VERSION)
     return 0
 
 

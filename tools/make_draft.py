@@ -7,7 +7,7 @@
 Dropping copies every other tensor byte for byte and every piece of metadata, so the tokenizer stays the same; only the
 number of layers, their names and metadata lists with one entry per layer change. `--format` re-quantises through
 llama.cpp. Quantising twice hurts: after the Q4_1 file's own tokens, a Q4_0 copy of it guesses right 0.78 of the time, a
-Q8_0 copy 0.96, so give it the least quantised source there is (dev/LOG.md compares formats and what steps take in them).
+Q8_0 copy 0.96, so give it the least quantised source there is (dev/LOG.md compares formats and the time of a step).
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """`edgespec demo`: gateway and worker on this machine, paired for real, a delayed link between them, and a comparison.
 
-The target is SmolLM2-135M in torch; the draft is the same model quantised (matches about 95 %), quantised
-again into a faster format (75-80 %), or with a layer dropped (60-70 %). They stand in for a large target and a small draft: what carries over is the shape of
-the result and the fact that nothing changes in the text, not the milliseconds.
+The target is SmolLM2-135M in torch; the draft is the same model quantised (matches about 95 %), quantised again into a
+faster format (75-80 %), or with a layer dropped (60-70 %). They stand in for a large target and a small draft: what
+carries over is the shape of the result and the fact that nothing changes in the text, not the milliseconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the demo; returns 0, or 1 where a text differed."""
+    """Runs the demo; returns 0, or 1 where a text differed. Raises ConfigError before anything is started."""
     console = Console()
+    check(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     prompts = read_prompts(options.prompts, options.limit, options.seed)
     draft = DRAFTS[options.draft]()
@@ -93,8 +95,33 @@ def run(options: argparse.Namespace) -> int:
     figures = summary(table, identity, context)
     show(figures, console)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        with _writing(options.json):
+            options.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 1 if figures["identical"] is False else 0
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises ConfigError for what would only fail after minutes, or measure nonsense."""
+    for name, value, low, high in (
+        ("rtt-ms", options.rtt_ms, 0, 10_000),
+        ("limit", options.limit, 1, 1_000_000),
+        ("max-tokens", options.max_tokens, 1, 1024),
+    ):
+        if not low <= value <= high:  # NaN too
+            raise ConfigError(f"--{name} is {value:g}, but must be a number from {low} to {high}.")
+    if options.json and not options.json.resolve().parent.is_dir():
+        raise ConfigError(f"--json is {options.json}, but there is no such folder; make it, or name another file.")
+    if options.keep:
+        with _writing(options.keep):
+            options.keep.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another path.") from None
 
 
 def read_prompts(path: Path, limit: int, seed: int) -> list[str]:

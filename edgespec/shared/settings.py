@@ -98,6 +98,14 @@ def override(settings: Settings, key: str, value: object) -> Settings:
     return _checked(type(settings), table, complain)
 
 
+def assign(settings: Settings, assignment: str) -> Settings:
+    """As `override`, for `KEY=VALUE` from a command line. Raises ConfigError."""
+    key, equals, value = assignment.partition("=")
+    if not key.strip() or not equals:
+        raise ConfigError(f"Option `--set {assignment}`: write KEY=VALUE, for example daemon.log_level=debug.")
+    return override(settings, key.strip(), value.strip())
+
+
 def keys(schema: type[Section], prefix: str = "") -> dict[str, tuple[object, str]]:
     """Every key of a schema, dotted, with its default and the words for its allowed values; arrays without numbers."""
     found: dict[str, tuple[object, str]] = {}

@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", metavar="N", help="requests for each endpoint, those in FILE included; 0: no bound")
     parser.add_argument("--json", action="store_true", help="print JSON")
     verbs = parser.add_subparsers(dest="survey_verb", metavar="[report]", required=False)
-    report = verbs.add_parser("report", help="percentiles, heat maps and comparisons from files of samples")
+    text = "percentiles, heat maps and comparisons from files of samples"
+    report = verbs.add_parser("report", help=text, description=f"{text.capitalize()}.")
     report.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files that `edgespec survey` wrote")
     report.add_argument("--plots", type=Path, metavar="PATH", help="beginning of the plots' names (default: FILE's)")
     report.add_argument("--no-plots", action="store_true", help="figures only")

@@ -14,7 +14,7 @@ from edgespec.survey.sample import Sample
 async def watched(survey: Survey, *, quiet: bool = False) -> Ended:
     """Runs the survey, with progress unless `quiet` or nobody looks."""
     console = Console(stderr=True, quiet=quiet)
-    console.print(plan(survey), highlight=False, markup=False)
+    console.print(plan(survey), highlight=False, markup=False, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[last]}"))
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
         bars = _bars(survey, progress)

@@ -1,0 +1,76 @@
+"""The command `edgespec`: every mistake is one sentence with its exit code, found before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgespec import __version__
+from edgespec.__main__ import build_parser, main
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has nothing: no configuration, no pairing, no running worker."""
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    for variable in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY", "CREDENTIALS_DIRECTORY"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (["run"], 77, "not paired with a gateway; ask its operator for a code and run `edgespec pair`"),
+        (["run", "--config", "none.toml"], 78, "none.toml: there is no such file"),
+        (["run", "--set", "draft.theta"], 78, "Option `--set draft.theta`: write KEY=VALUE"),
+        (["run", "--set", "=1"], 78, "Option `--set =1`: write KEY=VALUE"),
+        (["run", "--set", "draft.theta="], 78, "must be a number from 0 to 100"),
+        (["run", "--set", "draft.tehta=1"], 78, "unknown key `draft.tehta`; did you mean `theta`?"),
+        (["pair", "abc"], 77, "`abc` is not a pairing code"),
+        (["pair", "ws://x:1", "7-acorn-album-amber"], 71, "the link to a gateway always uses TLS"),
+        (["pair", "127.0.0.1:1", "7-acorn-album-amber"], 69, "No gateway can be reached at 127.0.0.1:1"),
+        (["status"], 71, "The worker is not running; start it with `edgespec run`."),
+        (["pause"], 71, "The worker is not running"),
+        (["resume", "--json"], 71, "The worker is not running"),
+        (["demo", "--rtt-ms", "-5"], 78, "--rtt-ms is -5, but must be a number from 0 to 10000."),
+        (["demo", "--rtt-ms", "nan"], 78, "--rtt-ms is nan, but must be"),
+        (["demo", "--limit", "0"], 78, "--limit is 0, but must be"),
+        (["demo", "--max-tokens", "0"], 78, "--max-tokens is 0, but must be a number from 1 to 1024."),
+        (["demo", "--json", "none/figures.json"], 78, "there is no such folder; make it, or name another file"),
+        (["demo", "--keep", "/proc/none/here"], 78, "/proc/none/here cannot be written"),
+        (["demo", "--prompts", "none.jsonl"], 78, "The prompts in none.jsonl cannot be read"),
+        (["replay", "none.trace"], 65, "none.trace cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_its_exit_code(
+    capsys: pytest.CaptureFixture[str], argv: list[str], code: int, says: str
+) -> None:
+    assert main(argv) == code
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.err.startswith("edgespec: ")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["version"]])
+def test_the_version_is_shown_in_both_usual_ways(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    try:
+        assert main(argv) == 0
+    except SystemExit as left:
+        assert left.code == 0
+    assert capsys.readouterr().out.startswith(f"edgespec {__version__} (Python ")
+
+
+def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    (verbs,) = [action for action in build_parser()._actions if action.dest == "verb"]
+    assert verbs.choices
+    for name in verbs.choices:
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        lines = capsys.readouterr().out.split("\n\n")
+        assert len(lines) > 2, f"edgespec {name} --help has no description"
+        assert lines[1].strip().endswith(".")
