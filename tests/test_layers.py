@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PURE = frozenset(
     "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses enum fractions functools "
     "hashlib heapq hmac itertools json math operator re statistics string struct types typing unicodedata "
-    "cryptography msgspec nacl numpy spake2".split()
+    "zlib cryptography msgspec nacl numpy spake2".split()
 )
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval", "__import__"})
 BROAD = frozenset({"Exception", "BaseException"})
