@@ -25,7 +25,7 @@ from edgespec.shared.fields import (
 )
 from edgespec.shared.settings import Section
 
-Policy = Literal["wanspec", "colocated", "plain", "adaptive", "rolling-k"]
+Policy = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
 
 
 def _check_loopback(host: str) -> None:

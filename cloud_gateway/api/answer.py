@@ -11,10 +11,8 @@ from typing import Literal, Protocol
 from cloud_gateway.api.errors import internal, unavailable
 from cloud_gateway.api.logprobs import Entry, Spell, entry
 from cloud_gateway.api.tools import Call, CallText
+from cloud_gateway.core.controller import ALONE
 from cloud_gateway.core.request import DoneEvent, Event, GenerationRequest, TokenLogprob, TokensEvent, Usage
-
-NEVER_OFFLOADED = ("plain", "colocated")
-"""Policies that need no key's permission, since they use no worker."""
 
 
 class Stream(Protocol):
@@ -177,6 +175,6 @@ class Answer:
     def _take_usage(self, usage: Usage) -> None:
         if self._stops.stopped:
             usage.completion_tokens = self._tokens
-        if self._key_reason is not None and usage.policy not in NEVER_OFFLOADED:
+        if self._key_reason is not None and usage.policy not in ALONE:
             usage.why_off = self._key_reason
         self.usage = usage

@@ -17,7 +17,10 @@ from edgespec.shared.settings import override, parse
         ('[target]\ndtype = "int8"', '`target.dtype` is "int8", but must be "bfloat16" or "float32".'),
         ('[target]\ndevice = "gpu"', '"auto", "cpu", "cuda" or "cuda:N"'),
         ('[target]\ndevice = "cuda:0\\n"', '"auto", "cpu", "cuda" or "cuda:N"'),
-        ('[policy]\nname = "magic"', '"adaptive", "colocated", "plain", "rolling-k" or "wanspec"'),
+        (
+            '[policy]\nname = "magic"',
+            '"adaptive", "amusd", "colocated", "colocated-tree", "plain", "rolling-k" or "wanspec"',
+        ),
         ("[policy]\nk = 17", "a whole number from 1 to 16"),
         ("[policy]\nphi = inf", "a number from 0 to 100"),
         ("[policy]\nverify_nodes = 0", "a whole number from 1 to 512"),
