@@ -114,8 +114,15 @@ def test_recording_keeps_what_target_and_drafts_say(quantised_model: Path, tmp_p
     assert (np.diff(costs.astype(float), axis=1) >= 0).all(), "best first"
 
 
+@pytest.mark.parametrize("draft", ["x", "0,1,,2", ""])
+def test_a_draft_that_cannot_be_read_is_refused_before_the_model_is_loaded(draft: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="layer numbers"):
+        record.record(tmp_path / "none.gguf", ["Hello"], ["14", draft], 2)
+
+
 @pytest.mark.live
-@pytest.mark.parametrize("drafts", ["30", "x", "0,1,,2"])
-def test_a_draft_that_cannot_be_is_refused(drafts: str, quantised_model: Path) -> None:
-    with pytest.raises(ConfigError):
-        record.record(quantised_model, ["Hello"], drafts.split(";"), 2)
+def test_layers_that_the_target_lacks_cannot_be_left_out(quantised_model: Path) -> None:
+    target = record.Target(quantised_model)
+    for dropped in ([30], [-1], list(range(30))):
+        with pytest.raises(ConfigError, match="layers 0 to 29"):
+            target.without(dropped)

@@ -23,8 +23,8 @@ NEVER_SKIP = -1.0
 """phi below every entropy: the controller always takes the worker to be on another path."""
 HELPS = 0.98
 """A configuration helps while its latency ratio is below this."""
-IID = "i.i.d."
-"""The synthetic tokens' name; their configurations bear the paper's names alone."""
+IID, PERSISTENT = "i.i.d.", "synthetic, persistent"
+"""The synthetic tokens' names in figures 7 and 9; their configurations bear the paper's names alone."""
 LATENCY = ("latency_ratio", "latency")
 PASSES = ("draft_ratio", "draft passes at the gateway")
 
@@ -135,7 +135,7 @@ def figure9(out: Path, processes: int, progress: Progress, runs: int | None = No
     config = load("wanspec-cloud")
     want, steps = config["run"], steps_of(config)
     chain = WorkerSpec(branching=want["branching"], theta=0.0, sequences=want["sequences"])
-    kinds: dict[str, tuple[Kind, float]] = {"persistent": (tokens_of(config), want["phi"])}
+    kinds: dict[str, tuple[Kind, float]] = {PERSISTENT: (tokens_of(config), want["phi"])}
     kinds |= {name: (recorded(made), made["phi"]) for name, made in config["recorded"].items()}
     cells = [
         Cell(
@@ -143,7 +143,7 @@ def figure9(out: Path, processes: int, progress: Progress, runs: int | None = No
             labels={"tokens": tokens, "arm": arm.config.removeprefix(f"{tokens}: ")},
         )
         for tokens, (kind, phi) in kinds.items()
-        for arm in _deployed("" if tokens == "persistent" else f"{tokens}: ", chain, phi, want["k"])
+        for arm in _deployed("" if tokens == PERSISTENT else f"{tokens}: ", chain, phi, want["k"])
         for rtt in want["rtt_ms"]
     ]  # fmt: skip
     rows = rows_of(cells, processes, progress)

@@ -66,8 +66,9 @@ def _prompts(path: Path | None) -> list[str]:
 
 def record(model: Path, prompts: Sequence[str], drafts: Sequence[str], max_tokens: int) -> Recording:
     """Runs the models, one thread each. Raises ConfigError for a draft that cannot be, ModelError for a bad file."""
+    dropped = {draft_name(layers): layers for layers in map(_layers, drafts)}
     target = Target(model)
-    guesses = {name: guess for draft in drafts for name, guess in [_draft(target, model, draft)]}
+    guesses = {name: target.without(layers) if layers else quantised(model) for name, layers in dropped.items()}
     answers: list[tuple[Any, Any]] = []
     said: dict[str, list[Guesses]] = {name: [] for name in guesses}
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -134,19 +135,17 @@ class Target:
         return guess
 
 
-def _draft(target: Target, model: Path, draft: str) -> tuple[str, Guess]:
-    if draft == QUANTISED:
-        return draft, quantised(model)
+def _layers(draft: str) -> list[int]:
+    """The layers that a draft lacks; none for the quantised file as it is."""
     try:
-        dropped = [int(layer) for layer in draft.split(",")]
+        return [] if draft == QUANTISED else [int(layer) for layer in draft.split(",")]
     except ValueError as error:
         raise ConfigError(f"`--drafts` takes layer numbers or {QUANTISED}, not {draft!r}") from error
-    return draft_name(dropped), target.without(dropped)
 
 
 def draft_name(dropped: Sequence[int]) -> str:
     """What the draft without these layers is called."""
-    return f"without-{'-'.join(map(str, dropped))}"
+    return f"without-{'-'.join(map(str, dropped))}" if dropped else QUANTISED
 
 
 def quantised(model: Path) -> Guess:
