@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from cloud_gateway.core import trace
 from cloud_gateway.core.controller import POLICIES, PolicySettings
@@ -16,8 +20,8 @@ from cloud_gateway.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import ConfigError
 from edgespec.core.messages import Sampling
 from tests.cloud_gateway.test_engine import twin
-from tests.support.table_model import LoopWorker
-from tests.support.taped import KEY, SETTINGS, read, record
+from tests.support.table_model import VOCAB, LoopWorker
+from tests.support.taped import KEY, PROMPT, SETTINGS, read, record
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -47,6 +51,34 @@ async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) ->
     ]
     for path in await record(tmp_path / "t", wishes, sampling=Sampling(temperature=1.0, seed=7)):
         assert check(read(path)).differences == [] and trace.emitted(read(path).events) == 60
+
+
+class FiveAfterFour:
+    """A constraint that forces the token 5 after every 4."""
+
+    def __init__(self) -> None:
+        self._last = PROMPT[-1]
+
+    def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
+        return np.arange(VOCAB) == 5 if [self._last, *path][-1] == 4 else None
+
+    def allowed(self, path: Sequence[int]) -> int:
+        steps = itertools.pairwise([self._last, *path])
+        return next((i for i, (last, token) in enumerate(steps) if last == 4 and token != 5), len(path))
+
+    def forced(self, path: Sequence[int]) -> Sequence[int]:
+        return [5] if [self._last, *path][-1] == 4 else []
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        self._last = tokens[-1]
+
+
+@pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
+async def test_what_a_constraint_proposes_and_leaves_out_is_replayed_too(tmp_path: Path, policy: str) -> None:
+    (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 120, constraint=FiveAfterFour(), salt=False)
+    events = read(path).events
+    assert check(read(path)).differences == []
+    assert any(isinstance(event, trace.Local) and (event.token, event.cost) == (5, 0.0) for event in events)
 
 
 async def test_a_trace_holds_frames_costs_links_and_decisions(tmp_path: Path) -> None:

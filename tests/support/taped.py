@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from cloud_gateway.core.controller import POLICIES
-from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation
+from cloud_gateway.core.request import Constraint, DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.trace import Trace, unseal
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.recorder import Recorder, RecorderSettings
@@ -27,6 +27,7 @@ async def record(
     worker: LoopWorker | None = None,
     dies_after: int | None = None,
     sampling: Sampling | None = None,
+    constraint: Constraint | None = None,
     **settings: object,
 ) -> list[Path]:
     """Answers one request after another with the recorder on; returns the files in that order."""
@@ -38,7 +39,9 @@ async def record(
     try:
         for wish in wishes:
             emitted = 0
-            wanted = GenerationRequest(PROMPT, count, sampling or Sampling(), ignore_eos=True, speculation=wish)
+            wanted = GenerationRequest(
+                PROMPT, count, sampling or Sampling(), ignore_eos=True, speculation=wish, constraint=constraint
+            )
             async for event in engine.submit(wanted):
                 emitted += 0 if isinstance(event, DoneEvent) else len(event.tokens)
                 if dies_after is not None and emitted >= dies_after and worker.up:
