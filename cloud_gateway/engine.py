@@ -342,6 +342,7 @@ class Engine:
             self.local.close(active)
         self.offloading.release(active, finish)
         active.usage.fallbacks = active.controller.fallbacks
+        active.usage.why = policies.reason(active.controller)
         self.stats.add(active.usage)
         if self.recorder is not None and active.tape is not None:
             self.recorder.end(active.tape, finish)

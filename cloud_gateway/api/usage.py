@@ -45,6 +45,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
         "policy": usage.policy,
         "verification": usage.verification,
         "why_off": usage.why_off,
+        "why": usage.why,
         "rounds": usage.rounds,
         "drafted": usage.drafted,
         "accepted": usage.accepted,

@@ -12,7 +12,8 @@ At every free moment it compares what it can have now with what the worker will 
 
 A pass pays when the tokens that it is expected to add, at the going price per token, exceed its own time and the
 operator's price of a pass. The price of a pass is the one at which mixing local and remote drafting saves most time
-per pass; a budget limits how often it is paid.
+per pass; a budget limits how often it is paid. An answer that falls behind co-located k = 2 all the same is drafted
+here until it has caught up.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cloud_gateway.core.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.budget import Budget, Prices
+from cloud_gateway.core.budget import Acceptance, Budget, Prices, Reference
 from cloud_gateway.core.merge import CandidateTree, Merged
 from cloud_gateway.core.outlook import Outlook, Surveyor
 from cloud_gateway.core.timeline import Timeline
@@ -31,20 +32,22 @@ Prefer = Literal["latency", "balanced", "offload"]
 
 SHARES = {"balanced": 0.42, "offload": 0.0}
 """Local passes, relative to co-located k = 2, that are made even when the answer is not behind."""
-WAIT_SHARE = 0.1
+WAIT_SHARE = 0.2
 """Longest wait for useful candidates, as a share of a target step."""
+ALIGN_SHARE = 0.1
+"""The same where some are at hand: passes that begin as a frame arrives find a wrong path soonest."""
 STALL_SHARE = 0.5
 """Of a round trip: candidates due sooner are not drafted here too, where passes have a price."""
 STALL_STEPS = (1.5, 2.0)
 """Least and greatest value of that limit, in target steps."""
 LATENCY_STEPS = 0.2
 """The limit where passes are free, in target steps."""
-SURE = 0.12
-"""What the expected gain of a local step is overrated by: its leaves are not all that the target may take."""
 LOSS_PRIOR, LOSS_WEIGHT = 0.07, 60
 """Losses of the worker's path per token, and the tokens that this first guess counts for."""
 MAX_RUN = 8
 """Local levels in a row."""
+PROBE_TOKENS = 64
+"""After so many tokens of which the draft was not asked it is tried again."""
 
 
 @dataclass(slots=True)
@@ -62,9 +65,12 @@ class Adaptive:
     name: str = field(default="adaptive", init=False)
     fallbacks: int = field(default=0, init=False)
     drafts_from_start: bool = field(default=False, init=False)
+    why: str | None = field(default=None, init=False)
+    """Why it last drafted here, in words for the client; None while it never did."""
     _surveyor: Surveyor = field(init=False)
     _timeline: Timeline = field(default_factory=Timeline, init=False)
     _budget: Budget | None = field(default=None, init=False)
+    _reference: Reference | None = field(default=None, init=False)
     _run: int = field(default=0, init=False)
     _tokens: int = field(default=0, init=False)
     _debt_paid: bool = field(default=False, init=False)
@@ -80,29 +86,27 @@ class Adaptive:
         if not self._timeline.started:
             self._timeline.start(position, now)
         outlook = self._surveyor.look(tree, min(self.sequences, costs.local_leaves), self.width)
-        prices = self._price(link, costs)
+        prices = self._price(link, costs, now)
         stall = float("inf") if link is None else self._timeline.due(self._missing(outlook, position), link, now) - now
-        if self._drafts(outlook, stall, prices, link, costs, now):
-            return self._draft(outlook, costs)
-        if not outlook.nodes and 0 < stall <= WAIT_SHARE * costs.verify_s(1):
+        if self._drafts(outlook, stall, prices, link, costs):
+            return self._draft(outlook, link, costs)
+        patience = ALIGN_SHARE if outlook.nodes else WAIT_SHARE
+        if not self._run and 0 < stall <= patience * costs.verify_s(1):
             return Wait(now + stall)
         return Verify(outlook.worth(costs.verify_s, prices.token_s, self.verify_nodes))
 
-    def _drafts(
-        self, outlook: Outlook, stall: float, prices: Prices, link: LinkView | None, costs: Costs, now: float
-    ) -> bool:
+    def _drafts(self, outlook: Outlook, stall: float, prices: Prices, link: LinkView | None, costs: Costs) -> bool:
         """Whether another local level pays."""
         step = costs.local_step_s
         if step is None or self._run >= MAX_RUN:
             return False
-        gain = self._surveyor.named * outlook.open_mass - SURE
-        if outlook.nodes and gain * prices.token_s <= step + prices.pass_s:
+        if outlook.nodes and outlook.gain(self.verify_nodes) * prices.token_s <= step + prices.pass_s:
             return False
         if self._run:
             return True
         if link is not None and stall <= self._patience(link, costs):
             return False
-        return self._budget is None or self._budget.allows(prices, now)
+        return self._budget is None or self._budget.open
 
     def _missing(self, outlook: Outlook, position: int) -> int:
         """The first level that the worker would have to add to what is at hand."""
@@ -117,19 +121,35 @@ class Adaptive:
             return LATENCY_STEPS * target
         return min(max(STALL_SHARE * link.rtt_s, STALL_STEPS[0] * target), STALL_STEPS[1] * target)
 
-    def _draft(self, outlook: Outlook, costs: Costs) -> Action:
+    def _draft(self, outlook: Outlook, link: LinkView | None, costs: Costs) -> Action:
         if costs.local_debt_s > costs.batch_debt_s:  # a long catch-up alternates with target steps
             self._debt_paid = not self._debt_paid
             return CatchUp() if self._debt_paid else Verify(())
-        self.fallbacks += not self._run
+        if not self._run:
+            self.fallbacks += 1
+            self.why = self._reason(link)
         self._run += 1
         if self._budget is not None:
             self._budget.spend()
         return Draft(tuple(outlook.leaves), self.width)
 
-    def _price(self, link: LinkView | None, costs: Costs) -> Prices:
+    def _reason(self, link: LinkView | None) -> str:
+        """Why the gateway drafts."""
+        if link is None:
+            return "no worker drafts for it"
+        if self._budget is not None and self._budget.behind:
+            return f"the worker, {link.rtt_s * 1000:.0f} ms away, was too slow to keep up with drafting here"
+        return f"at {link.rtt_s * 1000:.0f} ms it was faster to draft here while the worker was on another path"
+
+    def _price(self, link: LinkView | None, costs: Costs, now: float) -> Prices:
         losses = (self._timeline.losses + LOSS_PRIOR * LOSS_WEIGHT) / (self._tokens + LOSS_WEIGHT)
-        return Prices.of(link, costs, self._surveyor.match, self._surveyor.named, losses, free=self._budget is None)
+        draft = Acceptance(self._surveyor.match, self._surveyor.named, losses)
+        self._reference = Reference.of(costs, draft.match)
+        if self._budget is None:
+            return Prices.of(link, costs, draft)
+        prices = Prices.scarce(link, costs, draft, self._reference, hurry=self._budget.behind)
+        self._budget.look(self._reference, prices.token_s, now)
+        return prices
 
     def received(self, merged: Merged, now: float) -> None:
         """What the frame shows of the worker's whereabouts."""
@@ -139,6 +159,6 @@ class Adaptive:
         """A round ended."""
         self._run = 0
         self._tokens += outcome.emitted
-        if self._budget is not None:
-            self._budget.earn(outcome.emitted)
+        if self._budget is not None and self._reference is not None:
+            self._budget.earn(outcome.emitted, self._reference)
         self._timeline.committed(outcome.position, now, on_path=outcome.at_leaf)

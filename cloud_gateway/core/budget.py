@@ -6,9 +6,12 @@ and the step times (Leviathan et al., equation 1), or plain decoding where that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
 
 from cloud_gateway.core.actions import Costs, LinkView
+from edgespec.core.messages import MAX_DEPTH
 
 BURST = 12.0
 """Passes that the bucket holds. A steady trickle keeps the worker behind; a burst and a rest does not."""
@@ -18,12 +21,72 @@ AHEAD_TOKENS = 2.0
 """Lead over the reference, in its tokens, at which a burst for speed ends."""
 RECOVERY_TOKENS = 30
 """A lag that the worker's pace makes good within so many tokens is borne without local passes."""
-LEVELS = 6
+LEVELS = 8
 """Lengths of a local run that are compared."""
 FADING = 0.01
 """What each further local level covers less than the one before: its leaves are more than one pass can take."""
 LEAST_PRICE = 0.3
 """Least price of a pass where passes are not free, as a share of its time."""
+HASTE = 0.98
+"""Share of the reference's time per token that local drafting must reach while the answer is behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What is known of the draft."""
+
+    match: float
+    """How often its best token is right."""
+    named: float
+    """How often the right token is among the children of a node, all of them being there."""
+    losses: float
+    """Of the worker's path, per token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Co-located k = 2, or plain decoding, per token."""
+
+    token_s: float
+    passes: float
+
+    @classmethod
+    def of(cls, costs: Costs, match: float) -> Reference:
+        """By the closed form."""
+        tokens, step = 1 + match + match * match, costs.local_step_s
+        together = float("inf") if step is None else (2 * step + costs.verify_s(3)) / tokens
+        return cls(min(costs.verify_s(1), together), 2 / tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRun:
+    """A local run of so many passes and the verify after it, as expected."""
+
+    passes: int
+    seconds: float
+    tokens: float
+    last_tokens: float
+    """What its last level adds."""
+
+    @property
+    def pace_s(self) -> float:
+        """Seconds per token."""
+        return self.seconds / self.tokens
+
+    @classmethod
+    def all(cls, costs: Costs, draft: Acceptance) -> Sequence[LocalRun]:
+        """Runs of one level and more; the fewer leaves a pass takes, the sooner the target's path is not among them."""
+        step = costs.local_step_s
+        if step is None:
+            return ()
+        kept = min(log2(costs.local_leaves) / 4, 1.0)
+        spread = draft.match + kept * (draft.named - draft.match)
+        runs, level, tokens = [], draft.named, 1.0
+        for passes in range(1, LEVELS + 1):
+            tokens += level
+            runs.append(cls(passes, passes * step + costs.verify_s(1), tokens, level))
+            level *= max(spread - FADING * passes, 0.0)
+        return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +97,40 @@ class Prices:
     """Without local passes: the worker's pace, and a round trip for every lost path."""
     pass_s: float
     """What a local pass must save besides its own time."""
-    reference_s: float
-    """Per token, of the reference."""
-    reference_passes: float
-    """Draft passes per token of co-located k = 2."""
+    local_s: float
+    """Per token of the local runs that these prices lead to; infinite without a local draft."""
 
     @classmethod
-    def of(
-        cls, link: LinkView | None, costs: Costs, match: float, named: float, losses: float, *, free: bool
+    def of(cls, link: LinkView | None, costs: Costs, draft: Acceptance) -> Prices:
+        """Where passes cost their time only."""
+        runs = LocalRun.all(costs, draft)
+        local = min((run.pace_s for run in runs), default=float("inf"))
+        return cls(min(_pace(link, costs, draft), local), 0.0, local)
+
+    @classmethod
+    def scarce(
+        cls, link: LinkView | None, costs: Costs, draft: Acceptance, reference: Reference, *, hurry: bool
     ) -> Prices:
-        """`match`: how often the draft's best token is right; `named`: its children contain the right one; `losses`:
-        of the worker's path, per token; `free`: passes cost their time only.
-
-        The price of a pass is the one at which mixing local and remote drafting saves most time per pass.
-        """
-        plain, step = costs.verify_s(1), costs.local_step_s
-        tokens = 1 + match + match * match
-        pace = plain if link is None else min(plain, link.step_s + losses * (link.rtt_s + link.step_s))
+        """The price of a pass at which mixing local and remote drafting saves most time per pass; in a hurry, at which
+        local drafting keeps up with the reference."""
+        pace, runs, step = _pace(link, costs, draft), LocalRun.all(costs, draft), costs.local_step_s
         if step is None:
-            return cls(pace, 0.0, plain, 2 / tokens)
-        reference = min(plain, (2 * step + costs.verify_s(3)) / tokens)
-        runs = _runs(step, plain, named)
-        if free:
-            return cls(min(pace, *(seconds / tokens for _, seconds, tokens in runs)), 0.0, reference, 2 / tokens)
-        saved = max((pace * gained - seconds) / passes for passes, seconds, gained in runs)
-        return cls(pace, max(saved, LEAST_PRICE * step), reference, 2 / tokens)
+            return cls(pace, 0.0, float("inf"))
+        fast = [run for run in runs if run.pace_s <= HASTE * reference.token_s] if hurry else runs
+        if not fast:
+            return cls.of(link, costs, draft)
+        best = max(fast, key=lambda run: (pace * run.tokens - run.seconds) / run.passes)
+        saved = min((pace * best.tokens - best.seconds) / best.passes, pace * best.last_tokens - step)
+        return cls(pace, max(saved, LEAST_PRICE * step), best.pace_s)
 
 
-def _runs(step_s: float, verify_s: float, named: float) -> list[tuple[int, float, float]]:
-    """Passes, seconds and expected tokens of local runs of one level and more."""
-    runs, level, tokens = [], 1.0, 1.0
-    for passes in range(1, LEVELS + 1):
-        level *= max(named - FADING * (passes - 1), 0.0)
-        tokens += level
-        runs.append((passes, passes * step_s + verify_s, tokens))
-    return runs
+def _pace(link: LinkView | None, costs: Costs, draft: Acceptance) -> float:
+    """Seconds per token without local passes: the worker's, whose tree may be so many levels ahead of what it knows."""
+    plain = costs.verify_s(1)
+    if link is None:
+        return plain
+    ahead = (link.rtt_s + 1.5 * plain) / MAX_DEPTH
+    return min(plain, max(link.step_s, ahead) + draft.losses * (link.rtt_s + link.step_s))
 
 
 class Budget:
@@ -76,30 +138,31 @@ class Budget:
 
     def __init__(self, share: float) -> None:
         self.share = share
+        self.behind = self.spending = False
+        """In a burst for speed, and in one of passes saved up."""
         self._credit = BURST / 2
-        self._bursting = False
-        self._tokens = self._unpaid = 0
+        self._tokens = 0
         self._began: float | None = None
 
-    def earn(self, tokens: int) -> None:
+    @property
+    def open(self) -> bool:
+        """Whether a run of local passes may begin."""
+        return self.behind or self.spending
+
+    def earn(self, tokens: int, reference: Reference) -> None:
         """Tokens were emitted."""
         self._tokens += tokens
-        self._unpaid += tokens
+        self._credit = min(self._credit + tokens * self.share * reference.passes, BURST)
 
     def spend(self) -> None:
         """A local pass is made."""
         self._credit -= 1
 
-    def allows(self, prices: Prices, now: float) -> bool:
-        """Whether a run of local passes may begin now."""
+    def look(self, reference: Reference, pace_s: float, now: float) -> None:
+        """Before a decision; `pace_s`: seconds per token that are expected without local passes."""
         if self._began is None:
             self._began = now
-        self._credit = min(self._credit + self._unpaid * self.share * prices.reference_passes, BURST)
-        self._unpaid = 0
-        lead_s = self._tokens * prices.reference_s * PACE - (now - self._began)
-        if self._bursting:
-            self._bursting = (self.share > 0 and self._credit > 0) or lead_s < AHEAD_TOKENS * prices.reference_s
-        else:
-            bearable = max(prices.reference_s - prices.token_s, 0.0) * RECOVERY_TOKENS
-            self._bursting = (self.share > 0 and self._credit >= BURST / 2) or lead_s < -bearable
-        return self._bursting
+        lead_s = self._tokens * reference.token_s * PACE - (now - self._began)
+        bearable = max(reference.token_s - pace_s, 0.0) * RECOVERY_TOKENS
+        self.behind = lead_s < (AHEAD_TOKENS * reference.token_s if self.behind else -bearable)
+        self.spending = self.share > 0 and self._credit >= (0 if self.spending else BURST / 2)

@@ -244,6 +244,14 @@ def make(
 
 ALONE = ("plain", "colocated", "colocated-tree")
 """Policies that ask no worker."""
+
+
+def reason(policy: Controller) -> str | None:
+    """Why the policy drafted at the gateway, where it can say so."""
+    why = getattr(policy, "why", None)
+    return why if isinstance(why, str) else None
+
+
 POLICIES: dict[str, Callable[[PolicySettings], Controller]] = {
     "plain": lambda wish: Plain(),
     "colocated": lambda wish: Colocated(k=wish.k),

@@ -10,7 +10,7 @@ from cloud_gateway.core.merge import CandidateTree
 from edgespec.core.calibration import Calibrator
 from edgespec.core.tree import Node
 
-PRIOR = 20
+PRIOR = 6
 """Observations that a first guess counts for."""
 LEAST = 1e-3
 """Nodes less likely than this are not looked at."""
@@ -26,8 +26,15 @@ class Outlook:
     survival: Sequence[float]
     leaves: Sequence[Node]
     """Where one local draft step adds most, best first."""
-    open_mass: float
-    """Probability that the target's path leaves the tree at one of `leaves`."""
+    masses: Sequence[float]
+    """Probability that the target's path leaves the tree there, for each of `leaves`."""
+    shares: Sequence[float]
+    """Mean probability of a node's children, best first: what the step is expected to find at each leaf."""
+
+    def gain(self, limit: int) -> float:
+        """Tokens that one more draft step is expected to add to a pass over at most `limit` candidates."""
+        found = [mass * share for mass in self.masses for share in self.shares]
+        return sum(heapq.nlargest(limit, [*self.survival[:limit], *found])) - sum(self.survival[:limit])
 
     def worth(self, verify_s: Callable[[int], float], token_s: float, limit: int) -> Sequence[Node]:
         """The head of `nodes` whose expected tokens, at `token_s` each, exceed its cost by most (design section 7)."""
@@ -50,7 +57,8 @@ class Surveyor:
         self._children: dict[Node, Sequence[Node]] = {}
         self._root: Node | None = None
         self._best_right, self._observed = match * PRIOR, float(PRIOR)
-        self._named, self._full = named * PRIOR, float(PRIOR)
+        rest = (named - match) / 2
+        self._shares, self._full = [share * PRIOR for share in (match, rest, rest / 2, rest / 2)], float(PRIOR)
 
     @property
     def match(self) -> float:
@@ -60,7 +68,12 @@ class Surveyor:
     @property
     def named(self) -> float:
         """Probability that a node's children, all of them being there, contain the target's token."""
-        return self._named / self._full
+        return sum(self.shares)
+
+    @property
+    def shares(self) -> Sequence[float]:
+        """The same for each child, best first."""
+        return [share / self._full for share in self._shares]
 
     def look(self, tree: CandidateTree, sequences: int, width: int) -> Outlook:
         """The tree as it is; a local step takes up to `sequences` leaves and names `width` children of each."""
@@ -76,18 +89,24 @@ class Surveyor:
             if node is not root:
                 nodes.append(node)
                 survival.append(reach)
-            named = 0.0
-            for child, chance in self._chances_of(node):
-                named += chance
+            pairs = self._chances_of(node)
+            named = sum(chance for _, chance in pairs)
+            for child, chance in pairs:
                 if reach * chance >= LEAST:
                     heapq.heappush(heap, (-reach * chance, child.id, child))
-            full = len(node.children) >= width
-            if full:
-                self._named, self._full = self._named + named, self._full + 1
+            if len(pairs) >= width:
+                self._share(pairs)
             elif not node.children or 1 - named > LEAST_OPEN:
                 leaves.append((reach * (1 - named), -node.id, node))
         chosen = heapq.nlargest(sequences, leaves)
-        return Outlook(nodes, survival, [leaf for _, _, leaf in chosen], sum(mass for mass, _, _ in chosen))
+        masses = [mass for mass, _, _ in chosen]
+        return Outlook(nodes, survival, [leaf for _, _, leaf in chosen], masses, self.shares)
+
+    def _share(self, pairs: Sequence[tuple[Node, float]]) -> None:
+        """Takes the children of one node into the mean."""
+        self._full += 1
+        for rank, chance in enumerate(sorted((chance for _, chance in pairs), reverse=True)[: len(self._shares)]):
+            self._shares[rank] += chance
 
     def _chances_of(self, node: Node) -> Sequence[tuple[Node, float]]:
         """The node's children with their probabilities given the node, made to sum to at most one."""

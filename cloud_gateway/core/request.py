@@ -89,6 +89,8 @@ class Usage:
     verification: Method = "shared-noise"
     why_off: str | None = None
     """Why speculation, or offloading, was off; None while it was on."""
+    why: str | None = None
+    """Why the gateway drafted though a worker was there, where the policy says so."""
     queued_s: float = 0.0
     prefill_s: float = 0.0
     local_s: float = 0.0

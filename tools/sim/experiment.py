@@ -38,9 +38,9 @@ class WorkerSpec:
         """The worker's state machine for one request."""
         if self.rule == "algorithm2":
             return Drafting(1, 1, prompt_len, DraftRule(self.branching, self.theta, self.sequences))
+        if self.rule == "oracle":  # it tells whatever it evaluates, however unlikely it looks
+            return OracleDrafting(prompt_len, BestFirstRule(branching=self.branching, floor=0.0), process)
         rule = BestFirstRule(branching=self.branching, sequences=self.sequences)
-        if self.rule == "oracle":
-            return OracleDrafting(prompt_len, rule, process)
         return BestFirst(1, 1, prompt_len, rule)
 
 

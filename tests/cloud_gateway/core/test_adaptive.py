@@ -34,7 +34,7 @@ def decide(
 def test_what_is_at_hand_is_verified_at_once() -> None:
     tree = CandidateTree([1, 2])
     chain(tree, 0.9, 0.8)
-    action = decide(Adaptive(), tree, 0.02)
+    action = decide(Adaptive("offload"), tree, 0.02)
     assert isinstance(action, Verify) and len(action.nodes) == 2
 
 
@@ -80,7 +80,9 @@ def test_an_answer_that_falls_behind_drafts_even_when_offloading_comes_first() -
     decide(policy, tree, 0.3)
     policy.verified(Outcome(0, 1, True, 0.1, position=2), 0.2)
     tree.advance([3])
+    assert policy.why is None
     assert isinstance(decide(policy, tree, 0.3, now=0.2), Draft)
+    assert policy.why is not None and "300 ms away" in policy.why
 
 
 def test_without_a_local_draft_it_never_asks_for_one() -> None:

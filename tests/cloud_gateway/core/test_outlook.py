@@ -42,7 +42,25 @@ def test_a_local_step_looks_at_leaves_and_at_nodes_that_were_half_told() -> None
     best, second = add(tree, tree.root, 0.7, 0.1)
     outlook = surveyor().look(tree, 4, 4)
     assert outlook.leaves == [best, tree.root, second]
-    assert outlook.open_mass == pytest.approx(1.0)
+    assert sum(outlook.masses) == pytest.approx(1.0)
+
+
+def test_a_step_gains_what_it_adds_to_a_full_pass_and_no_more() -> None:
+    tree, looker = CandidateTree([1, 2]), surveyor()
+    for node in add(tree, tree.root, 0.5, 0.4):
+        add(tree, node, 0.7, 0.3)
+    outlook = looker.look(tree, 16, 2)
+    assert outlook.gain(64) == pytest.approx(0.9 * looker.named, abs=0.01)
+    assert 0 < outlook.gain(6) < outlook.gain(64), "six candidates are there already: what comes displaces some"
+
+
+def test_a_steps_children_are_expected_as_they_were_before() -> None:
+    tree, looker = CandidateTree([1, 2]), surveyor()
+    for _ in range(100):
+        add(tree, tree.root, 0.6, 0.2, 0.1, 0.05)
+        looker.look(tree, 4, 4)
+        tree.advance([10])
+    assert list(looker.shares) == pytest.approx([0.6, 0.2, 0.1, 0.05], abs=0.03)
 
 
 def test_candidates_are_taken_while_they_are_worth_their_rows() -> None:
