@@ -87,7 +87,7 @@ async def test_json_answers_drafted_by_a_worker_are_valid_and_those_of_plain_dec
         stage.stop("random")
         stage.start_worker()
     options, served = schema.parse(["--worker"]), Served(stage)
-    for topic in schema.TOPICS[:3]:
+    for topic in schema.TOPICS[:2]:
         answer = await served.answer(topic, options, grammar=True)
         assert answer["valid"], json.dumps(answer)
         assert answer["identical"] and answer["finish"] == "stop"

@@ -22,10 +22,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cloud_gateway.core.controller import POLICIES
 from edgespec import models
 from edgespec.core.errors import EdgespecError
 from edgespec.demo import PROMPTS, read_prompts
 from edgespec.demo.stage import Stage
+from tools.lossless import options
 from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
 
 WORKERS = ("worker", "second", "random")
@@ -230,22 +232,37 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.lossless.matrix", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
-    parser.add_argument("--limit", type=int, default=4, help="prompts to use (default %(default)s)")
-    parser.add_argument("--seeds", type=int, default=1, help="answers to each prompt (default %(default)s)")
-    parser.add_argument("--temperature", type=float, nargs="+", default=[0.7, 1.0], metavar="T")
-    parser.add_argument("--max-tokens", type=int, default=64, help="of one answer (default %(default)s)")
+    parser.add_argument("--limit", type=options.number(int, 1, 10_000), default=4, help="prompts to use")
+    parser.add_argument("--seeds", type=options.number(int, 1, 1000), default=1, help="answers to each prompt")
+    parser.add_argument("--temperature", type=options.number(float, 0, 2), nargs="+", default=[0.7, 1.0], metavar="T")
     parser.add_argument(
-        "--others", type=int, default=2, help="prompts also asked greedily, with penalties, n=2, a stop string"
+        "--max-tokens", type=options.number(int, 1, 1024), default=64, help="of one answer (default %(default)s)"
     )
-    parser.add_argument("--at-once", type=int, default=3, help="requests under way together (default %(default)s)")
     parser.add_argument(
-        "--block", type=int, default=5, help="prompts after which all conditions had their turn, and OUT is written"
+        "--others",
+        type=options.number(int, 0, 10_000),
+        default=2,
+        help="prompts also asked greedily, with penalties, n=2, stop",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=options.number(int, 1, 32),
+        default=3,
+        help="requests under way together",
+    )
+    parser.add_argument(
+        "--block",
+        type=options.number(int, 1, 10_000),
+        default=5,
+        help="prompts after which all conditions had their turn, and OUT is written",
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
-    parser.add_argument("--policy", default="wanspec", help="the gateway's policy (default %(default)s)")
-    parser.add_argument("--phi", type=float, default=3.0)
-    parser.add_argument("--rtt-ms", type=float, default=20.0, help="round trip of the link in milliseconds")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write everything here, texts included")
+    parser.add_argument("--policy", choices=sorted(POLICIES), default="wanspec")
+    parser.add_argument("--phi", type=options.number(float, 0, 100), default=3.0)
+    parser.add_argument(
+        "--rtt-ms", type=options.number(float, 0, 10_000), default=20.0, help="round trip of the link in milliseconds"
+    )
+    parser.add_argument("--json", type=options.output, metavar="OUT", help="write everything here, texts included")
     return parser.parse_args(argv)
 
 

@@ -27,6 +27,7 @@ from cloud_gateway.grammar import Grammars, Schema
 from cloud_gateway.text import Text
 from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
+from tools.lossless import options
 
 if TYPE_CHECKING:
     from cloud_gateway.target.load import Dtype
@@ -224,19 +225,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.lossless.schema", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--prompts", type=int, default=len(TOPICS), help="at most 50 (default %(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.7)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--k", type=int, default=3, help="tokens drafted for each round (default %(default)s)")
     parser.add_argument(
-        "--tokens", type=int, default=300, help="most of an answer with the schema, which bounds it too"
+        "--prompts",
+        type=options.number(int, 1, len(TOPICS)),
+        default=len(TOPICS),
+        help="how many",
     )
-    parser.add_argument("--free-tokens", type=int, default=64, help="most of an answer without (default %(default)s)")
+    parser.add_argument("--temperature", type=options.number(float, 0, 2), default=0.7)
+    parser.add_argument("--seed", type=options.number(int, 0, 2**63 - 1), default=1)
+    parser.add_argument(
+        "--k", type=options.number(int, 1, 16), default=3, help="tokens drafted for each round (default %(default)s)"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=options.number(int, 1, 4096),
+        default=300,
+        help="most of an answer with the schema, which bounds it too",
+    )
+    parser.add_argument(
+        "--free-tokens",
+        type=options.number(int, 1, 4096),
+        default=64,
+        help="most of an answer without",
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--worker", action="store_true", help="over the API of a gateway with a paired worker")
     parser.add_argument("--model", type=Path, default=None, help="GGUF file of the target (default: the demo's)")
     parser.add_argument("--draft", type=Path, default=None, help="GGUF file of the draft (default: the demo's)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write everything here, answers included")
+    parser.add_argument("--json", type=options.output, metavar="OUT", help="write everything here, answers included")
     return parser.parse_args(argv)
 
 

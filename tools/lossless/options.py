@@ -1,0 +1,30 @@
+"""Checks of command lines: a mistake is found before minutes of work, and argparse says it in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+
+def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], float]:
+    """An argparse type: a number within bounds, both included."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(low) - 1
+        if not low <= value <= high:  # NaN too
+            raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
+def output(text: str) -> Path:
+    """An argparse type: a file that can be written into a folder that is there."""
+    path = Path(text)
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder, or lies in none; name another file")
+    return path
