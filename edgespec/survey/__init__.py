@@ -74,8 +74,6 @@ def run(args: argparse.Namespace) -> int:
 
 def run_report(args: argparse.Namespace) -> int:
     """Shows what was measured, and draws it. Raises EdgespecError."""
-    from rich.console import Console
-
     from edgespec.survey import report
     from edgespec.survey.analysis import series
     from edgespec.survey.errors import SurveyFileError
@@ -93,7 +91,7 @@ def run_report(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**figures, "plots": [str(path) for path in made]}, indent=1, ensure_ascii=False))
         return 0
-    report.show(figures, Console())
+    report.show(figures)
     if made:
         print(f"Plots (PNG, and SVG beside them): {', '.join(map(str, made))}")
     return 0

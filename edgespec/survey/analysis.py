@@ -19,6 +19,8 @@ from edgespec.survey.sample import Sample
 
 Floats = NDArray[np.float64]
 HOURS = 24
+ARROW = " → "
+"""Between machine and endpoint in labels, where there are several machines."""
 FEW = {"p50": 5, "p95": 20}
 """Fewer samples than these say little about a percentile: with 19, the p95 lies beyond all but the slowest."""
 
@@ -41,23 +43,35 @@ class Series:
     outcomes: Mapping[str, int]
     skipped: int
 
+    @property
+    def target(self) -> str:
+        """The label without the machine."""
+        return self.label.removeprefix(f"{self.source}{ARROW}")
+
     def of_hour(self, quantity: str, hour: int) -> Floats:
         """The measured values of one hour of the day."""
         return measured(self.values[quantity][self.hour == hour])
 
 
 def series(samples: Sequence[Sample], zone: dt.tzinfo = dt.UTC) -> list[Series]:
-    """The samples by endpoint and machine, ordered by region, endpoint and machine."""
-    groups: dict[tuple[str, str, str], list[Sample]] = {}
+    """The samples by endpoint and machine, ordered by machine, region, endpoint and model."""
+    groups: dict[tuple[str, str, str, str], list[Sample]] = {}
     for sample in sorted(samples, key=lambda one: one.at):
-        groups.setdefault((sample.region, sample.endpoint, sample.source), []).append(sample)
-    many = len({source for _, _, source in groups}) > 1
-    return [_series(groups[key], zone, many) for key in sorted(groups)]
+        groups.setdefault((sample.source, sample.region, sample.endpoint, sample.model), []).append(sample)
+    models = Counter(key[:2] for key in {key[1:] for key in groups})
+    many = len({key[0] for key in groups}) > 1
+    found = []
+    for key in sorted(groups):
+        source, region, endpoint, model = key
+        label = f"{endpoint} ({region})" if region else endpoint
+        label += f" {model}" if models[region, endpoint] > 1 else ""
+        label = f"{source}{ARROW}{label}" if many else label
+        found.append(_series(groups[key], label, zone))
+    return found
 
 
-def _series(samples: Sequence[Sample], zone: dt.tzinfo, many_sources: bool) -> Series:
-    first = samples[-1]
-    label = f"{first.endpoint} ({first.region})" if first.region else first.endpoint
+def _series(samples: Sequence[Sample], label: str, zone: dt.tzinfo) -> Series:
+    first = samples[0]
     ttft = np.array([_ttft(sample) for sample in samples])
     values = {name: _column(samples, name) for name in ("connect_ms", "tls_ms", "dns_ms", "stalled_ms")}
     values |= {name: _column(samples, name, only_ok=True) for name in ("total_ms", "tokens_per_s")}
@@ -66,7 +80,7 @@ def _series(samples: Sequence[Sample], zone: dt.tzinfo, many_sources: bool) -> S
         endpoint=first.endpoint,
         region=first.region,
         model=first.model,
-        label=f"{first.source} → {label}" if many_sources else label,
+        label=label,
         at=np.array([sample.at for sample in samples]),
         hour=np.array([dt.datetime.fromtimestamp(sample.at, zone).hour for sample in samples]),
         ok=np.array([sample.outcome == "ok" for sample in samples]),

@@ -98,7 +98,7 @@ def plain_ticks(axis: Any) -> None:
 
 def short(label: str) -> str:
     """A label that fits beside an axis."""
-    return label if len(label) <= 34 else label[:33] + "…"
+    return label if len(label) <= 50 else label[:49] + "…"
 
 
 def pyplot() -> Any:

@@ -80,8 +80,9 @@ def regions(several: Sequence[Series], pairs: Sequence[Mapping[str, Any]], out: 
     """What moving work could gain: by the hour over the least loaded endpoint, and for each pair at the tail."""
     plt = pyplot()
     size = len(several)
+    widths = (14.0, 4.0 + 0.5 * size)
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(17, 2.6 + 0.5 * size), width_ratios=(2.4, 1), layout="constrained"
+        1, 2, figsize=(sum(widths), 3.0 + 0.45 * size), width_ratios=widths, layout="constrained"
     )
     labels = [one.label for one in several]
     above = above_least(several)
@@ -100,7 +101,7 @@ def regions(several: Sequence[Series], pairs: Sequence[Mapping[str, Any]], out: 
     limit = top(np.abs(gain))
     image = heat(right, gain, unsure, labels, cmap="RdBu", vmin=-limit, vmax=limit, signed=True)
     figure.colorbar(image, ax=right, pad=0.02, fraction=0.05, label="ms")
-    right.set_xticks(range(size), [short(label) for label in labels], rotation=30, ha="right", fontsize=8)
+    right.set_xticks(range(size), [short(one.target) for one in several], rotation=40, ha="right", fontsize=8)
     right.set_title("p95 TTFT: gained by asking the column\ninstead of the row (ms)", fontsize=10, loc="left")
     note = (
         "Hatched left: few values; right: the 95 % interval holds 0, or there is none. Grey: nothing to compare with."
@@ -112,12 +113,12 @@ def sources(several: Sequence[Series], out: Path, heading: str) -> None:
     """WANSpec's figure 2: machine that asked × endpoint, p50 and p95 of the time to the first token."""
     plt = pyplot()
     rows = list(dict.fromkeys(one.source for one in several))
-    columns = list(dict.fromkeys((one.region, one.endpoint) for one in several))
+    columns = list(dict.fromkeys(one.target for one in several))
     grids = {q: np.full((len(rows), len(columns)), np.nan) for q in FEW}
     few = {q: np.ones((len(rows), len(columns)), dtype=bool) for q in FEW}
     for one in several:
         values = one.values["ttft_ms"][~np.isnan(one.values["ttft_ms"])]
-        cell = rows.index(one.source), columns.index((one.region, one.endpoint))
+        cell = rows.index(one.source), columns.index(one.target)
         for q, least in FEW.items():
             grids[q][cell] = np.percentile(values, int(q[1:])) if values.size else np.nan
             few[q][cell] = values.size < least
@@ -125,8 +126,7 @@ def sources(several: Sequence[Series], out: Path, heading: str) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(width, height), layout="constrained")
     for axis, q in zip(axes, FEW):
         image = heat(axis, grids[q], few[q], rows, norm=scale_of(np.concatenate(list(grids.values()))))
-        names = [short(f"{endpoint} ({region})" if region else endpoint) for region, endpoint in columns]
-        axis.set_xticks(range(len(columns)), names, rotation=30, ha="right", fontsize=8)
+        axis.set_xticks(range(len(columns)), map(short, columns), rotation=30, ha="right", fontsize=8)
         axis.set_title(f"time to first token, {q} (ms)", fontsize=10, loc="left")
     bar = figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03, label="time to first token (ms)")
     plain_ticks(bar.ax.yaxis)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +16,7 @@ from edgespec.survey import plots
 from edgespec.survey.analysis import Series
 
 DAY_S = 86_400.0
+MOST_FINDINGS = 8
 STALL_MS = 5.0
 """Waits for a processor from which on the table warns."""
 
@@ -48,19 +51,12 @@ def title(figures: Mapping[str, Any]) -> str:
     return text
 
 
-def show(figures: Mapping[str, Any], console: Console) -> None:
-    """The table of endpoints, and the pairs that differ."""
+def show(figures: Mapping[str, Any]) -> None:
+    """A table of endpoints for each machine, what failed, and the endpoints that another surpasses."""
     print(title(figures))
-    table = Table(caption="milliseconds; TTFT: time to first token", caption_justify="left")
-    heads = ("asked", "failed", "TTFT\np50", "TTFT\np95", "TCP\np50", "TCP\np95", "TLS\np50", "tokens\nper s")
-    table.add_column("endpoint", overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    for one in figures["endpoints"]:
-        times = [one[name][q] for name in ("ttft_ms", "connect_ms") for q in ("p50", "p95")]
-        cells = [*times, one["tls_ms"]["p50"], one["tokens_per_s"]["p50"]]
-        table.add_row(one["label"], str(one["samples"]), f"{one['failure_rate']:.1%}", *map(_cell, cells))
-    console.print(table)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    for source in dict.fromkeys(one["source"] for one in figures["endpoints"]):
+        console.print(_table([one for one in figures["endpoints"] if one["source"] == source], source))
     for one in figures["endpoints"]:
         failures = {name: count for name, count in one["outcomes"].items() if name != "ok"}
         if failures:
@@ -71,21 +67,39 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
         print(line)
 
 
+def _table(endpoints: Sequence[Mapping[str, Any]], source: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table.caption = f"from {source}, in milliseconds; TTFT: time to first token, TCP and TLS: handshakes"
+    table.add_column("endpoint", overflow="fold")
+    for head in ("asked", "failed", "TTFT\np50", "TTFT\np95", "TCP\np50", "TCP\np95", "TLS\np50", "tokens\nper s"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in endpoints:
+        times = [one[name][q] for name in ("ttft_ms", "connect_ms") for q in ("p50", "p95")]
+        cells = [*times, one["tls_ms"]["p50"], one["tokens_per_s"]["p50"]]
+        table.add_row(one["target"], str(one["samples"]), f"{one['failure_rate']:.1%}", *map(_cell, cells))
+    return table
+
+
 def findings(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each pair in which another endpoint has the shorter tail, beyond chance."""
-    lines = []
+    """For each endpoint that has a longer tail than another beyond chance, a sentence on the best other one."""
+    best: dict[str, Mapping[str, Any]] = {}
     for pair in sorted(pairs, key=lambda one: -(one["ttft_p95_ms"] or 0)):
         edges = pair["ttft_p95_ms_interval"]
-        if edges is None or edges[0] <= 0:
-            continue
-        model = "" if pair["same_model"] else " (another model)"
-        hours = f"{pair['hours_other_faster_p95']} of the {pair['hours_compared']} hours of the day with enough samples"
-        lines.append(
-            f"p95 TTFT: {pair['other']} is {pair['ttft_p95_ms']:.0f} ms ({edges[0]:.0f} to {edges[1]:.0f}) below "
-            f"{pair['home']}{model}; so it is in {hours}. "
-            f"TCP connect to it: {_cell(pair['other_connect_p50_ms'])} ms."
-        )
-    return lines
+        if edges is not None and edges[0] > 0:
+            best.setdefault(pair["home"], pair)
+    lines = [_finding(pair) for pair in best.values()]
+    more = f"So it is for {len(lines) - MOST_FINDINGS} more; --json has every pair."
+    return [*lines[:MOST_FINDINGS], more] if len(lines) > MOST_FINDINGS else lines
+
+
+def _finding(pair: Mapping[str, Any]) -> str:
+    low, high = pair["ttft_p95_ms_interval"]
+    model = "" if pair["same_model"] else " (another model)"
+    return (
+        f"p95 TTFT: {pair['other']} is {pair['ttft_p95_ms']:.0f} ms ({low:.0f} to {high:.0f}) below "
+        f"{pair['home']}{model}, and lower in {pair['hours_other_faster_p95']} of the {pair['hours_compared']} hours "
+        f"of the day with enough samples. TCP connect to it: {_cell(pair['other_connect_p50_ms'])} ms."
+    )
 
 
 def _cell(value: float | None) -> str:

@@ -34,6 +34,7 @@ def _endpoint(one: Series) -> dict[str, Any]:
     }
     return {
         "label": one.label,
+        "target": one.target,
         "source": one.source,
         "endpoint": one.endpoint,
         "region": one.region,

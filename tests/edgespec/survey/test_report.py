@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import image
-from rich.console import Console
 
 from edgespec.survey import report
 from edgespec.survey.analysis import hourly, percentile, series
@@ -51,6 +50,13 @@ def test_each_hour_has_its_own_samples() -> None:
     assert np.isnan(p50[6])
 
 
+def test_an_endpoint_whose_model_was_changed_makes_two_series_with_labels_of_their_own() -> None:
+    samples = [sample(1.0, 10.0), sample(2.0, 90.0, model="bigger"), sample(3.0, 30.0, "b")]
+    assert [one.label for one in series(samples)] == ["a bigger", "a m", "b"]
+    both = series([*samples, sample(1.0, source="t")])
+    assert [one.label for one in both] == ["s → a bigger", "s → a m", "s → b", "t → a m"]
+
+
 def test_hours_are_those_of_the_zone() -> None:
     (one,) = series([sample(12.0)], zoneinfo.ZoneInfo("Asia/Kolkata"))
     assert one.hour.tolist() == [17]
@@ -69,7 +75,7 @@ def test_a_request_that_timed_out_counts_in_the_tail_and_other_failures_do_not()
 
 def test_what_a_busy_machine_may_have_added_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     samples = [sample(0, 100.0, stalled_ms=80.0)] * 3 + [sample(0, 100.0, "b", stalled_ms=0.1)] * 3
-    report.show(summary(samples, series(samples), dt.UTC), Console())
+    report.show(summary(samples, series(samples), dt.UTC))
     shown = capsys.readouterr().out
     assert "a: this machine was busy, and may have added up to 80 ms (p95) itself." in shown
     assert "b: this machine" not in shown
@@ -105,7 +111,7 @@ def test_a_difference_is_claimed_where_there_is_one_and_not_between_equals() -> 
     assert pairs["a", "c"]["hours_other_faster_p95"] > 20
     lines = report.findings(list(pairs.values()))
     assert all(": c is" in line for line in lines)
-    assert len(lines) == 2
+    assert len(lines) == 2, "one for each endpoint that another surpasses"
 
 
 def test_a_difference_with_few_hours_behind_it_has_no_interval_and_is_not_claimed() -> None:
