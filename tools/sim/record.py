@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,11 +92,13 @@ class Target:
     """The target in torch, fp32, one thread; and what is left of it without some of its layers."""
 
     def __init__(self, path: Path) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
         if not path.is_file():
             raise ModelError(f"The model {path} does not exist.")
+        os.environ.setdefault("TQDM_DISABLE", "1")  # transformers shows bars of its own while it loads
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+
+        logging.disable_progress_bar()
         torch.set_num_threads(1)
         self._tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         self._model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
