@@ -11,7 +11,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,9 +130,8 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
         **{f"sim_{name}": value for name, value in sim.items()},
         "latency_points": points["latency_ratio"],
         "offload_points": points["offload"],
-        "sim_latency_ratio_with_host": round(
-            statistics.median(a.seconds / b.seconds for a, b in zip(explained, references)), 4
-        ),
+        "sim_latency_ratio_with_host": _median(a.seconds / b.seconds for a, b in zip(explained, references)),
+        "sim_offload_with_host": _median(1 - a.local_passes / b.local_passes for a, b in zip(explained, references)),
         "ms_per_token": round(sum(t.seconds for t in told) / tokens * 1e3, 3),
         "sim_ms_per_token": round(sum(p.sim_arm.seconds for p in pairs) / tokens * 1e3, 3),
         "base_ms_per_token": round(sum(p.base.seconds for p in pairs) / tokens * 1e3, 3),
@@ -156,18 +155,18 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
 def _ratios(pairs: Sequence[Pair]) -> tuple[dict[str, float], dict[str, float]]:
     """Latency and draft passes relative to the reference, measured and simulated: medians over the answers."""
 
-    def median(of: Callable[[Pair], float]) -> float:
-        return round(statistics.median(of(pair) for pair in pairs), 4)
+    live = _columns((p.ratio for p in pairs), (p.arm.local_passes / p.base.local_passes for p in pairs))
+    sim = _columns((p.sim_ratio for p in pairs), (p.sim_arm.local_passes / p.sim_base.local_passes for p in pairs))
+    return live, sim
 
-    live = {
-        "latency_ratio": median(lambda p: p.ratio),
-        "draft_ratio": median(lambda p: p.arm.local_passes / p.base.local_passes),
-    }
-    sim = {
-        "latency_ratio": median(lambda p: p.sim_ratio),
-        "draft_ratio": median(lambda p: p.sim_arm.local_passes / p.sim_base.local_passes),
-    }
-    return live | {"offload": 1 - live["draft_ratio"]}, sim | {"offload": 1 - sim["draft_ratio"]}
+
+def _columns(latency: Iterable[float], passes: Iterable[float]) -> dict[str, float]:
+    draft_ratio = _median(passes)
+    return {"latency_ratio": _median(latency), "draft_ratio": draft_ratio, "offload": round(1 - draft_ratio, 4)}
+
+
+def _median(values: Iterable[float]) -> float:
+    return round(statistics.median(values), 4)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
