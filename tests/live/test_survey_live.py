@@ -1,0 +1,60 @@
+"""`edgespec survey` against `cloud-gateway serve`, both as processes: what is measured fits what the gateway counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from edgespec.survey.sample import read
+from tests.live.test_gateway_live import LOAD_S, gateway
+
+pytestmark = pytest.mark.live
+REQUESTS = 8
+
+
+def survey(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgespec", "survey", *argv]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, timeout=LOAD_S, check=False, env=environment)
+
+
+def test_the_projects_gateway_is_surveyed_and_reported(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        running.wait_ready()
+        key = json.loads(running.command("keys", "create", "--json"))["key"]
+        urls = {name: running.ready[name]["url"] for name in ("api", "metrics")}
+        config, out = tmp_path / "survey.toml", tmp_path / "s.jsonl"
+        endpoint = f'[[endpoints]]\nbase_url = "{urls["api"]}/v1"\nmodel = "tiny"\n'
+        config.write_text(
+            f'[schedule]\ninterval_s = 0.4\n{endpoint}name = "ours"\napi_key_env = "KEY"\n{endpoint}name = "keyless"\n'
+        )
+        done = survey(
+            "--config", str(config), "--out", str(out), "--count", str(REQUESTS), "--duration-h", "0.003", KEY=key
+        )
+        with urllib.request.urlopen(f"{urls['metrics']}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
+    assert done.returncode == 0, done.stderr
+    samples = read([out])
+    ours = [sample for sample in samples if sample.endpoint == "ours"]
+    keyless = [sample for sample in samples if sample.endpoint == "keyless"]
+    assert [sample.outcome for sample in ours] == ["ok"] * REQUESTS
+    assert {sample.outcome for sample in keyless} == {"unauthorised"}
+    assert len(keyless) < REQUESTS, "who refuses is asked ever more rarely"
+    counted = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith("edgespec_ttft_seconds"))
+    assert float(counted["edgespec_ttft_seconds_count"]) == REQUESTS
+    measured_s = sum(sample.ttft_ms for sample in ours) / 1e3
+    assert measured_s >= float(counted["edgespec_ttft_seconds_sum"]), "the way there and back comes on top"
+    assert measured_s < float(counted["edgespec_ttft_seconds_sum"]) + 0.1 * REQUESTS
+    told = survey("report", str(out), "--json")
+    assert told.returncode == 0, told.stderr
+    assert {one["endpoint"]: one["failure_rate"] for one in json.loads(told.stdout)["endpoints"]} == {
+        "ours": 0,
+        "keyless": 1,
+    }
+    assert key not in done.stdout + done.stderr + told.stdout + out.read_text()
