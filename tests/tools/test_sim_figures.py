@@ -12,6 +12,7 @@ import pytest
 from cloud_gateway.core.controller import Action, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.merge import CandidateTree, Merged
 from cloud_gateway.sim.network import Net
+from edgespec.core.errors import ConfigError
 from tools.sim import figures, tables
 from tools.sim.__main__ import main
 from tools.sim.config import load, steps_of, tokens_of
@@ -190,6 +191,25 @@ def test_every_figure_is_written_as_json_with_its_columns_and_as_plots(name: str
     assert len(set(places)) == len(places), "one row per configuration and round trip"
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in out.with_suffix(".svg").read_text()
+
+
+@pytest.mark.parametrize("out", ["folder", "plot.png", "file/below.json"])
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_simulated(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(figures, "rows_of", None)
+    assert main(["fig9", "--json", str(tmp_path / out)]) == ConfigError.exit_code
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two", "1.5"])
+@pytest.mark.parametrize("option", ["--runs", "--processes"])
+def test_counts_are_whole_numbers_from_one_on(option: str, count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fig7", f"{option}={count}"])
+    assert ended.value.code == 2 and "no int from 1 to" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("short")

@@ -27,7 +27,7 @@ from edgespec import models
 from edgespec.core.errors import EdgespecError
 from edgespec.demo import PROMPTS, read_prompts
 from edgespec.demo.stage import Stage
-from tools.lossless import options
+from tools import options
 from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
 
 WORKERS = ("worker", "second", "random")

@@ -27,7 +27,7 @@ from cloud_gateway.grammar import Grammars, Schema
 from cloud_gateway.text import Text
 from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
-from tools.lossless import options
+from tools import options
 
 if TYPE_CHECKING:
     from cloud_gateway.target.load import Dtype

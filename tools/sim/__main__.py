@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edgespec.core.errors import EdgespecError
+from edgespec.core.errors import ConfigError, EdgespecError
+from tools.options import number
 from tools.sim import figures, pareto, record, tables
 from tools.sim.live import replay
 
@@ -33,8 +35,9 @@ def parser() -> argparse.ArgumentParser:
     for name, (simulated, text) in FIGURES.items():
         command = commands.add_parser(name, help=text)
         command.add_argument("--json", type=Path, default=Path(f"{name}.json"), help="output; plots go beside it")
-        command.add_argument("--runs", type=int, help="answers per point (default: as the configuration says)")
-        command.add_argument("--processes", type=int, default=2, help="processes to use (default: 2)")
+        runs, processes = number(int, 1, 10_000), number(int, 1, 64)
+        command.add_argument("--runs", type=runs, help="answers per point (default: as the configuration says)")
+        command.add_argument("--processes", type=processes, default=2, help="processes to use (default: 2)")
         command.set_defaults(run=_figure, simulated=simulated)
     recording = commands.add_parser("record", help="record real models for the simulator")
     record.add_arguments(recording)
@@ -45,33 +48,46 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _figure(options: argparse.Namespace) -> int:
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn(options.name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+def _require_writable(out: Path) -> None:
+    """Raises ConfigError now rather than when all is simulated."""
+    try:
+        if out.suffix in (".png", ".svg"):
+            raise ConfigError(f"--json {out} is where a plot goes: choose a name that ends in .json")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"--json {out} cannot be written ({error.strerror}): choose another file") from error
+
+
+def _figure(wish: argparse.Namespace) -> int:
+    _require_writable(wish.json)
+    columns = (TextColumn(wish.name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, transient=True) as bar:
-        task = bar.add_task(options.name)
+        task = bar.add_task(wish.name)
 
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        answer = options.simulated(options.json, options.processes, progress, options.runs)
-    options.json.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
+        answer = wish.simulated(wish.json, wish.processes, progress, wish.runs)
+    wish.json.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
     for key, value in answer.items():
         if key not in ("rows", "tables", "table"):
             print(f"{key}: {value}")
-    print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")
+    print(f"written: {wish.json}, {wish.json.with_suffix('.png')}, {wish.json.with_suffix('.svg')}")
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status."""
-    options = parser().parse_args(arguments)
+    wish = parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        return int(wish.run(wish))
     except EdgespecError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edgespec.core.errors import ConfigError, ModelError
+from tools.options import number
 from tools.sim.recording import RANKS, SHIPPED, Guesses, Recording, save
 
 QUANTISED = "quantised"
@@ -33,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=SHIPPED, help="file to write (default: the shipped recording)")
     parser.add_argument("--model", type=Path, help="GGUF file of the target (default: the demo's)")
     parser.add_argument("--prompts", type=Path, help="JSON lines with `prompt` or `turns` (default: 48 of our own)")
-    parser.add_argument("--limit", type=int, default=48, help="most prompts (default: 48)")
-    parser.add_argument("--max-tokens", type=int, default=160, help="longest answer (default: 160)")
+    parser.add_argument("--limit", type=number(int, 1, 100_000), default=48, help="most prompts (default: 48)")
+    parser.add_argument("--max-tokens", type=number(int, 1, CONTEXT), default=160, help="longest answer (default: 160)")
     parser.add_argument(
         "--drafts", default=DRAFTS, help=f"layers to leave out, or {QUANTISED}; drafts divided by ';' ({DRAFTS})"
     )
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Records and writes; returns 0. Raises ConfigError and ModelError."""
     from edgespec import models
 
-    prompts = _prompts(options.prompts)[: max(options.limit, 1)]
+    prompts = _prompts(options.prompts)[: options.limit]
     recording = record(options.model or models.quantised(), prompts, options.drafts.split(";"), options.max_tokens)
     save(options.out, recording)
     for name in recording.drafts:
