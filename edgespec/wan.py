@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgespec.core.errors import AddressError, EdgespecError
+from edgespec.core.errors import AddressError, ConfigError, EdgespecError
 
 CHUNK = 64 * 1024
 
@@ -154,6 +154,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     weather = Weather(options.rtt_ms / 1e3, options.jitter_ms / 1e3, options.loss, seed=options.seed)
     try:
+        if not (0 <= weather.rtt_s <= 60 and 0 <= weather.jitter_s <= 60 and 0 <= weather.loss <= 1):  # NaN too
+            raise ConfigError("--rtt-ms and --jitter-ms must be numbers from 0 to 60000, --loss one from 0 to 1.")
         proxy = Proxy(_address(options.to), weather, _address(options.listen))
     except EdgespecError as error:
         print(f"edgespec.wan: {error}", file=sys.stderr)

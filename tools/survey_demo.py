@@ -29,6 +29,7 @@ from edgespec.survey.config import EndpointSection, RequestSection, ScheduleSect
 from edgespec.survey.progress import watched
 from edgespec.survey.runner import Survey
 from edgespec.survey.sample import SampleFile
+from tools.options import number
 
 DAY_S = 86_400.0
 INTERVAL_S = 120.0
@@ -88,13 +89,13 @@ class ChatEndpoint:
         if reply.raw is not None:
             await response.write(reply.raw)
             return response
-        for number in range(reply.tokens):
-            if number == reply.break_after:
+        for token in range(reply.tokens):
+            if token == reply.break_after:
                 assert request.transport is not None
                 request.transport.abort()
                 return response
-            await response.write(_event({"choices": [{"delta": {"content": f"{number} "}}]}))
-            if number == 0:
+            await response.write(_event({"choices": [{"delta": {"content": f"{token} "}}]}))
+            if token == 0:
                 self.waits_s.append(time.perf_counter() - arrived)
             await asyncio.sleep(reply.step_s)
         await response.write(_event({"choices": [{"delta": {}, "finish_reason": "stop"}]}))
@@ -182,7 +183,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.survey_demo", description=__doc__)
     parser.add_argument("out", type=Path, metavar="OUT", help="file for the samples; plots go beside it")
-    parser.add_argument("--seconds", type=float, default=240.0, help="how long the day takes (default: 240)")
+    parser.add_argument(
+        "--seconds", type=number(float, 216, 43_200), default=240.0, help="how long the day takes (default: 240)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the made-up queues")
     options = parser.parse_args(argv)
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.core.errors import ConfigError, TraceError
+from edgespec.core.messages import MAX_DEPTH
 
 if TYPE_CHECKING:
     from edgespec.replay.look import Looked
@@ -81,8 +82,12 @@ def _wishes(options: argparse.Namespace) -> list[dict[str, object]]:
     for name in options.policy or []:
         if name not in POLICIES:
             raise ConfigError(f"`--policy {name}`: there is no such policy; there are {', '.join(sorted(POLICIES))}.")
-    if any(k < 1 for k in options.k or []) or any(not 0 <= rtt < 60_000 for rtt in options.rtt_ms or []):
-        raise ConfigError("`--k` takes whole numbers from 1, `--rtt-ms` milliseconds from 0 to 60000.")
+    if any(not 1 <= k <= MAX_DEPTH for k in options.k or []):
+        raise ConfigError(f"`--k` takes whole numbers from 1 to {MAX_DEPTH}.")
+    if any(not 0 <= phi <= 100 for phi in options.phi or []):
+        raise ConfigError("`--phi` takes nats from 0 to 100.")
+    if any(not 0 <= rtt <= 60_000 for rtt in options.rtt_ms or []):
+        raise ConfigError("`--rtt-ms` takes milliseconds from 0 to 60000.")
     policies, phis, ks, rtts = (values or [None] for values in asked)
     return [
         {"policy": policy, "phi": phi, "k": k, "rtt_ms": rtt}

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from edgespec.core.errors import AddressError
-from edgespec.wan import Delay, Proxy, Weather
+from edgespec.wan import Delay, Proxy, Weather, main
 
 
 @pytest.fixture
@@ -88,3 +88,9 @@ def test_an_address_in_use_is_a_sentence() -> None:
     with pytest.raises(AddressError, match=f"127.0.0.1:{first.port}"):
         Proxy(("127.0.0.1", 1), Weather(), ("127.0.0.1", first.port))
     first.close()
+
+
+@pytest.mark.parametrize("option", [["--rtt-ms", "-4"], ["--rtt-ms", "nan"], ["--jitter-ms", "1e9"], ["--loss", "1.1"]])
+def test_weather_that_cannot_be_is_refused_in_a_sentence(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--to", "127.0.0.1:1", *option]) == 78
+    assert "must be numbers from 0 to 60000" in capsys.readouterr().err

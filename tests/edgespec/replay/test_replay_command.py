@@ -110,6 +110,8 @@ def test_a_decision_that_is_not_the_recorded_one_is_shown_and_ends_with_status_1
         (["README.md"], 65, "no trace"),
         ([ONE, "--policy", "magic"], 78, "there is no such policy"),
         ([ONE, "--k", "0"], 78, "--k"),
+        ([ONE, "--k", "17"], 78, "`--k` takes whole numbers from 1 to 16."),
+        ([ONE, "--phi", "nan"], 78, "`--phi` takes nats from 0 to 100."),
         ([ONE, "--rtt-ms", "-1"], 78, "--rtt-ms"),
         ([SHIPPED / "colocated-k4.trace", "--policy", "wanspec"], 65, "--rtt-ms"),
     ],
