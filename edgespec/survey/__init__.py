@@ -18,7 +18,6 @@ from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
 
 if TYPE_CHECKING:
-    from edgespec.survey.config import SurveySettings
     from edgespec.survey.runner import Ended
 
 _OVERRIDES = {"interval_s": "schedule.interval_s", "duration_h": "schedule.duration_h", "count": "schedule.count"}
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     with SampleFile(args.out or default_file()) as file:
         survey = Survey(settings, file)
         ended = asyncio.run(watched(survey, quiet=args.json))
-    _tell(ended, settings, file.path, as_json=args.json)
+    _tell(ended, file.path, as_json=args.json)
     if ended.signal is not None:
         return 128 + ended.signal
     if ended.samples and not ended.any_answer:
@@ -110,18 +109,16 @@ def _zone(name: str) -> dt.tzinfo:
         raise ConfigError(f"--timezone is `{name}`, but must be the name of a zone, as UTC or Europe/London.") from None
 
 
-def _tell(ended: Ended, settings: SurveySettings, path: Path, *, as_json: bool) -> None:
+def _tell(ended: Ended, path: Path, *, as_json: bool) -> None:
     outcomes = {name: dict(counter.most_common()) for name, counter in ended.outcomes.items()}
     if as_json:
         print(json.dumps({"file": str(path), "samples": ended.samples, "signal": ended.signal, "outcomes": outcomes}))
         return
     failed = ended.samples - sum(counter["ok"] for counter in ended.outcomes.values())
-    print(f"{ended.samples} requests, {failed} failed; the samples are in {path}.")
+    print(f"{ended.samples} request{'s' * (ended.samples != 1)}, {failed} failed; the samples are in {path}.")
     if ended.signal is not None:
         print("Interrupted: the same command continues.")
     elif not ended.samples:
-        print(
-            f"Nothing was left to do for {len(settings.endpoints)} endpoints; --duration-h or --count take it further."
-        )
+        print("Nothing was left to do; a longer --duration-h or a greater --count takes it further.")
     if ended.signal is None:
         print(f"See `edgespec survey report {path}`.")

@@ -30,7 +30,7 @@ def plan(survey: Survey) -> str:
     times, earlier = survey.settings.schedule, survey.earlier.total()
     count = len(survey.settings.endpoints)
     until = dt.datetime.fromtimestamp(survey.end).astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    bound = f" or {times.count} requests each" if times.count else ""
+    bound = f" or {times.count} request{'s' * (times.count != 1)} each" if times.count else ""
     continued = f", after {earlier} that are in the file" if earlier else ""
     return (
         f"Asking {count} endpoint{'s' * (count != 1)} about every {times.interval_s:g} s each, "

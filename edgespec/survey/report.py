@@ -39,10 +39,9 @@ def draw(several: Sequence[Series], figures: Mapping[str, Any], out: Path, zone:
 
 def title(figures: Mapping[str, Any]) -> str:
     """What all plots say: how much was measured, when, and whether the clock was real."""
-    text = (
-        f"edgespec survey: {figures['samples']:,} requests, {figures['from'][:16].replace('T', ' ')} to "
-        f"{figures['to'][:16].replace('T', ' ')} ({figures['timezone']})"
-    )
+    first, last = (figures[name][:16].replace("T", " ") for name in ("from", "to"))
+    count = f"{figures['samples']:,} request{'s' * (figures['samples'] != 1)}"
+    text = f"edgespec survey: {count}, {first} to {last} ({figures['timezone']})"
     if figures["clock_scale"] != 1:
         text += (
             f"\nDEMONSTRATION: the clock ran {figures['clock_scale']:g} times too fast: hours and dates are made up, "
