@@ -25,7 +25,7 @@ from edgespec.shared.paired import PairedWorkers
 from tools.sim.live.engines import SleepingDraft, SleepingTarget
 from tools.sim.live.setting import PROMPT_TOKENS, VOCABULARY, Setting, read
 
-LINK_S = 20.0
+LINK_S = 10.0
 
 
 class Asked(msgspec.Struct, frozen=True):

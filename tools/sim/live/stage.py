@@ -108,6 +108,9 @@ class Stage:
         return line
 
     def _failed(self, name: str) -> ReplayError:
+        """A gateway that gave up waiting is not to blame where another process had ended before."""
+        ended = [other for other, process in self._running.items() if other != name and process.poll() is not None]
+        name = next(iter(ended), name)
         last = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-3:]
         return ReplayError(f"The {name} of the replay ended early. It wrote: {' / '.join(last) or 'nothing'}")
 
