@@ -192,6 +192,22 @@ async def test_a_constrained_answer_is_valid_and_the_same_whoever_drafts(
 
 
 @pytest.mark.usefixtures("wide")
+async def test_classic_rejection_keeps_the_schema_too(grammars: Grammars, tokenizer: Any) -> None:
+    schema = grammars.compile(NESTED)
+    for seed in range(4):
+        request = GenerationRequest(
+            [*PROMPT, seed],
+            300,
+            Sampling(temperature=1.0, top_p=0.95, seed=0),
+            constraint=schema.constraint(),
+            speculation=Speculation(policy="colocated", verification="rejection"),
+        )
+        tokens, done, _ = await answer(request, None, TableDraft(0.9))
+        assert done.finish == "stop" and done.usage.verification == "rejection"
+        assert keeps_nested(json.loads(text_of(tokenizer, tokens)))
+
+
+@pytest.mark.usefixtures("wide")
 async def test_a_constraint_that_breaks_ends_its_own_answer_and_no_other() -> None:
     class Breaks:
         def __call__(self, path: Any) -> None:
