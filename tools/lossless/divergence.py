@@ -32,6 +32,7 @@ from cloud_gateway.target import Target, Verified, Work
 from edgespec.core.children import largest
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.messages import Sampling
+from tools import options
 from tools.lossless.divergence_report import draw, figures, table
 
 CHUNK = 128
@@ -115,16 +116,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.lossless.divergence", description=__doc__)
     parser.add_argument("--prompts", type=Path, default=None, metavar="FILE", help="JSON lines: `prompt` or `turns`")
-    parser.add_argument("--limit", type=int, default=8, help="prompts to use (default %(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=128, help="most of each answer (default %(default)s)")
+    count = options.number(int, 1, 4096)
+    parser.add_argument("--limit", type=count, default=8, help="prompts to use (default %(default)s)")
+    parser.add_argument("--max-tokens", type=count, default=128, help="most of each answer (default %(default)s)")
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(WAYS), help="how the target is computed")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7])
-    parser.add_argument("--wrong", type=float, default=0.1, help="share of wrong guesses (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--temperatures", type=options.number(float, 0, 2), nargs="+", default=[0.0, 0.7])
+    parser.add_argument(
+        "--wrong", type=options.number(float, 0, 1), default=0.1, help="share of wrong guesses (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=options.number(int, 0, 2**53), default=1)
     parser.add_argument("--model", type=Path, default=None, help="GGUF file or folder (default: the demo's target)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
+    parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing: show these figures")
-    parser.add_argument("--plot", type=Path, metavar="STEM", help="write STEM.png and STEM.svg")
+    parser.add_argument("--plot", type=options.output, metavar="STEM", help="write STEM.png and STEM.svg")
     return parser.parse_args(argv)
 
 
@@ -132,8 +136,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """All arms. Raises ModelError, ConfigError."""
     from edgespec.demo import PROMPTS, read_prompts
 
-    if args.max_tokens < 1 or not 0 <= args.wrong <= 1:
-        raise ConfigError("`--max-tokens` is at least 1, and `--wrong` a share from 0 to 1.")
     questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     settings = {key: getattr(args, key) for key in ("limit", "max_tokens", "wrong", "seed")}

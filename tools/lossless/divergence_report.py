@@ -80,7 +80,7 @@ def draw(report: dict[str, Any], stem: Path) -> None:
         for values, label, colour in ((every, "all positions", "#b8c4d0"), (there, "divergences", "#c0504d")):
             axis.hist(np.minimum(values, EDGE + 1e-9), bins=edges, label=f"{label} ({len(values)})", color=colour)
         axis.set_yscale("log")
-        axis.set_xlabel("gap between the best two scores in plain decoding (nats; last bar: 1 and more)")
+        axis.set_xlabel("gap of the best two scores (nats; last bar: 1 and more)")
         axis.set_title("greedy" if temperature == 0 else f"sampled, T = {temperature:g}", fontsize=10)
         axis.legend(fontsize=8)
     panels[0][0].set_ylabel("positions")

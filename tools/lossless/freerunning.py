@@ -30,6 +30,7 @@ from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
+from tools import options
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +115,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.lossless.freerunning", description=__doc__)
     parser.add_argument("--draft", choices=("quantised", "dropped"), default="dropped")
     parser.add_argument("--prompts", type=Path, default=None, metavar="FILE", help="JSON lines: `prompt` or `turns`")
-    parser.add_argument("--limit", type=int, default=8, help="prompts to use (default %(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=64, help="of each answer (default %(default)s)")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0], help="beside greedy")
-    parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument("--k", type=int, default=4, help="tokens of a chain (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
+    count, positive = options.number(int, 1, 4096), options.number(float, 0.01, 2)
+    parser.add_argument("--limit", type=count, default=8, help="prompts to use (default %(default)s)")
+    parser.add_argument("--max-tokens", type=count, default=64, help="of each answer (default %(default)s)")
+    parser.add_argument("--temperatures", type=positive, nargs="+", default=[0.7, 1.0], help="beside greedy")
+    parser.add_argument("--top-p", type=options.number(float, 0.01, 1), default=0.95)
+    parser.add_argument(
+        "--k", type=options.number(int, 1, 16), default=4, help="tokens of a chain (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=options.number(int, 0, 2**53), default=1)
+    parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
     return parser.parse_args(argv)
 
 
