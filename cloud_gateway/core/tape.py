@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 
 from cloud_gateway.core import trace
 from cloud_gateway.core.actions import Action, CatchUp, Controller, Costs, Draft, LinkView, Outcome, Verify
-from cloud_gateway.core.controller import PolicySettings
+from cloud_gateway.core.controller import PolicySettings, reason
 from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from edgespec.core.messages import Tree
@@ -112,6 +112,11 @@ class TapedController:
     def drafts_from_start(self) -> bool:
         """The policy's."""
         return self.inner.drafts_from_start
+
+    @property
+    def why(self) -> str | None:
+        """The policy's."""
+        return reason(self.inner)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Asks the policy; writes what is new about the costs and the link, and the decision."""

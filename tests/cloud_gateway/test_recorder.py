@@ -12,9 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from cloud_gateway.core import trace
-from cloud_gateway.core.controller import POLICIES, PolicySettings
+from cloud_gateway.core.controller import POLICIES, PolicySettings, reason
+from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.core.replay import check
 from cloud_gateway.core.request import Method, Speculation
+from cloud_gateway.core.tape import Tape, TapedController
 from cloud_gateway.core.trace import Committed, Decided, Drafted, Frame, Link, Verified
 from cloud_gateway.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import ConfigError
@@ -51,6 +53,18 @@ async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) ->
     ]
     for path in await record(tmp_path / "t", wishes, sampling=Sampling(temperature=1.0, seed=7)):
         assert check(read(path)).differences == [] and trace.emitted(read(path).events) == 60
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_engine_sees_of_a_recorded_policy_what_it_sees_of_the_policy_itself(policy: str) -> None:
+    inner = POLICIES[policy](PolicySettings())
+    if policy == "adaptive":
+        inner.why = "no worker"  # type: ignore[attr-defined]
+    tape = Tape(1, 0, policy, PolicySettings(), 8, 1000)
+    taped = TapedController(inner, StepCurve({1: 0.03}), tape)
+    assert reason(taped) == reason(inner) and (policy != "adaptive" or reason(taped) == "no worker")
+    for name in ("name", "fallbacks", "drafts_from_start"):
+        assert getattr(taped, name) == getattr(inner, name)
 
 
 class FiveAfterFour:
