@@ -30,7 +30,7 @@ from edgespec.core.calibration import Calibrator
 
 Prefer = Literal["latency", "balanced", "offload"]
 
-SHARES = {"balanced": 0.42, "offload": 0.0}
+SHARES = {"balanced": 0.45, "offload": 0.0}
 """Local passes, relative to co-located k = 2, that are made even when the answer is not behind."""
 WAIT_SHARE = 0.2
 """Longest wait for useful candidates, as a share of a target step."""
@@ -44,10 +44,12 @@ LATENCY_STEPS = 0.2
 """The limit where passes are free, in target steps."""
 LOSS_PRIOR, LOSS_WEIGHT = 0.07, 60
 """Losses of the worker's path per token, and the tokens that this first guess counts for."""
+HURRY_STEPS = 1.0
+"""The limit while the answer is behind."""
 MAX_RUN = 8
 """Local levels in a row."""
-PROBE_TOKENS = 64
-"""After so many tokens of which the draft was not asked it is tried again."""
+HORIZON_STEPS = 32
+"""Target steps over which reading what the local draft has missed must pay, where the worker is no help."""
 
 
 @dataclass(slots=True)
@@ -106,6 +108,8 @@ class Adaptive:
             return True
         if link is not None and stall <= self._patience(link, costs):
             return False
+        if not _pays(stall, prices, costs):
+            return False
         return self._budget is None or self._budget.open
 
     def _missing(self, outlook: Outlook, position: int) -> int:
@@ -119,6 +123,8 @@ class Adaptive:
         target = costs.verify_s(1)
         if self._budget is None:
             return LATENCY_STEPS * target
+        if self._budget.behind:
+            return HURRY_STEPS * target
         return min(max(STALL_SHARE * link.rtt_s, STALL_STEPS[0] * target), STALL_STEPS[1] * target)
 
     def _draft(self, outlook: Outlook, link: LinkView | None, costs: Costs) -> Action:
@@ -162,3 +168,14 @@ class Adaptive:
         if self._budget is not None and self._reference is not None:
             self._budget.earn(outcome.emitted, self._reference)
         self._timeline.committed(outcome.position, now, on_path=outcome.at_leaf)
+
+
+def _pays(stall_s: float, prices: Prices, costs: Costs) -> bool:
+    """Whether drafting here beats bare target steps, what the local draft must first catch up with included.
+
+    It has until the worker is back or, where the worker is the slower one, rather the whole answer.
+    """
+    target = costs.verify_s(1)
+    helpful = prices.token_s < prices.local_s
+    time = min(stall_s, HORIZON_STEPS * target) if helpful else HORIZON_STEPS * target
+    return (time - costs.local_debt_s) / prices.local_s > time / target

@@ -15,7 +15,7 @@ from edgespec.core.messages import MAX_DEPTH
 
 BURST = 12.0
 """Passes that the bucket holds. A steady trickle keeps the worker behind; a burst and a rest does not."""
-PACE = 0.96
+PACE = 0.988
 """The share of the reference's time that an answer may take before passes are spent on speed alone."""
 AHEAD_TOKENS = 2.0
 """Lead over the reference, in its tokens, at which a burst for speed ends."""
@@ -23,9 +23,11 @@ RECOVERY_TOKENS = 30
 """A lag that the worker's pace makes good within so many tokens is borne without local passes."""
 LEVELS = 8
 """Lengths of a local run that are compared."""
+ROWS = 4
+"""Candidates verified for each level of a local run."""
 FADING = 0.01
 """What each further local level covers less than the one before: its leaves are more than one pass can take."""
-LEAST_PRICE = 0.3
+LEAST_PRICE = 0.5
 """Least price of a pass where passes are not free, as a share of its time."""
 HASTE = 0.98
 """Share of the reference's time per token that local drafting must reach while the answer is behind."""
@@ -84,7 +86,7 @@ class LocalRun:
         runs, level, tokens = [], draft.named, 1.0
         for passes in range(1, LEVELS + 1):
             tokens += level
-            runs.append(cls(passes, passes * step + costs.verify_s(1), tokens, level))
+            runs.append(cls(passes, passes * step + costs.verify_s(1 + ROWS * passes), tokens, level))
             level *= max(spread - FADING * passes, 0.0)
         return runs
 

@@ -10,9 +10,9 @@ from cloud_gateway.core.merge import CandidateTree
 from edgespec.core.calibration import Calibrator
 from edgespec.core.tree import Node
 
-PRIOR = 6
+PRIOR = 4
 """Observations that a first guess counts for."""
-LEAST = 1e-3
+LEAST = 3e-3
 """Nodes less likely than this are not looked at."""
 LEAST_OPEN = 0.05
 """Share of a node's future that must be unnamed for it to be worth another look by the local draft."""
@@ -50,7 +50,7 @@ class Outlook:
 class Surveyor:
     """Looks at one request's tree, and learns from what the target chose what candidates are worth."""
 
-    def __init__(self, calibrator: Calibrator, match: float = 0.75, named: float = 0.95) -> None:
+    def __init__(self, calibrator: Calibrator, match: float = 0.85, named: float = 0.95) -> None:
         """`match` and `named` are the first guesses of what the properties below tell, worth `PRIOR` observations."""
         self.calibrator = calibrator
         self._chances: dict[Node, float] = {}

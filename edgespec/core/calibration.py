@@ -22,7 +22,7 @@ class Calibrator:
     (AdaGrad) and a pull to the identity, so that few observations move it little.
     """
 
-    def __init__(self, rate: float = 0.3, pull: float = 0.002) -> None:
+    def __init__(self, rate: float = 0.2, pull: float = 0.002) -> None:
         self._rate, self._pull = rate, pull
         self._weights = [0.0, 1.0, 0.0] + [0.0] * RANKS
         self._prior = tuple(self._weights)

@@ -99,3 +99,33 @@ def test_a_long_catch_up_alternates_with_target_steps() -> None:
     owing = Costs(lambda rows: TT, TD, local_debt_s=0.1, batch_debt_s=0.01)
     kinds = [type(decide(policy, tree, None, costs=owing)) for _ in range(4)]
     assert kinds == [CatchUp, Verify, CatchUp, Verify]
+
+
+def test_a_catch_up_that_the_stall_cannot_pay_back_is_not_begun() -> None:
+    owing = Costs(lambda rows: TT, TD, local_debt_s=0.05, batch_debt_s=0.01)
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), 0.02, costs=owing), Verify)
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None, costs=owing), CatchUp)
+
+
+def test_a_draft_that_is_slower_than_bare_steps_is_not_asked() -> None:
+    dear = Costs(lambda rows: TT, 2 * TT)
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None, costs=dear), Verify)
+
+
+def test_passes_begin_as_a_frame_arrives_where_one_is_about_to() -> None:
+    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    decide(policy, tree, 0.02)
+    chain(tree, 0.9)
+    policy.received(Merged(fresh=1, prefix_len=2, reached=2), 1.0)
+    assert isinstance(decide(policy, tree, 0.02, now=1.0 + TD - 0.0008), Wait)
+    assert isinstance(decide(policy, tree, 0.02, now=1.0 + TD - 0.0020), Verify)
+
+
+def test_an_answer_that_is_behind_waits_for_the_worker_no_longer_than_a_target_step() -> None:
+    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    decide(policy, tree, 0.2)
+    policy.received(Merged(known=1, prefix_len=2, reached=1), 0.2)
+    slow = LinkView(0.2, 0.2, 0.9 * TT, ready=True)
+    assert isinstance(policy.decide(tree, slow, COSTS, 0.2001), Verify), "due in time"
+    slower = LinkView(0.2, 0.2, 1.5 * TT, ready=True)
+    assert isinstance(policy.decide(tree, slower, COSTS, 0.2001), Draft)
