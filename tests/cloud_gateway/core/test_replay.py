@@ -48,7 +48,7 @@ def test_the_shipped_traces_are_small_salted_and_of_several_policies() -> None:
     assert sum(path.stat().st_size for path in SHIPPED) < 300_000
     headers = [shipped(name).header for name in NAMES]
     assert all(header.salted and header.complete for header in headers)
-    assert {"wanspec", "colocated", "rolling-k"} <= {header.policy for header in headers}
+    assert {"wanspec", "colocated", "rolling-k", "adaptive"} <= {header.policy for header in headers}
 
 
 @pytest.mark.parametrize("wish", [{"k": 3}, {"k": 1}, {"verify_nodes": 2}, {"phi": 0.0}])
