@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edgespec import models
 from edgespec.core.errors import ConfigError
-from edgespec.demo.arms import ARMS, KS, Table, answers, measure
+from edgespec.demo.arms import ARMS, KS, REMOTE, Table, answers, measure
 from edgespec.demo.report import show, summary
 from edgespec.demo.stage import Stage
 
@@ -192,7 +192,7 @@ def check_identity(
     """Whether remote and co-located answers equal plain decoding's, with the target in fp32."""
     stage.restart_gateway("float32")
     best_k = min(KS, key=lambda k: table.median(f"colocated_k{k}", lambda run: run.ms_per_token))
-    arms = list(dict.fromkeys(("plain", "colocated_k2", f"colocated_k{best_k}", "remote")))
+    arms = list(dict.fromkeys(("plain", "colocated_k2", f"colocated_k{best_k}", *REMOTE)))
     with _progress(console) as progress:
         task = progress.add_task("Comparing texts in fp32", total=len(arms) * len(prompts))
         texts: dict[str, list[str]] = {arm: [] for arm in arms}

@@ -1,4 +1,4 @@
-"""Measures the arms on the same prompts: plain, co-located k = 1..8, remote. One run, in turns, prompt by prompt."""
+"""Measures the arms prompt by prompt, in turns: plain, co-located k = 1..8, remote by two policies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "plain": {"policy": "plain"},
     **{f"colocated_k{k}": {"policy": "colocated", "k": k} for k in KS},
     "remote": {"policy": "wanspec"},
+    "adaptive": {"policy": "adaptive"},
 }
+REMOTE = ("remote", "adaptive")
+"""Those with a worker: WANSpec's Algorithm 1, and the policy that decides by expected time."""
 DISTURBED = 0.15
 """A prompt is disturbed when other processes used more than this share of one core during one of its runs."""
 

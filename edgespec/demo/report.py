@@ -10,19 +10,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from edgespec.demo.arms import KS, Run, Table
+from edgespec.demo.arms import KS, REMOTE, Run, Table
 
 
 def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mapping[str, Any]) -> dict[str, Any]:
     """All figures of one run (docs/demo.md explains each). Times are medians over prompts, ratios medians of ratios."""
     best_k = min(KS, key=lambda k: table.median(f"colocated_k{k}", lambda run: run.ms_per_token))
     best = f"colocated_k{best_k}"
-    arms = {"plain": "plain", "colocated_k2": "colocated_k2", "colocated_best": best, "remote": "remote"}
+    arms = {"plain": "plain", "colocated_k2": "colocated_k2", "colocated_best": best}
+    arms |= {arm: arm for arm in REMOTE}
     usage = [runs["remote"].usage for runs in table.runs]
     drafted = sum(one["drafted"].get("worker", 0) + one["drafted"].get("local", 0) for one in usage)
     accepted = sum(sum(one["accepted"].values()) for one in usage)
-    passes = table.total("remote", lambda run: run.usage["local_draft_passes"])
-    base_passes = table.total("colocated_k2", lambda run: run.usage["local_draft_passes"])
+    passes, base_passes = _passes(table, "remote"), _passes(table, "colocated_k2")
     return {
         **context,
         "prompts": len(table.runs),
@@ -37,6 +37,8 @@ def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mappi
         "tokens_per_round_by_arm": {name: round(_per_round(table, arm), 3) for name, arm in arms.items()},
         "offload_share": round(1 - passes / max(base_passes, 1), 4),
         "controller_draft_passes": int(passes),
+        "adaptive_offload_share": round(1 - _passes(table, "adaptive") / max(base_passes, 1), 4),
+        "adaptive_draft_passes": int(_passes(table, "adaptive")),
         "colocated_k2_draft_passes": int(base_passes),
         "ms_per_token": {name: round(table.median(arm, lambda run: run.ms_per_token), 3) for name, arm in arms.items()},
         "total_ms_per_token": {
@@ -58,7 +60,13 @@ def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mappi
 
 def _ratios(table: Table, best: str, value: Callable[[Run], float]) -> dict[str, float]:
     bases = {"plain": "plain", "colocated_k2": "colocated_k2", "colocated_best": best}
-    return {f"remote_to_{name}": round(table.ratio("remote", base, value), 4) for name, base in bases.items()}
+    return {
+        f"{arm}_to_{name}": round(table.ratio(arm, base, value), 4) for arm in REMOTE for name, base in bases.items()
+    }
+
+
+def _passes(table: Table, arm: str) -> float:
+    return table.total(arm, lambda run: run.usage["local_draft_passes"])
 
 
 def match_rate(table: Table) -> float:
@@ -80,6 +88,7 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
         "colocated_k2": "co-located, k = 2",
         "colocated_best": f"co-located, best k = {best}",
         "remote": f"remote, {figures['rtt_ms']:g} ms away (wanspec)",
+        "adaptive": f"remote, {figures['rtt_ms']:g} ms away (adaptive)",
     }
     table = RichTable(title=f"{figures['prompts']} prompts, {figures['tokens']} tokens, draft: {figures['draft']}")
     for column in ("arm", "ms per token", "against k = 2", "with prompt", "tokens per pass", "draft passes here"):
@@ -89,6 +98,7 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
         "plain": 0,
         "colocated_k2": figures["colocated_k2_draft_passes"],
         "remote": figures["controller_draft_passes"],
+        "adaptive": figures["adaptive_draft_passes"],
     }
     for arm, title in titles.items():
         table.add_row(
@@ -101,7 +111,8 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print(f"The draft's best guess is right {figures['match_rate']:.0%} of the time.", highlight=False)
-    console.print(f"Draft passes taken off the gateway: {figures['offload_share']:.0%}.", highlight=False)
+    shares = f"{figures['offload_share']:.0%} (wanspec), {figures['adaptive_offload_share']:.0%} (adaptive)"
+    console.print(f"Draft passes taken off the gateway: {shares}.", highlight=False)
     if figures["identical"] is not None:
         verdict = (
             "the same text in every arm" if figures["identical"] else f"texts differ: {figures['identical_by_arm']}"
