@@ -70,7 +70,11 @@ def grid(panels: Sequence[tuple[str, Sequence[Row]]], out: Path, title: str) -> 
         axis.grid(alpha=0.25)
     axes[-1][0].set_xlabel("draft passes (co-located k = 2 is 1)")
     axes[0][0].set_ylabel("latency (co-located k = 2 is 1)")
-    axes[0][0].legend(fontsize=6)
+    marks, groups = axes[0][0].get_legend_handles_labels()
+    if len(panels) < axes.size:
+        axes.flat[-1].legend(marks, groups, fontsize=9, loc="center")
+    else:
+        axes[0][0].legend(marks, groups, fontsize=6)
     save(figure, out, title)
 
 
