@@ -24,7 +24,7 @@ from tools.lossless.conditions import CONDITIONS
 from tools.lossless.served import Served
 
 pytestmark = pytest.mark.live
-SMALL = "--limit 1 --seeds 2 --max-tokens 32 --others 1"
+SMALL = "--limit 1 --seeds 2 --max-tokens 28 --others 1 --at-once 4"
 
 
 @pytest.fixture(scope="module")
