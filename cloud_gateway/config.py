@@ -60,7 +60,7 @@ class LocalDraftSection(Section, frozen=True):
 class PolicySection(Section, frozen=True):
     """[policy]: the controller (WANSpec Algorithm 1 and its successors)."""
 
-    name: Policy = "wanspec"
+    name: Policy = "adaptive"
     k: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = 2
     phi: Annotated[float, Meta(ge=0, le=100)] = 2.0
     verify_nodes: Annotated[int, Meta(ge=1, le=512)] = 16

@@ -46,7 +46,7 @@ IDLE_S = 0.5
 class EngineSettings:
     """What the operator chose (configs/gateway.toml, [policy], [target] and [api])."""
 
-    policy: str = "wanspec"
+    policy: str = "adaptive"
     k: int = 2
     phi: float = 0.5
     verify_nodes: int = 16

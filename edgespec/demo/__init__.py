@@ -161,7 +161,7 @@ def watch(stage: Stage, prompt: str, max_tokens: int, console: Console) -> None:
     """One streamed answer, so that a person sees it happen."""
     console.print(f"\n[bold]{prompt}[/]\n", highlight=False)
     usage: dict[str, Any] = {}
-    for chunk in stage.stream(prompt, max_tokens, policy="wanspec"):
+    for chunk in stage.stream(prompt, max_tokens, policy="adaptive"):
         for choice in chunk["choices"]:
             console.print(choice["delta"].get("content") or "", end="", markup=False, highlight=False, soft_wrap=True)
         usage = chunk.get("usage") or usage

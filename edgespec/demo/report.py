@@ -84,15 +84,16 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
     """The table of the arms, and what it stands for."""
     best = figures["best_k"]
     titles = {
-        "plain": "plain decoding",
-        "colocated_k2": "co-located, k = 2",
-        "colocated_best": f"co-located, best k = {best}",
-        "remote": f"remote, {figures['rtt_ms']:g} ms away (wanspec)",
-        "adaptive": f"remote, {figures['rtt_ms']:g} ms away (adaptive)",
+        "plain": "plain",
+        "colocated_k2": "co-located k=2",
+        "colocated_best": f"co-located k={best} (best)",
+        "remote": "remote wanspec",
+        "adaptive": "remote adaptive",
     }
-    table = RichTable(title=f"{figures['prompts']} prompts, {figures['tokens']} tokens, draft: {figures['draft']}")
-    for column in ("arm", "ms per token", "against k = 2", "with prompt", "tokens per pass", "draft passes here"):
-        table.add_column(column, justify="left" if column == "arm" else "right")
+    scene = f"{figures['prompts']} prompts, {figures['tokens']} tokens, draft {figures['draft']}"
+    table = RichTable(title=f"{scene}, {figures['rtt_ms']:g} ms away")
+    for column in ("arm", "ms per token", "against k=2", "with prompt", "tokens a pass", "drafts here"):
+        table.add_column(column, justify="left" if column == "arm" else "right", no_wrap=column == "arm")
     times, totals = figures["ms_per_token"], figures["total_ms_per_token"]
     passes = {
         "plain": 0,
