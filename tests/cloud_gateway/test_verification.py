@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from cloud_gateway.core import rejection
+from cloud_gateway.core.actions import Action, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.controller import POLICIES
+from cloud_gateway.core.merge import CandidateTree, Merged
 from cloud_gateway.core.rejection import LocalDraftDistribution, Rejection, RejectionChooser
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
 from cloud_gateway.engine import Engine, EngineSettings
@@ -100,6 +103,38 @@ async def test_rejection_gives_the_targets_distribution(make: Make, policy: str,
     assert accepted > 1200 * 0.3 and {usage.verification for usage in usages} == {"rejection"}
 
 
+class Both:
+    """Drafts here and waits for the worker's next frame: candidates of both stand in the trees, at any speed."""
+
+    name, fallbacks, drafts_from_start = "both", 0, True
+
+    def __init__(self) -> None:
+        self.drafted = self.heard = False
+        self.since: float | None = None
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        if not self.drafted:
+            self.drafted = True
+            return Draft((tree.root,), 2)
+        self.since = now if self.since is None else self.since
+        if link is not None and not self.heard and now < self.since + 1.0:
+            return Wait(self.since + 1.0)
+        return Verify(tree.best(16))
+
+    def received(self, merged: Merged, now: float) -> None:
+        self.heard = self.heard or merged.useful
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        self.drafted = self.heard = False
+        self.since = None
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "wanspec", lambda wish: Both())
+
+
+@pytest.mark.usefixtures("both")
 async def test_a_workers_candidates_in_the_same_trees_change_nothing(make: Make) -> None:
     worker = LoopWorker(0.0, right=0.5)
     found, usages = await fit(make(worker, TableDraft(0.5), k=2), PLAIN, 1000, policy="wanspec")
@@ -177,6 +212,7 @@ async def test_without_a_local_draft_nothing_is_ever_tested(
     assert found.p > ENOUGH
 
 
+@pytest.mark.usefixtures("both")
 async def test_only_what_the_gateway_drew_is_tested_whatever_workers_send(
     make: Make, favouring: LoopWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
