@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Read by libraries when they are first imported, so set before any test module is.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -16,6 +17,10 @@ import pytest
 from hypothesis import settings
 
 from edgespec import models
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Jobs that a shell starts in the background ignore it, and so would the commands on which tests press Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("edgespec", deadline=None, print_blob=True)
 settings.load_profile("edgespec")
