@@ -52,7 +52,6 @@ __all__ = [
     "Verify",
     "Wait",
     "WanSpec",
-    "make",
 ]
 
 
@@ -226,20 +225,6 @@ class PolicySettings:
     def wanspec(self) -> WanSpec:
         """Algorithm 1 with these parameters."""
         return WanSpec(self.k, self.phi, self.verify_nodes, self.depth_limit)
-
-
-def make(
-    policy: str,
-    *,
-    k: int,
-    phi: float,
-    verify_nodes: int,
-    depth_limit: int | None,
-    prefer: Prefer = "balanced",
-    share: float | None = None,
-) -> Controller:
-    """The policy of this name. Raises KeyError for an unknown one; `POLICIES` lists them."""
-    return POLICIES[policy](PolicySettings(k, phi, verify_nodes, depth_limit, prefer, share))
 
 
 ALONE = ("plain", "colocated", "colocated-tree")

@@ -54,8 +54,8 @@ async def live(policy: str, worker: LoopWorker | None = None) -> Usage:
 
 def test_engine_and_simulator_take_policies_from_one_registry() -> None:
     assert cloud_gateway.engine.policies is controller
-    assert experiment.make is controller.make
-    assert controller.make.__globals__["POLICIES"] is cloud_gateway.engine.policies.POLICIES is POLICIES
+    assert experiment.POLICIES is cloud_gateway.engine.policies.POLICIES is POLICIES
+    assert experiment.PolicySettings is cloud_gateway.engine.policies.PolicySettings
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

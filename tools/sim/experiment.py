@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloud_gateway.core.adaptive import Prefer
-from cloud_gateway.core.controller import Controller, make
+from cloud_gateway.core.controller import POLICIES, Controller, PolicySettings
 from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.process import TokenProcess
 from cloud_gateway.sim.world import Result, Steps, run
@@ -63,15 +63,8 @@ class Arm:
 
     def controller(self) -> Controller:
         """A fresh policy, from the gateway's own registry."""
-        return make(
-            self.policy,
-            k=self.k,
-            phi=self.phi,
-            verify_nodes=self.verify_nodes,
-            depth_limit=self.depth_limit,
-            prefer=self.prefer,
-            share=self.share,
-        )
+        wish = PolicySettings(self.k, self.phi, self.verify_nodes, self.depth_limit, self.prefer, self.share)
+        return POLICIES[self.policy](wish)
 
 
 BASE = Arm("colocated k=2", "colocated", k=2)

@@ -14,10 +14,10 @@ from cloud_gateway.core.controller import (
     LinkView,
     Outcome,
     Plain,
+    PolicySettings,
     Verify,
     Wait,
     WanSpec,
-    make,
 )
 from cloud_gateway.core.merge import CandidateTree, Merged
 from edgespec.core.tree import Node
@@ -161,7 +161,8 @@ def test_plain_never_speculates() -> None:
 
 
 def test_every_listed_policy_can_be_made_by_name() -> None:
+    wish = PolicySettings(k=2, phi=0.5, verify_nodes=8, depth_limit=None)
     for name in POLICIES:
-        assert make(name, k=2, phi=0.5, verify_nodes=8, depth_limit=None).name == name
+        assert POLICIES[name](wish).name == name
     with pytest.raises(KeyError):
-        make("magic", k=2, phi=0.5, verify_nodes=8, depth_limit=None)
+        POLICIES["magic"](wish)
