@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from edgespec.core.messages import MAX_DEPTH
-from edgespec.shared import folders, settings
+from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PORT
 from edgespec.shared.fields import (
     Cores,
@@ -141,11 +141,5 @@ class GatewaySettings(Section, frozen=True):
 
 
 def load(path: Path | None = None) -> GatewaySettings:
-    """The settings of the named file, else of the file in the user's configuration folder, else the defaults.
-
-    Raises ConfigError, also where a named file does not exist.
-    """
-    usual = folders.config_file("gateway")
-    if path is None and not folders.exists(usual):
-        return GatewaySettings()
-    return settings.load(path or usual, GatewaySettings)
+    """As `settings.load_usual`. Raises ConfigError."""
+    return settings.load_usual(path, "gateway", GatewaySettings)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from edgespec.core.messages import MAX_NODES
-from edgespec.shared import folders, settings
+from edgespec.shared import settings
 from edgespec.shared.fields import (
     Cores,
     Folder,
@@ -69,11 +69,5 @@ def worker_name(settings: WorkerSettings) -> str:
 
 
 def load(path: Path | None = None) -> WorkerSettings:
-    """The settings of the named file, else of the file in the user's configuration folder, else the defaults.
-
-    Raises ConfigError, also where a named file does not exist.
-    """
-    usual = folders.config_file("worker")
-    if path is None and not folders.exists(usual):
-        return WorkerSettings()
-    return settings.load(path or usual, WorkerSettings)
+    """As `settings.load_usual`. Raises ConfigError."""
+    return settings.load_usual(path, "worker", WorkerSettings)

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import inspect
 
 from edgespec.core.errors import ConfigError
+from edgespec.shared import folders
 
 MAX_FILE_BYTES = 64 * 1024
 _SHOWN = 60  # characters of a wrong value that a message repeats
@@ -57,6 +58,17 @@ def load(path: Path, schema: type[Settings]) -> Settings:
         line = raw[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}, line {line}: the file is not UTF-8 text.") from None
     return parse(text, schema, str(path))
+
+
+def load_usual(path: Path | None, role: folders.Role, schema: type[Settings]) -> Settings:
+    """The settings of the named file, else of the role's file in the user's configuration folder, else the defaults.
+
+    Raises ConfigError, also where a named file does not exist.
+    """
+    usual = folders.config_file(role)
+    if path is None and not folders.exists(usual):
+        return schema()
+    return load(path or usual, schema)
 
 
 def parse(text: str, schema: type[Settings], where: str) -> Settings:

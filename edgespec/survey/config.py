@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from edgespec.shared import folders, settings
+from edgespec.shared import settings
 from edgespec.shared.fields import MachineName
 from edgespec.shared.settings import Section, override
 
@@ -169,11 +169,5 @@ def labels(endpoints: Sequence[EndpointSection]) -> list[str]:
 
 
 def load(path: Path | None = None) -> SurveySettings:
-    """The settings of the named file, else of the file in the user's configuration folder, else the defaults.
-
-    Raises ConfigError, also where a named file does not exist.
-    """
-    usual = folders.config_file("survey")
-    if path is None and not folders.exists(usual):
-        return SurveySettings()
-    return settings.load(path or usual, SurveySettings)
+    """As `settings.load_usual`. Raises ConfigError."""
+    return settings.load_usual(path, "survey", SurveySettings)
