@@ -81,7 +81,6 @@ class Result:
     useful_frames: int = 0
     up_bytes: int = 0
     down_bytes: int = 0
-    waited_s: float = 0.0
     fallbacks: int = 0
 
 

@@ -27,7 +27,6 @@ class Calibrator:
         self._weights = [0.0, 1.0, 0.0] + [0.0] * RANKS
         self._prior = tuple(self._weights)
         self._squares = [4.0] * len(self._weights)
-        self.seen = 0
 
     def __call__(self, cost: float, entropy: float, rank: int) -> float:
         """Probability of a child of this cost (nats of -log q), entropy (nats) and rank (0 is the draft's best)."""
@@ -43,7 +42,6 @@ class Calibrator:
 
     def observe(self, costs: Sequence[float], entropy: float, chosen: int | None) -> None:
         """One evaluated prefix whose next token is known: `chosen` indexes `costs`, None where it was not named."""
-        self.seen += 1
         for rank, cost in enumerate(costs):
             error = self(cost, entropy, rank) - (rank == chosen)
             self._step(0, error)

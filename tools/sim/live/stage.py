@@ -38,7 +38,7 @@ class Stage:
         self.setting.write(self._folder / "setting.json")
         try:
             self._start_all()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: `with` does not leave what was not entered, and what runs must end
             self.__exit__()
             raise
         return self
