@@ -32,6 +32,7 @@ from cloud_gateway.recorder import Recorder
 from cloud_gateway.stats import Stats
 from cloud_gateway.stream import Stream
 from cloud_gateway.target import Target, Verified, Work
+from cloud_gateway.waiting import Waiting
 from edgespec.core.errors import ClientError
 from edgespec.core.messages import Tree
 
@@ -78,7 +79,7 @@ class Engine:
         self._verify_s = StepCurve({1: 0.030})
         self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
         self._ids = itertools.count(1)
-        self._queue: deque[Active] = deque()
+        self._queue = Waiting(settings.queue_limit)
         self._active: dict[int, Active] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._outbox: list[Callable[[], None]] = []
@@ -126,15 +127,8 @@ class Engine:
                 param="messages",
                 code="context_length_exceeded",
             )
-        if len(self._queue) >= self.settings.queue_limit:
-            raise ClientError(
-                f"The queue of {self.settings.queue_limit} requests is full; try again shortly.",
-                status=429,
-                code="queue_full",
-                retry_after_s=max(1.0, len(self._queue) * 0.5),
-            )
         active = self._make_active(request)
-        self._queue.append(active)
+        self._queue.add(active)
         self._wake.set()
         return active.stream
 
@@ -203,7 +197,7 @@ class Engine:
                 log.exception("a pass failed; its answers end with an error")
                 failures, rounds = (failures + 1 if self.stats.rounds == rounds else 1), self.stats.rounds
                 self._fail(error)
-        for active in [*self._active.values(), *self._queue]:
+        for active in [*self._active.values(), *self._queue.all()]:
             self._finish(active, "cancelled")
         self._flush()
         if failures >= MAX_FAILURES and self._loop is not None:
@@ -246,11 +240,7 @@ class Engine:
 
     def _admit(self) -> None:
         """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile."""
-        while self._queue and len(self._active) < self.target.slots:
-            active = self._queue.popleft()
-            if active.cancelled:
-                self._finish(active, "cancelled")
-                continue
+        while len(self._active) < self.target.slots and (active := self._queue.take()) is not None:
             active.admitted = self.clock()
             active.usage.queued_s = active.admitted - active.submitted
             active.slot, active.prefilled = self.target.open(active.request.tokens)
@@ -338,6 +328,7 @@ class Engine:
     def _finish(self, active: Active, finish: Finish, error: str | None = None) -> None:
         """Frees everything that the request holds and tells the client's stream."""
         if self._active.pop(active.id, None) is not None:
+            self._queue.ended(active)
             self.target.close(active.slot)
             self.local.close(active)
         self.offloading.release(active, finish)
@@ -352,8 +343,7 @@ class Engine:
     def _cancel(self, active: Active) -> None:
         """One in a slot ends with its round; one that still waits gives up its place at once."""
         active.cancelled = True
-        if active in self._queue:
-            self._queue.remove(active)
+        if self._queue.remove(active):
             self._finish(active, "cancelled")
 
     def _wait(self, until: float) -> None:

@@ -66,6 +66,10 @@ class GenerationRequest:
     constraint: Constraint | None = None
     top_logprobs: int | None = None
     """So many alternatives to report for each token, 0 for the token's own log-probability alone; None: nothing."""
+    key: str = ""
+    """Id of the API key that asks; keys take turns (cloud_gateway/core/turns.py)."""
+    most_running: int | None = None
+    """Slots that this key may hold at once; None for all."""
 
 
 @dataclass(slots=True)

@@ -271,3 +271,27 @@ async def test_long_prompts_reach_the_worker_in_pieces(make: Make) -> None:
     tokens, done = await answer(engine, request(12, long))
     assert tokens == twin(12, long)
     assert len(worker.seen[0].tokens) == active.OPEN_TOKENS and done.usage.frames["used"] > 0
+
+
+async def test_a_key_with_64_requests_does_not_keep_another_waiting(make: Make) -> None:
+    engine = make(None, None, slots=4, queue_limit=64)
+    many = [engine.submit(request(400, key="many", most_running=3)) for _ in range(64)]
+    with pytest.raises(ClientError) as full:
+        for _ in range(4):
+            many.append(engine.submit(request(400, key="many", most_running=3)))
+    assert full.value.code == "queue_full"
+    tokens, done = await answer(engine, request(3, key="one", most_running=3))
+    assert tokens == twin(3) and done.finish == "length"
+    assert engine.queued >= 60, "the other key's requests are still there"
+
+
+async def test_the_next_free_slot_goes_to_the_key_with_fewest_running(make: Make) -> None:
+    engine = make(None, None, slots=1)
+    order: list[str] = []
+
+    async def ask(key: str) -> None:
+        await answer(engine, request(20, key=key))
+        order.append(key)
+
+    await asyncio.gather(*(ask("many") for _ in range(6)), ask("one"))
+    assert order.index("one") <= 1
