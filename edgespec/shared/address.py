@@ -75,3 +75,16 @@ def _port(port: str, text: str) -> int:
     if not (port.isascii() and port.isdecimal() and len(port) < 6 and 1 <= int(port) <= 65535):
         raise AddressError(f"`{text}` has the port `{port}`, but a port is a whole number from 1 to 65535.")
     return int(port)
+
+
+def source_of(host: str) -> str:
+    """What counts as one source: an IPv4 address, or the /64 network that one IPv6 host can choose addresses from."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return str(address)

@@ -1,0 +1,263 @@
+"""Accepts connections on a listening port within bounds that hold from `accept` on, before TLS and before HTTP.
+
+asyncio's own accept loop has no bound on connections, and logs a traceback for every `accept` that fails for want of a
+file descriptor, thousands a second. This one asks `Admission` about each connection, drops what it says, and logs
+refusals at most once a minute. It serves any asyncio protocol: `websockets`' connections and aiohttp's handlers alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import resource
+import socket
+import ssl as ssl_module
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from cloud_gateway.core.admission import Admission, AdmissionLimits, Refused
+from edgespec.shared.address import source_of
+from edgespec.shared.occasional import Occasional
+
+BACKLOG = 256
+"""Connections that the kernel completes and holds until they are accepted."""
+ACCEPTS_AT_ONCE = 16
+"""Connections taken in one turn of the event loop: as many TLS handshakes may then begin in the next one."""
+RETRY_S = 0.2
+"""Pause after an `accept` that failed for want of descriptors or memory: the socket stays readable meanwhile."""
+SSL_SHUTDOWN_S = 2.0
+MAX_DESCRIPTORS = 65536
+"""What the limit of open files is raised to where the hard limit allows it; the systemd unit sets the same."""
+_WANT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER with no time: `close` frees the connection in the kernel at once."""
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class Seat:
+    """One admitted connection, from `accept` until its descriptor is closed."""
+
+    def __init__(self, acceptor: Acceptor, ticket: int, source: str, sock: socket.socket) -> None:
+        self.source = source
+        """The connection's source as limits see it, for example an IPv4 address."""
+        self._acceptor, self._ticket, self._sock = acceptor, ticket, sock
+        self.transport: asyncio.BaseTransport | None = None
+        """Known once the connection is set up, TLS included."""
+
+    def proven(self) -> bool:
+        """The peer has proven a key: it is not dropped for newcomers any more. False where the port is full."""
+        return self._acceptor.admission.prove(self._ticket)
+
+    def drop(self) -> None:
+        """Ends the connection without a word."""
+        if isinstance(self.transport, asyncio.WriteTransport):
+            self.transport.abort()
+        else:
+            with contextlib.suppress(OSError):  # asyncio's TLS handshake reads the end and closes
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Socket(socket.socket):
+    """A connection's socket that reports when its descriptor is closed, whoever closes it."""
+
+    on_close: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        super().close()
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
+
+
+class Acceptor:
+    """One listening port. For use on one event loop; has the methods of `asyncio.Server` that `websockets` uses."""
+
+    def __init__(
+        self,
+        name: str,
+        limits: AdmissionLimits,
+        log: logging.Logger,
+        on_refused: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`name` of the port, for logs; `on_refused` is called with a closed label for each connection turned away."""
+        self.admission = Admission(limits)
+        self._name, self._on_refused, self._lines = name, on_refused, Occasional(log)
+        self._loop = asyncio.get_running_loop()
+        self._seats: dict[int, Seat] = {}
+        self._by_descriptor: dict[int, Seat] = {}
+        self._listening: list[socket.socket] = []
+        self._setting_up: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._factory: Factory
+        self._ssl: dict[str, Any] = {}
+
+    async def start(
+        self,
+        host: str,
+        port: int,
+        factory: Factory,
+        ssl: ssl_module.SSLContext | None = None,
+        handshake_s: float = 10.0,
+    ) -> int:
+        """Binds and begins to accept; returns the port, which matters for 0. Raises OSError where it cannot be bound.
+
+        `factory` makes the protocol of one connection; `handshake_s` bounds the TLS handshake.
+        """
+        if ssl is not None:
+            self._ssl = {"ssl": ssl, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": SSL_SHUTDOWN_S}
+        self._factory = factory
+        self._listening = await _bind(host, port)
+        self._listen()
+        return int(self._listening[0].getsockname()[1])
+
+    def seat(self, transport: asyncio.BaseTransport | None) -> Seat | None:
+        """The seat of an open connection, by its transport."""
+        sock = transport.get_extra_info("socket") if transport is not None else None
+        return self._by_descriptor.get(sock.fileno()) if sock is not None else None
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """The listening sockets; none once closed."""
+        return tuple(self._listening)
+
+    def is_serving(self) -> bool:
+        """Whether connections are accepted."""
+        return bool(self._listening)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of this port."""
+        return self._loop
+
+    def close(self) -> None:
+        """Stops listening, and ends what is still in its TLS handshake; other connections are the protocol's."""
+        if self._retry is not None:
+            self._retry.cancel()
+        for sock in self._listening:
+            self._loop.remove_reader(sock)
+            sock.close()
+        self._listening = []
+        for seat in list(self._seats.values()):
+            if seat.transport is None:
+                seat.drop()
+
+    async def wait_closed(self) -> None:
+        """Waits for the handshakes that `close` has ended."""
+        if self._setting_up:
+            await asyncio.wait(self._setting_up)
+
+    # --- accepting -------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        self._retry = None
+        for sock in self._listening:
+            self._loop.add_reader(sock, self._readable, sock)
+
+    def _readable(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                descriptor, peer = listening._accept()  # type: ignore[attr-defined]  # as socket.accept, for a subclass
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._failed(error)
+                return
+            self._arrived(_Socket(listening.family, listening.type, listening.proto, fileno=descriptor), peer)
+
+    def _arrived(self, sock: _Socket, peer: tuple[Any, ...]) -> None:
+        source = source_of(str(peer[0]))
+        verdict = self.admission.arrive(source, self._loop.time())
+        if isinstance(verdict, Refused):
+            _reset(sock)
+            self._refused(verdict.reason, f"{source} opens too many connections")
+            return
+        if verdict.evicted is not None:
+            self._evict(verdict.evicted, "a newer one")
+        seat = Seat(self, verdict.ticket, source, sock)
+        self._seats[verdict.ticket] = self._by_descriptor[sock.fileno()] = seat
+        descriptor = sock.fileno()
+        sock.on_close = lambda: self._closed(verdict.ticket, descriptor)
+        task = self._loop.create_task(self._set_up(seat, sock))
+        self._setting_up.add(task)
+        task.add_done_callback(self._setting_up.discard)
+
+    async def _set_up(self, seat: Seat, sock: _Socket) -> None:
+        try:
+            seat.transport, _ = await self._loop.connect_accepted_socket(self._factory, sock, **self._ssl)
+        except (OSError, TimeoutError, EOFError):
+            sock.close()  # a handshake that failed, as every scanner leaves behind: no line each
+        except BaseException:
+            sock.close()
+            raise
+
+    def _closed(self, ticket: int, descriptor: int) -> None:
+        self.admission.leave(ticket)
+        seat = self._seats.pop(ticket, None)
+        if self._by_descriptor.get(descriptor) is seat:
+            self._by_descriptor.pop(descriptor, None)
+
+    def _evict(self, ticket: int, what_for: str) -> None:
+        seat = self._seats[ticket]
+        seat.drop()
+        self._refused("busy", f"a connection from {seat.source} that had proven no key was dropped for {what_for}")
+
+    def _failed(self, error: OSError) -> None:
+        """An `accept` failed: pauses, since the socket stays readable, and frees descriptors for the next ones."""
+        for sock in self._listening:
+            self._loop.remove_reader(sock)
+        self._retry = self._loop.call_later(RETRY_S, self._listen)
+        for _ in range(ACCEPTS_AT_ONCE if error.errno in _WANT else 0):
+            ticket = self.admission.relieve()
+            if ticket is not None:
+                self._evict(ticket, "want of file descriptors")
+        text = os.strerror(error.errno) if error.errno else type(error).__name__
+        self._lines.warning(("accept", error.errno), f"{self._name}: no connection can be accepted ({text})")
+
+    def _refused(self, reason: str, text: str) -> None:
+        self._lines.warning(reason, f"{self._name}: connection refused: {text} ({reason})")
+        self._on_refused(reason)
+
+
+def raise_descriptor_limit() -> int:
+    """Raises this process's soft limit of open files as far as it may; returns what holds then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_DESCRIPTORS
+    if soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a container may forbid it: the old limit then holds
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return soft
+
+
+def _reset(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    sock.close()
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """One listening socket for each address of `host`, as `loop.create_server` makes them. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            bound.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+    except OSError:
+        for sock in bound:
+            sock.close()
+        raise
+    return bound

@@ -1,0 +1,167 @@
+"""Which connections a listening port admits, and which one it drops for a newcomer; pure, `now` is passed in.
+
+Every connection starts unproven: nobody knows yet who sent it. Unproven connections have a pool of their own, which one
+source cannot hold: a newcomer takes the place of the oldest unproven connection of the source that holds most. Proven
+connections (a paired worker, a valid API key) are never dropped, and their places are never given to unproven ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAX_SOURCES = 4096
+"""Sources whose rate is remembered (about 0.5 MB); who commands more sources than that is not bounded by rates."""
+RESERVED_DESCRIPTORS = 192
+"""File descriptors that connections never take: control socket, state and model files, traces, mDNS, event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """Bounds of one listening port."""
+
+    total: int = 1024
+    """Open connections; `total - unproven` of them are kept for proven ones."""
+    unproven: int = 64
+    """Connections that have proven nothing yet, those in the TLS handshake included."""
+    unproven_per_source: int = 16
+    """The same from one source; a machine needs one or two, a network behind one address a few at a time."""
+    per_source: int = 1024
+    """Open connections from one source, proven or not; a whole campus may come from one address."""
+    rate_per_s: float = 20.0
+    """New connections a second from one source in the long run: a TLS handshake costs about a millisecond."""
+    burst: int = 100
+    """New connections from one source at once, as when all workers of a campus come back after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The newcomer is in; `evicted` is the connection that has to be dropped for it."""
+
+    ticket: int
+    evicted: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The newcomer is to be closed at once; `reason` is a closed label."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class _Entry:
+    source: str
+    proven: bool = False
+
+
+class Admission:
+    """The connections of one port, by ticket."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        """Raises ValueError for limits that leave no place."""
+        if not 1 <= limits.unproven <= limits.total or limits.rate_per_s <= 0 or limits.burst < 1:
+            raise ValueError(f"no connection could be admitted under {limits}")
+        self.limits = limits
+        self._entries: dict[int, _Entry] = {}
+        self._waiting: dict[str, OrderedDict[int, None]] = {}
+        """Unproven tickets of each source, oldest first; no source with none."""
+        self._held: Counter[str] = Counter()
+        self._buckets: OrderedDict[str, float] = OrderedDict()
+        self._next_ticket = 1
+        self.unproven = 0
+
+    @property
+    def total(self) -> int:
+        """Open connections."""
+        return len(self._entries)
+
+    @property
+    def proven(self) -> int:
+        """Open connections that are proven."""
+        return self.total - self.unproven
+
+    def arrive(self, source: str, now: float) -> Admitted | Refused:
+        """Judges a new connection; `source` as `address.source_of` gives it, `now` in seconds, monotonic."""
+        if not self._has_token(source, now):
+            return Refused("rate")
+        evicted = None
+        mine = self._waiting.get(source, ())
+        if self._held[source] >= self.limits.per_source or len(mine) >= self.limits.unproven_per_source:
+            if not mine:
+                return Refused("source")
+            evicted = self._evict(source)
+        elif self.unproven >= self.limits.unproven:
+            evicted = self.relieve()
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._entries[ticket] = _Entry(source)
+        self._waiting.setdefault(source, OrderedDict())[ticket] = None
+        self._held[source] += 1
+        self.unproven += 1
+        return Admitted(ticket, evicted)
+
+    def prove(self, ticket: int) -> bool:
+        """Moves a connection out of the unproven pool; False where no place for proven ones is left, or it is gone."""
+        entry = self._entries.get(ticket)
+        if entry is None:
+            return False
+        if entry.proven:
+            return True
+        if self.proven >= self.limits.total - self.limits.unproven:
+            return False
+        entry.proven = True
+        self._stop_waiting(ticket, entry.source)
+        return True
+
+    def relieve(self) -> int | None:
+        """Drops the oldest unproven connection of the source that holds most of them, and returns its ticket."""
+        if not self._waiting:
+            return None
+        return self._evict(max(self._waiting, key=lambda source: (len(self._waiting[source]), -self._oldest(source))))
+
+    def leave(self, ticket: int) -> None:
+        """A connection has ended; does nothing for one that is gone already."""
+        entry = self._entries.pop(ticket, None)
+        if entry is None:
+            return
+        if not entry.proven:
+            self._stop_waiting(ticket, entry.source)
+        self._held[entry.source] -= 1
+        if not self._held[entry.source]:
+            del self._held[entry.source]
+
+    def _oldest(self, source: str) -> int:
+        return next(iter(self._waiting[source]))
+
+    def _evict(self, source: str) -> int:
+        ticket = self._oldest(source)
+        self.leave(ticket)
+        return ticket
+
+    def _stop_waiting(self, ticket: int, source: str) -> None:
+        waiting = self._waiting[source]
+        del waiting[ticket]
+        if not waiting:
+            del self._waiting[source]
+        self.unproven -= 1
+
+    def _has_token(self, source: str, now: float) -> bool:
+        """Takes one token of the source's bucket (GCRA, ITU-T I.371 annex A); False where it is empty."""
+        step_s = 1 / self.limits.rate_per_s
+        full_at = max(self._buckets.get(source, now), now)
+        if full_at + step_s - now > self.limits.burst * step_s * (1 + 1e-9):
+            return False
+        self._buckets[source] = full_at + step_s
+        self._buckets.move_to_end(source)
+        if len(self._buckets) > MAX_SOURCES:
+            self._buckets.popitem(last=False)
+        return True
+
+
+def share_descriptors(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Connections that each port may hold under a limit of file descriptors: as wanted, or all scaled down alike."""
+    room = max(limit - RESERVED_DESCRIPTORS, limit // 4)
+    scale = min(1.0, room / max(1, sum(wanted.values())))
+    return {name: max(2, int(number * scale)) for name, number in wanted.items()}
