@@ -9,7 +9,7 @@ import argparse
 import sys
 from importlib import import_module
 
-NAMES = ("frames", "rounds")
+NAMES = ("frames", "rounds", "target")
 
 
 def main(arguments: list[str] | None = None) -> int:
