@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from zeroconf import Error, ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
+from edgespec.core.names import key_id
 from edgespec.shared import mdns
 from edgespec.shared.address import LINK_PATH
-from edgespec.shared.keystore import key_id
 from edgespec.shared.mdns import Interface
 
 log = logging.getLogger("cloud_gateway.advertise")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cloud_gateway.rows import key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import PairingError
+from edgespec.core.names import key_id
 from edgespec.shared.control import Handler
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Commands:
     async def workers(self) -> dict[str, object]:
         """All paired workers, and what is known of the linked ones."""
         linked = {w.id: w for w in self._gateway.links.workers()} if self._gateway.links else {}
-        return {"workers": [worker_row(one, linked.get(one.key.hex())) for one in self._gateway.paired.all()]}
+        return {"workers": [worker_row(one, linked.get(key_id(one.key))) for one in self._gateway.paired.all()]}
 
     async def revoke_worker(self, id: str) -> dict[str, object]:  # noqa: A002 - the parameter's name on the wire
         """Revokes on disk, then ends the link."""

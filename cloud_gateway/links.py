@@ -25,6 +25,7 @@ from cloud_gateway.workers import LinkEvents, Rejections, WorkerInfo
 from edgespec.core.errors import AddressError, RemoteProtocolError
 from edgespec.core.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, Lookup
 from edgespec.core.messages import Bye, Close, Commit, Decline, Open, Pause, Resume, Tree, check_tree_shape
+from edgespec.core.names import key_id
 from edgespec.core.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
 from edgespec.shared.address import LINK_PATH, PAIR_PATH
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
@@ -83,12 +84,14 @@ class Links:
         is_paired: Lookup,
         events: LinkEvents,
         *,
+        name_of: Callable[[bytes], str],
         pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
         timers: Timers = DEFAULT_TIMERS,
         limits: LinkLimits = LinkLimits(),
     ) -> None:
-        """`vocab_size`: of the target; `pair` serves `/pair`, which is not found without it."""
+        """`vocab_size`: of the target; `name_of`: a paired key's name in the list; `pair` serves `/pair`, if given."""
         self._me, self._vocab_size, self._is_paired, self._events = me, vocab_size, is_paired, events
+        self._name_of = name_of
         self._pair, self._timers, self._limits = pair, timers, limits
         self._rejections = Rejections()
         self._workers: dict[str, WorkerInfo] = {}
@@ -132,7 +135,7 @@ class Links:
     async def _serve_link(self, ws: ServerConnection) -> None:
         now = asyncio.get_running_loop().time()
         session = GatewaySession(self._me, self._is_paired, os.urandom(NONCE_BYTES), now, self._timers)
-        link = _Link(ws, session, self._vocab_size, self._up, self._events)
+        link = _Link(ws, session, self._vocab_size, self._name_of, self._up, self._events)
         wire = link.wire = Wire(ws, session, link.take, self._limits.frames_per_s)
         code, why = int(CloseCode.OURS), "internal"
         try:
@@ -175,11 +178,11 @@ class Links:
     def note(self, worker: str, reason: str, text: str) -> None:
         """Counts and logs something that was dropped but does not end the link."""
         info = self._workers.get(worker)
-        self._reject(str(info) if info else f"worker ({worker[:16]})", reason, text)
+        self._reject(str(info) if info else f"worker ({worker})", reason, text)
 
     def revoke(self, worker_key: bytes) -> None:
         """Ends the link of a key that was just revoked, at once; the caller has changed what `is_paired` says."""
-        info = self._workers.get(worker_key.hex())
+        info = self._workers.get(key_id(worker_key))
         if info is not None:
             error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
             self._hang_up(info, Bye("revoked"), error)
@@ -227,12 +230,14 @@ class _Link:
         ws: ServerConnection,
         session: GatewaySession,
         vocab_size: int,
+        name_of: Callable[[bytes], str],
         up: Callable[[WorkerInfo, ServerConnection], None],
         events: LinkEvents,
     ) -> None:
         self.wire: Wire
         self.worker: WorkerInfo | None = None
         self._ws, self._session, self._vocab_size, self._up, self._events = ws, session, vocab_size, up, events
+        self._name_of = name_of
         self._first_rtt_s = 0.0
 
     @property
@@ -266,8 +271,8 @@ class _Link:
         hello = self._session.hello
         assert hello is not None
         self.worker = WorkerInfo(
-            id=hello.worker_key.hex(),
-            name=hello.name,
+            id=key_id(hello.worker_key),
+            name=self._name_of(hello.worker_key),
             session=self._session.session,
             address=peer_of(self._ws),
             hello=hello,

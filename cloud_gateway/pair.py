@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import KeyStoreError, PairingError, RemoteProtocolError
 from edgespec.core.messages import encode
+from edgespec.core.names import key_id
 from edgespec.core.pairing import Entropy, GatewayExchange, Party, State
 from edgespec.core.pairing_messages import (
     MAX_PAIRING_BYTES,
@@ -37,7 +38,6 @@ from edgespec.core.pairing_window import (
     Window,
 )
 from edgespec.core.signing import SigningKey
-from edgespec.shared.keystore import key_id
 from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.words import new_code
 
@@ -124,8 +124,9 @@ class PairingDesk:
             answer = self._window.receive(exchange, message, self._now())
             if exchange.state is State.PROVEN:
                 # Written on the event loop: once in a worker's life, and nothing may come between proof and storing.
-                self._workers.add(exchange.peer.key, exchange.peer.name, exchange.peer.version)
-                await ws.send(encode(self._window.stored(exchange)))
+                peer = exchange.peer
+                worker = self._workers.add(peer.key, peer.name, peer.version)
+                await ws.send(encode(self._window.stored(exchange, worker.name)))
                 return
             if answer is not None:
                 await ws.send(encode(answer))
@@ -154,7 +155,7 @@ class PairingDesk:
         """Tells the operator what happened and sets the timer; to be called after anything that moves the window."""
         for event in self._window.events():
             if isinstance(event, Paired):
-                log.info("worker %s (%s) is paired", event.peer.name, key_id(event.peer.key))
+                log.info("worker %s (%s) is paired", event.name, key_id(event.peer.key))
             if self._operator is not None:
                 self._operator.put_nowait(event)
         if self._timer is not None:
@@ -172,8 +173,8 @@ class PairingDesk:
                 return {"code": str(code), "expires_in_s": round(max(0.0, expires_at - self._now()), 1)}
             case Failed(reason, left):
                 return {"failed": reason.value, "message": SENTENCES[reason], "left": left}
-            case Paired(peer):
-                return {"paired": {"name": peer.name, "id": key_id(peer.key)}}
+            case Paired(peer, name):
+                return {"paired": {"name": name, "id": key_id(peer.key)}}
             case Closed(reason):
                 raise PairingError(_WHY_CLOSED.get(reason, "The pairing window was closed."))
 

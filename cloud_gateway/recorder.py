@@ -21,7 +21,6 @@ from edgespec import __version__
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.signing import SigningKey
 from edgespec.shared.files import locked, private_folder, write_private
-from edgespec.shared.keystore import key_id
 
 log = logging.getLogger("cloud_gateway.recorder")
 
@@ -66,7 +65,7 @@ class Recorder:
             return
         header = trace.Header(
             __version__, tape.made_at, tape.request, tape.policy, tape.settings, tape.prompt_len,
-            self.settings.salt, [_worker_id(worker) for worker in tape.workers], finish, not tape.full,
+            self.settings.salt, list(tape.workers), finish, not tape.full,
         )  # fmt: skip
         try:
             self._queue.put_nowait((tape, header))
@@ -100,11 +99,3 @@ class Recorder:
         """Says what is wrong once, not for each request."""
         log.log(logging.DEBUG if self._said else logging.WARNING, "%s", text)
         self._said = text
-
-
-def _worker_id(worker: str) -> str:
-    """A worker's key id, as `cloud-gateway workers list` shows it."""
-    try:
-        return key_id(bytes.fromhex(worker))
-    except ValueError:  # a worker that is not known by its key
-        return worker

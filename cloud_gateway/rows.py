@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloud_gateway.auth import Key
+from edgespec.core.names import key_id
 
 if TYPE_CHECKING:
     from cloud_gateway.workers import WorkerInfo
@@ -18,8 +19,6 @@ def key_row(key: Key) -> dict[str, object]:
 
 def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, object]:
     """A paired worker, and what is known of it while it is linked."""
-    from edgespec.shared.keystore import key_id  # cryptography, which `keys list` can do without
-
     return {
         "id": key_id(worker.key),
         "name": worker.name,

@@ -118,7 +118,9 @@ class Gateway:
         settings = self.settings
         bridge = Bridge(self.metrics, self.paired)
         me = GatewayIdentity(self.identity, self.name, self.tls.spki_hash, models.tokenizer_digest)
-        links = Links(me, models.target.vocab_size, self.paired.lookup, bridge, pair=self.desk.handle)
+        links = Links(
+            me, models.target.vocab_size, self.paired.lookup, bridge, name_of=self.paired.name_of, pair=self.desk.handle
+        )
         engine = bridge.engine = Engine(
             models.target, models.local, engine_settings(settings), links, recorder=self.recorder
         )
@@ -260,6 +262,7 @@ def _way_out(family: socket.AddressFamily) -> str | None:
 def _write_atomically(path: Path, value: object) -> None:
     temporary = path.with_name(f".{path.name}.new")
     try:
+        temporary.touch(0o600)  # ports and process id are for whoever started the gateway
         temporary.write_bytes(msgspec.json.encode(value) + b"\n")
         temporary.replace(path)
     except OSError as error:

@@ -24,8 +24,9 @@ class WorkerInfo:
     """One linked worker; kept up to date while the link lasts."""
 
     id: str
-    """Its public key in hex: stable over reconnects."""
+    """Its key id: stable over reconnects, and what `cloud-gateway workers` lists and revokes."""
     name: str
+    """As the operator's list of paired workers has it; what `hello` says decides nothing."""
     session: bytes
     address: str
     hello: Hello
@@ -54,7 +55,7 @@ class WorkerInfo:
         return self.paused_because is not None
 
     def __str__(self) -> str:
-        return f"worker {self.name} ({self.id[:16]})"
+        return f"worker {self.name} ({self.id})"
 
 
 class LinkEvents(Protocol):

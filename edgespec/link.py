@@ -20,6 +20,7 @@ from websockets.exceptions import WebSocketException
 from edgespec.core.errors import AddressError, EdgespecError, RemoteProtocolError
 from edgespec.core.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error
 from edgespec.core.messages import Bye, Close, Commit, Open, Refuse, WorkerBody
+from edgespec.core.names import key_id
 from edgespec.core.session import DEFAULT_TIMERS, Event, Linked, Timers, WorkerSession
 from edgespec.shared.address import LINK_PATH, Address, parse_address
 from edgespec.shared.tls import client_context, peer_spki_hash
@@ -104,6 +105,7 @@ class _Attempt:
 
     async def run(self, where: str | Address, me: WorkerIdentity, pin: Pin, timers: Timers) -> str:
         """Returns why it ended, in words for the log."""
+        self._me = me
         try:
             address = parse_address(where) if isinstance(where, str) else where
             async with connect(
@@ -151,7 +153,8 @@ class _Attempt:
             case Refuse():
                 self.final = final_error(event.reason, event.message)
             case Bye():
-                self.final = final_error(event.reason, f"The gateway ended the link ({event.reason}).")
+                why = f"The gateway ended the link of this worker, {key_id(self._me.key.public)} ({event.reason})."
+                self.final = final_error(event.reason, why)
 
 
 class Backoff:

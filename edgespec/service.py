@@ -19,6 +19,7 @@ from edgespec.core.drafting import DraftRule
 from edgespec.core.errors import PairingError, RemoteProtocolError
 from edgespec.core.handshake import Pin, WorkerIdentity
 from edgespec.core.messages import Decline, Pause, Resume, Tree
+from edgespec.core.names import key_id
 from edgespec.core.numbers import interpolate
 from edgespec.daemon import Daemon, Outlet
 from edgespec.discovery import Browser
@@ -26,7 +27,7 @@ from edgespec.drafter import Drafter
 from edgespec.link import FromGateway, Link, keep_linked
 from edgespec.shared import control, folders, sdnotify
 from edgespec.shared.fields import pin, thread_count
-from edgespec.shared.keystore import KeyStore, key_id
+from edgespec.shared.keystore import KeyStore
 from edgespec.shared.modelref import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 
@@ -127,7 +128,8 @@ class Service:
         """The link is authenticated."""
         self._link = link
         self.daemon.writable()
-        log.info("linked to gateway %s", self.gateway.name)
+        ids = key_id(self.gateway.key), key_id(self.identity.key.public)
+        log.info("linked to gateway %s (%s); this worker's id is %s", self.gateway.name, *ids)
         sdnotify.notify(f"STATUS=linked to {self.gateway.name}")
         if self.paused_because is not None:
             link.send(Pause(self.paused_because))
@@ -184,6 +186,7 @@ class Service:
         return {
             "version": __version__,
             "name": self.identity.name,
+            "id": key_id(self.identity.key.public),
             "gateway": self.gateway.name,
             "linked": self._link is not None,
             "paused": self.paused_because,

@@ -17,6 +17,7 @@ from typing import Literal
 from edgespec.core import signing
 from edgespec.core.errors import EdgespecError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.messages import PROTOCOL, Challenge, Hello, Refuse, RefuseReason
+from edgespec.core.names import key_id
 from edgespec.core.signing import SigningKey
 
 MAX_HANDSHAKE_BYTES = 2048
@@ -128,7 +129,7 @@ def admit(hello: Hello, me: GatewayIdentity, lookup: Lookup) -> Refusal | None:
     if hello.protocol != PROTOCOL:
         return refusal_of_version(hello.protocol)
     signing.check_public_key(hello.worker_key)
-    key = hello.worker_key.hex()[:16]
+    key = key_id(hello.worker_key)
     match lookup(hello.worker_key):
         case "unpaired":
             return Refusal("unpaired", f"The key {key} is not paired with this gateway.", CloseCode.UNPAIRED)

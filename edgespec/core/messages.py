@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.names import MAX_NAME, NAME_PATTERN
 
 PROTOCOL = "edgespec/1"
 MAX_FRAME_BYTES = 64 * 1024
@@ -38,7 +39,7 @@ Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Bytes64 = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Text = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*\Z")]
 """One line for people and logs: no control characters, no line or direction marks."""
-Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[\w.@()+' -]+\Z")]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=NAME_PATTERN)]
 _Nodes = Meta(min_length=1)
 """Their greatest number is checked in `check_tree_shape`, where it has a label of its own."""
 

@@ -48,9 +48,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """A worker is stored; the window is closed."""
+    """A worker is stored under `name`, which tells it from all others; the window is closed."""
 
     peer: Peer
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +152,14 @@ class PairingWindow:
             self.abandon(exchange, Reason.PROTOCOL)
             raise
 
-    def stored(self, exchange: GatewayExchange) -> Accepted:
-        """Ends the window with success, after the worker was stored; returns the last message."""
+    def stored(self, exchange: GatewayExchange, name: str) -> Accepted:
+        """Ends the window with success, after the worker was stored as `name`; returns the last message."""
         self._require_running(exchange)
         last = exchange.stored()
         self._go("paired")
         self._exchange = self._code = None
         self._why_closed = Reason.WINDOW
-        self._events.append(Paired(exchange.peer))
+        self._events.append(Paired(exchange.peer, name))
         return last
 
     def abandon(self, exchange: GatewayExchange, reason: Reason) -> None:

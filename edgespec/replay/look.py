@@ -13,8 +13,8 @@ from rich.console import Console
 from cloud_gateway.core import replay, trace
 from edgespec import config
 from edgespec.core.errors import ConfigError, KeyStoreError, TraceError
+from edgespec.core.names import key_id
 from edgespec.shared import folders
-from edgespec.shared.keystore import key_id
 from edgespec.shared.paired import PairedGateways
 
 SHOWN = 5

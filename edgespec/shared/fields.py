@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from edgespec.core.errors import AddressError, ConfigError
 from edgespec.core.messages import Name
+from edgespec.core.names import MAX_NAME
 from edgespec.shared.address import parse_address
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -52,7 +53,7 @@ MachineName = Annotated[
     Meta(
         max_length=64,
         extra={
-            "allowed": '"" for the host name, or at most 64 letters, digits, spaces and the signs . _ @ + -',
+            "allowed": '"" for the host name, or at most 64 letters A to Z, digits, spaces and the signs . _ @ + -',
             "check": _check_name,
         },
     ),
@@ -74,7 +75,8 @@ OptionalModelPath = Annotated[
 
 def machine_name(configured: str) -> str:
     """The name that this machine shows to others: the configured one, else its host name (as a `Name`)."""
-    return configured or re.sub(r"[^\w.@+ -]", "-", socket.gethostname())[:64] or "unnamed"
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")
+    return configured or host[:MAX_NAME] or "unnamed"
 
 
 def thread_count(threads: int, cpu: Sequence[int]) -> int:

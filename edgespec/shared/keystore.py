@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -28,11 +27,6 @@ from edgespec.core.errors import KeyStoreError
 from edgespec.core.signing import SigningKey
 from edgespec.shared import tls
 from edgespec.shared.files import locked, private_folder, read_private, write_private
-
-
-def key_id(key: bytes) -> str:
-    """How a public key is shown to people and announced by mDNS: the first 16 hex digits of its SHA-256."""
-    return hashlib.sha256(key).hexdigest()[:16]
 
 
 class KeyStore:

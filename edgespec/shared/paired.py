@@ -6,6 +6,7 @@ are Unix seconds of this machine's wall clock and for people only: nothing is de
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,18 @@ import msgspec
 from msgspec import Meta, Struct
 
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.core.messages import Bytes32, Name
+from edgespec.core.messages import Bytes32
+from edgespec.core.names import MAX_NAME, free_name, key_id
 from edgespec.core.pairing_messages import Version
 from edgespec.shared.files import locked, private_folder, read_private, write_private
-from edgespec.shared.keystore import key_id
 
 Standing = Literal["paired", "unpaired", "revoked"]
 UnixTime = Annotated[int, Meta(ge=0)]
+StoredName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z")]
+"""Wider than `Name`, so that a list which an earlier version wrote is still read."""
+_ID_PREFIX = re.compile(r"[0-9a-f]{4,16}")
+_SHOWN = re.compile(r"\(([0-9a-f]{16})\)\W*\Z")
+"""A key id in brackets at the end, as logs and lists show a machine: `lab-7 (7ba1073c5e2f9d40)`."""
 
 
 class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +37,7 @@ class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True):
     """Its Ed25519 public key."""
     spki: Bytes32
     """SHA-256 of its TLS public key: the pin."""
-    name: Name
+    name: StoredName
     address: Annotated[str, Meta(max_length=300)]
     """Where it was when it was paired or last reached (`Address` as text): a hint."""
     min_version: Version
@@ -43,7 +49,8 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True):
     """A worker that this gateway knows."""
 
     key: Bytes32
-    name: Name
+    name: StoredName
+    """As it was shown when it was paired; no two records have the same."""
     paired_at: UnixTime
     min_version: Version = 1
     revoked_at: UnixTime | None = None
@@ -95,16 +102,21 @@ class _List(Generic[Record]):
         return self._records.get(key)
 
     def find(self, text: str) -> Record:
-        """The one record that a person means by a name or by (the beginning of) a key id. Raises PairingError."""
+        """The one record that a person means by a key id, its first digits (at least four), or a name.
+
+        Ids come first: otherwise a worker that is called like the beginning of another's id would be revoked in its
+        place. Also takes what logs show, a name with the id in brackets. Raises PairingError.
+        """
         records = self.all()
-        meant = [r for r in records if key_id(r.key) == text] or [r for r in records if r.name == text]
-        if not meant and len(text) >= 4:
-            meant = [r for r in records if key_id(r.key).startswith(text.lower())]
+        shown = _SHOWN.search(text)
+        wanted = shown[1] if shown else text.strip().lower()
+        by_id = [r for r in records if _ID_PREFIX.fullmatch(wanted) and key_id(r.key).startswith(wanted)]
+        meant = by_id if len(by_id) == 1 else by_id + [r for r in records if r.name == text and r not in by_id]
         if not meant:
-            known = ", ".join(f"{r.name} ({key_id(r.key)})" for r in records) or "none"
+            known = ", ".join(map(_shown, records)) or "none"
             raise PairingError(f"No machine called `{text}` is paired; paired are: {known}.")
         if len(meant) > 1:
-            raise PairingError(f"`{text}` may mean {' or '.join(key_id(r.key) for r in meant)}; give the key id.")
+            raise PairingError(f"`{text}` may mean {' or '.join(map(_shown, meant))}; give more digits of the id.")
         return meant[0]
 
     def _replace(self, key: bytes, **changes: object) -> None:
@@ -143,6 +155,10 @@ class _List(Generic[Record]):
         return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
 
 
+def _shown(record: _Keyed) -> str:
+    return f"{record.name} ({key_id(record.key)})"
+
+
 class PairedGateways(_List[PairedGateway]):
     """The worker's list, in `gateways.json`."""
 
@@ -179,10 +195,25 @@ class PairedWorkers(_List[PairedWorker]):
         super().__init__(folder, "workers.json", PairedWorker)
 
     def add(self, key: bytes, name: str, min_version: int = 1) -> PairedWorker:
-        """Stores a worker just paired, in place of what was known of its key; that also ends a revocation."""
-        worker = PairedWorker(key, name, int(time.time()), min_version)
-        self._change(lambda records: records.update({key: worker}))
-        return worker
+        """Stores a worker just paired, in place of what was known of its key; that also ends a revocation.
+
+        A name that another worker has, revoked ones included, gets a number. Raises KeyStoreError.
+        """
+
+        def change(records: dict[bytes, PairedWorker]) -> None:
+            others = [one for one in records.values() if one.key != key]
+            if any(key_id(one.key) == key_id(key) for one in others):  # made on purpose, at great cost
+                raise KeyStoreError(f"Another worker's key has the id {key_id(key)}; the new one was not stored.")
+            unique = free_name(name, [one.name for one in others])
+            records[key] = PairedWorker(key, unique, int(time.time()), min_version)
+
+        self._change(change)
+        return self._records[key]
+
+    def name_of(self, key: bytes) -> str:
+        """The name of a paired worker, for logs and lists; "unknown" for any other key."""
+        worker = self.get(key)
+        return worker.name if worker is not None else "unknown"
 
     def lookup(self, key: bytes) -> Standing:
         """Whether the worker with this key may connect; another process's change counts from its next call on."""

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from cloud_gateway.advertise import Advertiser
+from edgespec.core.names import key_id
 from edgespec.discovery import read_announcement
-from edgespec.shared.keystore import key_id
 from edgespec.shared.mdns import Interface
 
 KEY = b"k" * 32

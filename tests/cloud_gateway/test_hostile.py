@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from edgespec.core import messages as m
 from edgespec.core import signing
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.names import key_id
 from edgespec.core.session import Timers
 from edgespec.core.signing import SigningKey
 from tests.support.links import (
@@ -62,7 +63,7 @@ async def serves_on(gateway: GatewayUnderTest, honest: Client) -> None:
     """The honest worker's trees arrive and its messages reach it, as before."""
     await honest.send(some_tree(request=77))
     await until(lambda: any(tree.request == 77 for _, tree in gateway.seen.of("tree")))
-    gateway.links.send(HONEST.key.public.hex(), m.Close(77, 1, "done"))
+    gateway.links.send(key_id(HONEST.key.public), m.Close(77, 1, "done"))
     async with asyncio.timeout(5):
         while m.Close(77, 1, "done") not in await honest.receive():
             pass
@@ -82,10 +83,10 @@ async def ends(
         with contextlib.suppress(ConnectionClosed):  # the gateway may be quicker
             await attack(hostile)
         assert await hostile.closed() == code
-    trees = [tree for worker, tree in gateway.seen.of("tree") if worker == hostile.me.key.public.hex()]
+    trees = [tree for worker, tree in gateway.seen.of("tree") if worker == key_id(hostile.me.key.public)]
     assert all(len(tree.tokens) <= m.MAX_NODES and max(tree.tokens) < VOCAB for tree in trees)
     await refused_once(gateway, caplog, reason, "lab-7")
-    assert gateway.seen.of("down") == [(hostile.me.key.public.hex(), reason)]
+    assert gateway.seen.of("down") == [(key_id(hostile.me.key.public), reason)]
     assert [worker.name for worker in gateway.links.workers()] == ["honest"]
     await serves_on(gateway, honest)
 
@@ -262,7 +263,7 @@ async def test_what_only_the_engine_can_see(
     async def attack(hostile: Client) -> None:
         await hostile.send(some_tree())
         await until(lambda: gateway.seen.of("tree"))
-        gateway.links.punish(hostile.me.key.public.hex(), RemoteProtocolError("shape-depth", "17 levels"))
+        gateway.links.punish(key_id(hostile.me.key.public), RemoteProtocolError("shape-depth", "17 levels"))
 
     await ends(gateway, honest, caplog, attack, "shape-depth")
 
@@ -277,7 +278,7 @@ async def test_a_key_revoked_while_linked(
         await hostile.send(some_tree())
 
     await ends(gateway, honest, caplog, attack, "revoked", 4403)
-    assert gateway.seen.of("tree") == [(HONEST.key.public.hex(), some_tree(request=77))]
+    assert gateway.seen.of("tree") == [(key_id(HONEST.key.public), some_tree(request=77))]
 
 
 async def test_a_stale_frame_is_counted_and_the_link_stays(
@@ -285,7 +286,7 @@ async def test_a_stale_frame_is_counted_and_the_link_stays(
 ) -> None:
     """A wrong prefix hash is normal after a misprediction: the merge drops the nodes, the link lives on."""
     for _ in range(3):
-        gateway.links.note(HONEST.key.public.hex(), "stale", "a frame for another prefix")
+        gateway.links.note(key_id(HONEST.key.public), "stale", "a frame for another prefix")
     assert gateway.links.rejected["stale"] == 3
     assert [record.getMessage().count("worker honest") for record in caplog.records] == [1]  # rate-limited
     await serves_on(gateway, honest)
@@ -329,7 +330,7 @@ async def test_a_wrong_vocabulary(gateway: GatewayUnderTest, honest: Client, cap
 async def test_an_unpaired_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     stranger = SigningKey(b"x" * 32).public
     await stays_out(gateway, honest, caplog, hello(stranger), "unpaired", 4401)
-    assert stranger.hex()[:16] in caplog.text
+    assert key_id(stranger) in caplog.text
 
 
 async def test_a_revoked_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:

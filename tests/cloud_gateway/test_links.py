@@ -16,11 +16,12 @@ from cloud_gateway.workers import Rejections
 from edgespec.core import messages as m
 from edgespec.core.errors import AddressError
 from edgespec.core.handshake import NONCE_BYTES
+from edgespec.core.names import key_id
 from edgespec.core.session import Linked, Timers
 from tests.support.links import HASH, Client, client, make_certificate, raw, serving, some_tree, until, worker_identity
 
 ME = worker_identity()
-ID = ME.key.public.hex()
+ID = key_id(ME.key.public)
 OPEN = m.Open(1, 1, 3, [1, 2, 3], m.Sampling())
 COMMIT = m.Commit(1, 1, 3, [5], HASH)
 

@@ -17,10 +17,11 @@ from cloud_gateway.pair import MAX_CONNECTIONS
 from edgespec.core import pairing_window
 from edgespec.core.errors import PairingError
 from edgespec.core.messages import encode
+from edgespec.core.names import key_id
 from edgespec.core.pairing_messages import Code, PairingFailed, Reason, Refused, decode_pairing
 from edgespec.pair import pair
 from edgespec.shared.address import Address
-from edgespec.shared.keystore import KeyStore, key_id
+from edgespec.shared.keystore import KeyStore
 from tests.support.pairing import Gateway, Operator, Worker, by_hand, exchange, make_worker, refusal, served, wrong
 
 

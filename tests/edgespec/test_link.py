@@ -17,6 +17,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from edgespec.core import messages as m
 from edgespec.core.errors import NoGatewayError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.handshake import Pin, WorkerIdentity
+from edgespec.core.names import key_id
 from edgespec.core.session import Timers
 from edgespec.core.signing import SigningKey
 from edgespec.link import Backoff, keep_linked
@@ -32,7 +33,7 @@ from tests.support.links import (
     worker_identity,
 )
 
-ID = worker_identity().key.public.hex()
+ID = key_id(worker_identity().key.public)
 OPEN = m.Open(1, 1, 3, [1, 2, 3], m.Sampling())
 
 

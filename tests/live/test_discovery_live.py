@@ -19,10 +19,10 @@ from zeroconf import ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
 from cloud_gateway.advertise import Advertiser
+from edgespec.core.names import key_id
 from edgespec.discovery import Browser, find
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
-from edgespec.shared.keystore import key_id
 
 pytestmark = pytest.mark.live
 LO = ["lo"]
@@ -176,7 +176,7 @@ BROWSE = """
 import asyncio
 from edgespec.discovery import Browser
 from edgespec.shared import mdns
-from edgespec.shared.keystore import key_id
+from edgespec.core.names import key_id
 mdns.POLL_S = 0.2
 async def main():
     browser = Browser()
@@ -214,7 +214,7 @@ import asyncio, logging, socket, sys
 from cloud_gateway.advertise import Advertiser
 from edgespec.discovery import Browser
 from edgespec.shared import mdns
-from edgespec.shared.keystore import key_id
+from edgespec.core.names import key_id
 mdns.POLL_S = 0.2
 logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
 async def main():

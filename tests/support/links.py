@@ -115,6 +115,7 @@ async def serving(
     """Serves links to the default worker and those in `paired`."""
     context, pin = make_certificate(folder)
     standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
+    names = {me.key.public: me.name for me in (worker_identity(), *paired)}
     seen = seen or Seen()
     me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)
     links = Links(
@@ -122,6 +123,7 @@ async def serving(
         VOCAB,
         lambda key: standing.get(key, "unpaired"),
         seen,
+        name_of=lambda key: names[key],
         pair=pair,
         timers=timers,
         limits=limits or LinkLimits(),

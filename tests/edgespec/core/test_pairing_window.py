@@ -52,7 +52,7 @@ def attempt(w: PairingWindow, code: Code, now: float, spki: bytes = SPKI) -> Gat
     while message is not None:
         answer = w.receive(exchange, message, now)
         if answer is None:
-            worker.receive(w.stored(exchange))
+            worker.receive(w.stored(exchange, THEM.name))
             break
         message = worker.receive(answer)
     return exchange
@@ -180,7 +180,7 @@ def test_a_worker_that_cannot_be_stored_is_not_paired() -> None:
     assert Failed(Reason.STORAGE, MAX_FAILURES - 1) in w.events()
     assert worker.state is State.ACCEPTED
     with pytest.raises(PairingFailed):
-        w.stored(exchange)
+        w.stored(exchange, THEM.name)
 
 
 def test_the_operator_may_close_the_window_at_any_time() -> None:
@@ -297,7 +297,7 @@ class Walk(RuleBasedStateMachine):
                 assert exchange.state is State.PROVEN and not replay
                 assert worker._code not in self.burnt and worker._spki == SPKI
                 assert self.now - self.opened_at < WINDOW_S
-                worker.receive(self.window.stored(exchange))
+                worker.receive(self.window.stored(exchange, THEM.name))
                 assert worker.state is State.PAIRED
         except EdgespecError:
             del self.honest[exchange]

@@ -11,8 +11,8 @@ import pytest
 from cloud_gateway.core import trace
 from cloud_gateway.core.trace import Trace, seal, unseal
 from edgespec.__main__ import main
+from edgespec.core.names import key_id
 from edgespec.core.signing import SigningKey
-from edgespec.shared.keystore import key_id
 from edgespec.shared.paired import PairedGateways
 
 SHIPPED = Path(__file__).parents[2] / "traces"

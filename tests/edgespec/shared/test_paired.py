@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.shared.keystore import key_id
+from edgespec.core.names import key_id
 from edgespec.shared.paired import PairedGateways, PairedWorkers
 
 A, B, C = b"A" * 32, b"B" * 32, b"C" * 32
@@ -74,15 +74,69 @@ def test_a_person_may_name_a_machine_by_name_or_by_the_beginning_of_its_key_id(f
     workers = PairedWorkers(folder)
     workers.add(A, "lab-7")
     workers.add(B, "twin")
-    workers.add(C, "twin")
+    workers.add(C, "Twin")
     assert workers.find("lab-7").key == A
     assert workers.find(key_id(B)).key == B
     assert workers.find(key_id(C)[:6].upper()).key == C
-    with pytest.raises(PairingError, match=f"`twin` may mean {key_id(B)} or {key_id(C)}; give the key id"):
-        workers.find("twin")
+    assert (workers.find("twin").key, workers.find("Twin-2").key) == (B, C)
     for nobody in ("lab", "", key_id(A)[:3]):
         with pytest.raises(PairingError, match=f"No machine called .* paired are: lab-7 \\({key_id(A)}\\), twin"):
             workers.find(nobody)
+
+
+def test_a_worker_named_like_an_id_does_not_catch_its_revocation(folder: Path) -> None:
+    workers = PairedWorkers(folder)
+    workers.add(A, "culprit")
+    for digits in (4, 6, 16):
+        workers.add(bytes([digits]) * 32, key_id(A)[:digits])
+        assert workers.find(key_id(A)[:digits]).key == A
+    assert workers.revoke(key_id(A)[:4]).name == "culprit"
+
+
+def test_what_a_log_or_a_list_shows_can_be_pasted(folder: Path) -> None:
+    workers = PairedWorkers(folder)
+    workers.add(A, "lab-7")
+    workers.add(B, "lab 8")
+    for text in (f"lab 8 ({key_id(B)})", f"worker lab 8 ({key_id(B)}):", f" {key_id(B)} ", f"({key_id(B)})"):
+        assert workers.find(text).key == B
+
+
+def test_the_beginning_of_two_ids_is_refused_with_both_names(folder: Path) -> None:
+    workers, seen = PairedWorkers(folder), dict[str, bytes]()
+    for number in range(100_000):
+        key = number.to_bytes(32, "big")
+        other = seen.setdefault(key_id(key)[:4], key)
+        if other != key:
+            break
+    workers.add(other, "lab-7")
+    workers.add(key, "lab-8")
+    with pytest.raises(PairingError) as error:
+        workers.revoke(key_id(key)[:4])
+    assert all(f"{name} ({key_id(k)})" in str(error.value) for name, k in (("lab-7", other), ("lab-8", key)))
+    assert workers.revoke(key_id(key)).name == "lab-8"
+
+
+def test_a_second_worker_of_the_same_name_gets_a_number(folder: Path) -> None:
+    workers = PairedWorkers(folder)
+    assert [workers.add(key, "lab-7").name for key in (A, B, C, B, A)] == [
+        "lab-7",
+        "lab-7-2",
+        "lab-7-3",
+        "lab-7-2",
+        "lab-7",
+    ]
+    workers.revoke("lab-7")
+    assert workers.add(b"D" * 32, "LAB-7").name == "LAB-7-4"
+    assert (workers.name_of(C), workers.name_of(b"E" * 32)) == ("lab-7-3", "unknown")
+
+
+def test_a_key_made_to_have_anothers_id_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = PairedWorkers(folder)
+    workers.add(A, "lab-7")
+    monkeypatch.setattr("edgespec.shared.paired.key_id", lambda key: "0123456789abcdef")
+    with pytest.raises(KeyStoreError, match="Another worker's key has the id"):
+        workers.add(B, "lab-8")
+    assert workers.lookup(B) == "unpaired"
 
 
 def test_a_gateway_is_stored_moved_and_forgotten(folder: Path) -> None:

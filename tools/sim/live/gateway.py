@@ -68,7 +68,7 @@ class Gateway:
         paired = PairedWorkers(store.folder)
         bridge = Bridge(Metrics(), paired)
         me = GatewayIdentity(store.identity(), "replay", self._tls.spki_hash, setting.digest)
-        self._links = Links(me, VOCABULARY, paired.lookup, bridge)
+        self._links = Links(me, VOCABULARY, paired.lookup, bridge, name_of=paired.name_of)
         # The worker hears of the prompt half a round trip after the request came. Reading it takes the target as long,
         # so that both begin at the same moment, as in the simulator.
         self._prefill_s = setting.rtt_ms / 2000
