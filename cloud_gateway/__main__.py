@@ -67,6 +67,12 @@ def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     create.add_argument(
         "--offload", action="store_true", help="let workers draft for this key's requests, and so see their prompts"
     )
+    create.add_argument(
+        "--cache-group",
+        default="",
+        metavar="NAME",
+        help="share the prefix caches with the other keys of this group, whose users could then time what others asked",
+    )
     _verb(keys, "list", commands.list_keys, "show the API keys, without their secrets")
     revoke = _verb(keys, "revoke", commands.revoke_key, "refuse an API key from now on")
     revoke.add_argument("id", help="its id, as `keys list` shows it")

@@ -15,6 +15,7 @@ from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from cloud_gateway.core.request import Finish, GenerationRequest, TokenLogprob, Usage
 from cloud_gateway.core.tape import Tape, TapedController, TapedTree
 from cloud_gateway.core.verification import Verification
+from cloud_gateway.scope import scope_for
 from edgespec.core.drafting import Proposal
 from edgespec.core.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Tree
 from edgespec.core.tree import Node
@@ -107,8 +108,8 @@ class Active:
         """Gives the request to a worker; returns the messages that tell it the whole prefix."""
         self.epoch += 1
         self.assignment = Assignment(worker, self.epoch)
-        prefix = self.tree.prefix
-        opening = Open(self.id, self.epoch, len(prefix), prefix.tokens[:OPEN_TOKENS], self.told)
+        prefix, scope = self.tree.prefix, scope_for(worker, self.request.cache_scope)
+        opening = Open(self.id, self.epoch, len(prefix), prefix.tokens[:OPEN_TOKENS], self.told, scope)
         rest = range(OPEN_TOKENS, len(prefix), MAX_TOKENS_PER_FRAME)
         return [opening, *(self._continue(start, min(start + MAX_TOKENS_PER_FRAME, len(prefix))) for start in rest)]
 

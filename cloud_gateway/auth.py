@@ -38,6 +38,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offload: bool = False
     """Whether prompts sent with this key may be drafted on a worker, which sees them (design section 9)."""
     revoked: int | None = None
+    cache_group: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)] = ""
+    """Keys of one group continue each other's prompts in the prefix caches; empty: only this key its own."""
 
     def opens(self, secret: str) -> bool:
         """Whether `secret` belongs to this key and the key is not revoked; takes the same time either way."""
@@ -84,17 +86,20 @@ class KeyRing:
         self._refresh()
         return list(self._keys.values())
 
-    def create(self, name: str, *, offload: bool = False, now: float | None = None) -> tuple[Key, str]:
+    def create(
+        self, name: str, *, offload: bool = False, cache_group: str = "", now: float | None = None
+    ) -> tuple[Key, str]:
         """Makes and stores a key; returns its record and the key itself, which is not kept anywhere."""
-        if len(name) > NAME_LENGTH or not name.isprintable():
-            raise KeyStoreError(f"the name of an API key is at most {NAME_LENGTH} printable characters.")
+        for what, text in (("name", name), ("cache group", cache_group)):
+            if len(text) > NAME_LENGTH or not text.isprintable():
+                raise KeyStoreError(f"the {what} of an API key is at most {NAME_LENGTH} printable characters.")
         secret, salt = _random(SECRET_LENGTH), secrets.token_hex(16)
         created = int(time.time() if now is None else now)
         with self._locked():
             key_id = _random(ID_LENGTH)
             while key_id in self._keys:
                 key_id = _random(ID_LENGTH)
-            key = Key(key_id, name, created, salt, _digest(salt, secret), offload)
+            key = Key(key_id, name, created, salt, _digest(salt, secret), offload, cache_group=cache_group)
             self._write([*self._keys.values(), key])
         return key, f"es-{key.id}-{secret}"
 

@@ -137,9 +137,9 @@ def _rtt(row: Row) -> str:
 def create_key(args: argparse.Namespace) -> int:
     """`cloud-gateway keys create`: the only time that the key itself is seen."""
     if _is_running(path := _socket(args)):
-        row = control.call(path, "create_key", name=args.name, offload=args.offload)
+        row = control.call(path, "create_key", name=args.name, offload=args.offload, cache_group=args.cache_group)
     else:
-        key, secret = _keys(args).create(args.name, offload=args.offload)
+        key, secret = _keys(args).create(args.name, offload=args.offload, cache_group=args.cache_group)
         row = {**key_row(key), "key": secret}
     if args.json:
         return _print_json(row)
@@ -164,10 +164,17 @@ def list_keys(args: argparse.Namespace) -> int:
         print("There are no API keys yet; 'cloud-gateway keys create' makes one.")
         return 0
     table = [
-        [r["id"], r["name"] or "-", "yes" if r["offload"] else "no", _when(r["created"]), _when(r["revoked"])]
+        [
+            r["id"],
+            r["name"] or "-",
+            "yes" if r["offload"] else "no",
+            r["cache_group"] or "-",
+            _when(r["created"]),
+            _when(r["revoked"]),
+        ]
         for r in rows
     ]
-    _print_table(["ID", "NAME", "OFFLOAD", "CREATED", "REVOKED"], table)
+    _print_table(["ID", "NAME", "OFFLOAD", "CACHE GROUP", "CREATED", "REVOKED"], table)
     return 0
 
 

@@ -92,9 +92,10 @@ class Commands:
             self._gateway.links.revoke(worker.key)
         return worker_row(worker, None)
 
-    async def create_key(self, name: str, offload: bool) -> dict[str, object]:
+    async def create_key(self, name: str, offload: bool, cache_group: str = "") -> dict[str, object]:
         """The only answer that holds a secret; the socket is its owner's alone."""
-        key, secret = await asyncio.to_thread(self._gateway.keys.create, name, offload=offload)
+        create = self._gateway.keys.create
+        key, secret = await asyncio.to_thread(create, name, offload=offload, cache_group=cache_group)
         return {**key_row(key), "key": secret}
 
     async def keys(self) -> dict[str, object]:

@@ -243,7 +243,7 @@ class Engine:
         while len(self._active) < self.target.slots and (active := self._queue.take()) is not None:
             active.admitted = self.clock()
             active.usage.queued_s = active.admitted - active.submitted
-            active.slot, active.prefilled = self.target.open(active.request.tokens)
+            active.slot, active.prefilled = self.target.open(active.request.tokens, active.request.cache_scope)
             self._active[active.id] = active
             self.stats.requests += 1
             self.local.open(active)

@@ -35,7 +35,7 @@ class LocalDrafting:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
         if self.model is not None and active.controller.name != "plain":
             try:
-                self.model.open(active.id, active.request.tokens)
+                self.model.open(active.id, active.request.tokens, active.request.cache_scope)
                 active.local = True
             except EdgespecError as error:  # too many requests, or too long a prompt: the answer needs no draft
                 log.info("request %d goes without the local draft: %s", active.id, error)

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 def key_row(key: Key) -> dict[str, object]:
     """An API key, without its secret."""
-    return {"id": key.id, "name": key.name, "offload": key.offload, "created": key.created, "revoked": key.revoked}
+    return {
+        "id": key.id,
+        "name": key.name,
+        "offload": key.offload,
+        "cache_group": key.cache_group,
+        "created": key.created,
+        "revoked": key.revoked,
+    }
 
 
 def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, object]:

@@ -65,7 +65,7 @@ class Daemon:
     prefill_batch: int = 64
     """Committed tokens evaluated at once; between batches other requests and commits have their turn."""
     prefix_cache: bool = True
-    """Whether a closed request's prompt serves later ones that begin alike."""
+    """Whether a closed request's prompt serves later ones of its cache scope that begin alike."""
     step_s: Callable[[int], float] | None = None
     """Seconds of a step by its leaves, by which the best-first rule chooses their number; None: always all."""
     clock: Callable[[], float] = time.perf_counter
@@ -225,7 +225,7 @@ class Daemon:
         drafting = self._drafting(message)
         drafting.commit(0, message.tokens)
         try:
-            self.drafter.open(message.request, message.tokens)
+            self.drafter.open(message.request, message.tokens, message.cache_scope)
         except DraftMemoryError as error:
             self._decline(message.request, message.epoch, str(error))
             return

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import deque
-from collections.abc import Hashable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.eviction import Kept, first_to_go
 from edgespec.llama import Context, Row
 from edgespec.sequences import Leaf, Request, Tip, batch_rows, common_prefix
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
@@ -25,7 +26,7 @@ IDS_PER_REQUEST = 8
 _MOST_IDS = 256
 """What llama.cpp is compiled for. It suffices for 1 id per request and 2 per leaf of a step under all `_LIMITS`."""
 _CACHE_SHARE = 4
-"""Closed requests keep at most 1/4 of the cells (one may keep more): a cell costs every step time, even if masked."""
+"""Closed requests but the newest keep at most 1/4 of the cells: a cell costs every step time, even if masked."""
 _LIMITS = {"context": 2**20, "sequences": 32, "requests": 64, "prefill_batch": 2**14, "threads": 512}
 
 
@@ -52,6 +53,7 @@ class Drafter:
         prefill_batch: int = 128,
         requests: int = 8,
         log: logging.Logger | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`context`: KV cells shared by all requests; `sequences`: most leaves of one step; `requests`: most open ones.
 
@@ -75,18 +77,20 @@ class Drafter:
         self.rows = 0
         """Tokens evaluated so far."""
         self._open: dict[Hashable, Request] = {}
-        self._closed: deque[Request] = deque()  # least recently used first
+        self._closed: list[Request] = []
+        self._clock = clock
         self._free = list(range(ids))
         self._now = 0  # counts calls, to know what was used least recently
         (log or logging.getLogger(__name__)).info("draft model %s: %d tokens of context", path.name, self.context)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def open(self, request: Hashable, tokens: Sequence[int]) -> int:
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
         """Begins a request with the committed tokens so far. No model work.
 
-        Returns how many tokens' KV it shares with another or an older request that begins alike. Raises
-        DraftMemoryError: too many open requests, or too long; ValueError: open already, token outside the vocabulary.
+        Returns how many tokens' KV it shares with another or an older request of the same `scope` that begins alike;
+        with none where that is empty. Raises DraftMemoryError: too many open requests, or too long; ValueError: open
+        already, token outside the vocabulary.
         """
         if request in self._open:
             raise ValueError(f"request {request} is open already")
@@ -95,7 +99,7 @@ class Drafter:
         if len(self._open) >= self.requests:
             raise DraftMemoryError(f"the draft model serves {self.requests} requests already")
         self._now += 1
-        opened = self._open[request] = Request(list(tokens), self._take_sequence())
+        opened = self._open[request] = Request(list(tokens), self._take_sequence(), scope=scope)
         known = (*self._open.values(), *self._closed)
         shared, alike = max(((r.shared_with(opened), r) for r in known), key=lambda pair: pair[0])
         self._llama.copy(alike.trunk, opened.trunk, 0, shared)
@@ -149,12 +153,12 @@ class Drafter:
         return max(len(r.tokens) - 1 - r.evaluated, 0)
 
     def close(self, request: Hashable, *, keep: bool = True) -> None:
-        """Ends a request. With `keep` the KV of its committed tokens serves later ones until its room is needed."""
+        """Ends a request. With `keep` the KV of its committed tokens serves later ones of its scope, while room is."""
         r = self._open.pop(request)
         for tip in r.tips:
             self._drop(tip.id)
-        if keep and r.evaluated:
-            self._cache(Request(r.tokens[: r.evaluated], r.trunk, r.evaluated))
+        if keep and r.scope and r.evaluated:
+            self._cache(Request(r.tokens[: r.evaluated], r.trunk, r.evaluated, scope=r.scope))
         else:
             self._drop(r.trunk)
 
@@ -266,24 +270,29 @@ class Drafter:
         self._drop(sequence)
         return True
 
-    def _drop_cached(self) -> bool:
-        """Drops the cached prefix that was used least recently."""
-        if not self._closed:
-            return False
-        self._drop(self._closed.popleft().trunk)
-        return True
+    def _drop_cached(self, spared: Request | None = None) -> bool:
+        """Drops the cached prefix that is missed least, but never `spared`."""
+        kept = [Kept(c.scope, c.evaluated, c.used_at) for c in self._closed]
+        for i in first_to_go(kept, self._clock()):
+            if self._closed[i] is not spared:
+                self._drop(self._closed.pop(i).trunk)
+                return True
+        return False
 
     def _cache(self, kept: Request) -> None:
-        """Remembers a closed request's KV, in place of those that it covers and of the oldest beyond the limits."""
-        for other in [c for c in self._closed if c.tokens == kept.tokens[: c.evaluated]]:
+        """Remembers a closed request's KV, in place of those that it covers and of others beyond the limits.
+
+        It stays itself, however long it is: the next turn of a conversation mostly comes at once.
+        """
+        for other in [c for c in self._closed if kept.shared_with(c) == len(c.tokens)]:
             self._closed.remove(other)
             self._drop(other.trunk)
+        kept.used_at = self._clock()
         self._closed.append(kept)
         most = self._llama.cells // _CACHE_SHARE
-        while len(self._closed) > self.requests or sum(c.evaluated for c in self._closed) > most:
-            if len(self._closed) == 1:
+        while len(self._closed) > self.requests or sum(c.evaluated for c in self._closed) - kept.evaluated > most:
+            if not self._drop_cached(spared=kept):
                 return
-            self._drop_cached()
 
     def _require_room(self, tokens: int) -> None:
         if tokens > self.context:

@@ -30,9 +30,14 @@ class Request:
     trunk: int
     evaluated: int = 0
     tips: list[Tip] = field(default_factory=list)
+    scope: bytes = b""
+    """Only requests of the same scope share tokens, and none where it is empty."""
+    used_at: float = 0.0
 
     def shared_with(self, other: Request) -> int:
-        """How many of the other's first tokens are evaluated here."""
+        """How many of the other's first tokens are evaluated here, and may serve it."""
+        if not self.scope or self.scope != other.scope:
+            return 0
         return common_prefix(self.tokens[: self.evaluated], other.tokens)
 
 

@@ -53,6 +53,7 @@ def generations(
     limits: Limits,
     *,
     may_offload: bool,
+    cache_scope: bytes = b"",
     constraint: Callable[[], Constraint] | None = None,
 ) -> list[GenerationRequest]:
     """The answers to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter.
@@ -92,6 +93,7 @@ def generations(
                 verification=extension.verification,
             ),
             constraint=constraint() if constraint else None,
+            cache_scope=cache_scope,
             top_logprobs=_top_logprobs(body),
         )
         for prompt, length in zip(prompts, lengths, strict=True)

@@ -32,6 +32,7 @@ from cloud_gateway.api.tools import CallText, offered
 from cloud_gateway.auth import Key
 from cloud_gateway.core.request import Constraint
 from cloud_gateway.metrics import Metrics
+from cloud_gateway.scope import CacheScopes
 from edgespec.core.errors import ClientError
 
 KEY_FORBIDS = "offloading is off for this API key"
@@ -95,6 +96,7 @@ class Api:
         self.limits, self.metrics = limits, metrics
         self.state: State = "loading"
         self._backend: Backend | None = None
+        self._scopes = CacheScopes()
         self._running: set[Answer] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -159,7 +161,7 @@ class Api:
     ) -> web.StreamResponse:
         began = time.monotonic()
         key: Key = request[KEY]
-        answers = self._submit(body, backend, prepared, may_offload=key.offload)
+        answers = self._submit(body, backend, prepared, key)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         job = Job(Envelope(form, backend.model), answers, sum(map(len, prepared.prompts)), include_usage)
         try:
@@ -172,11 +174,17 @@ class Api:
             if not self._running:
                 self._idle.set()
 
-    def _submit(self, body: Common, backend: Backend, prepared: Prepared, *, may_offload: bool) -> list[Answer]:
+    def _submit(self, body: Common, backend: Backend, prepared: Prepared, key: Key) -> list[Answer]:
         """All answers of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
         constraint = prepared.schema.constraint if prepared.schema else None
         wishes = generations(
-            body, prepared.prompts, backend.model, self.limits, may_offload=may_offload, constraint=constraint
+            body,
+            prepared.prompts,
+            backend.model,
+            self.limits,
+            may_offload=key.offload,
+            cache_scope=self._scopes.of(key),
+            constraint=constraint,
         )
         asked = body.edgespec is None or body.edgespec.offload != "never"
         answers: list[Answer] = []
@@ -184,7 +192,7 @@ class Api:
             for wish in wishes:
                 stream = backend.engine.submit(wish)
                 text = backend.text
-                reason = KEY_FORBIDS if asked and not may_offload else None
+                reason = KEY_FORBIDS if asked and not key.offload else None
                 spell = text.spell if wish.top_logprobs is not None else None
                 call_text = CallText(prepared.tools) if prepared.tools else None
                 stops = text.stops(wish.stop)

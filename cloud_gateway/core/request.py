@@ -64,6 +64,8 @@ class GenerationRequest:
     ignore_eos: bool = False
     speculation: Speculation = field(default_factory=Speculation)
     constraint: Constraint | None = None
+    cache_scope: bytes = b""
+    """Requests of equal scope may continue each other's prefixes in every model's cache; empty: this one none."""
     top_logprobs: int | None = None
     """So many alternatives to report for each token, 0 for the token's own log-probability alone; None: nothing."""
     key: str = ""

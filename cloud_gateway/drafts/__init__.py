@@ -25,8 +25,11 @@ class DraftModel(Protocol):
     def token_s(self) -> float:
         """Seconds per token of a catch-up batch, as measured."""
 
-    def open(self, request: Hashable, tokens: Sequence[int]) -> object:
-        """Begins a request with its committed tokens. Does no model work."""
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> object:
+        """Begins a request with its committed tokens. Does no model work.
+
+        It may share what requests of the same `scope` left, and shares nothing where that is empty.
+        """
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> object:
         """The committed tokens grow. Does no model work."""

@@ -72,16 +72,16 @@ class LocalDraft:
         """Seconds per token of a catch-up batch, as measured."""
         return self._token_s.value or self.step_s
 
-    def open(self, request: Hashable, tokens: Sequence[int]) -> int:
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
         """Begins a request; returns how many tokens' KV is there already. Raises DraftMemoryError."""
-        return self._drafter.open(request, tokens)
+        return self._drafter.open(request, tokens, scope)
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
         """The committed tokens grow; returns how many had been evaluated on a path that was right."""
         return self._drafter.commit(request, tokens)
 
     def close(self, request: Hashable) -> None:
-        """Ends a request; its KV may serve later prompts that begin alike."""
+        """Ends a request; its KV may serve later prompts of its scope that begin alike."""
         self._drafter.close(request, keep=self._prefix_cache)
 
     def owed(self, request: Hashable) -> int:

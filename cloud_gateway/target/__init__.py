@@ -48,10 +48,11 @@ class Target(Protocol):
     slots: int
     eos: frozenset[int]
 
-    def open(self, tokens: Sequence[int]) -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         """Claims a free slot for a prompt; returns (slot, reused): KV of the first `reused` tokens is there already.
 
-        Raises IndexError when no slot is free.
+        Only what a prompt of the same `scope` left is reused, and nothing where it is empty. Raises IndexError when
+        no slot is free.
         """
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
@@ -64,4 +65,4 @@ class Target(Protocol):
         """After `verify`: keeps these rows' entries (row 0 first, one path) and drops the tree's others."""
 
     def close(self, slot: int) -> None:
-        """Frees the slot; its entries may serve a later `open` with the same beginning."""
+        """Frees the slot; its entries may serve a later `open` of the same scope with the same beginning."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from edgespec.core.eviction import Kept, first_to_go
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,39 +25,41 @@ class Claim:
 class _Slot:
     tokens: list[int] = field(default_factory=list)
     """Tokens whose keys and values are there, also after the slot was closed."""
+    scope: bytes = b""
+    """Whose tokens they are: only a prompt of the same scope may continue them, and none where it is empty."""
     busy: bool = False
-    used: int = 0
-    """Place in the order of use."""
+    used_at: float = float("-inf")
+
+    def known_of(self, tokens: Sequence[int], scope: bytes) -> int:
+        """How many of a prompt's first tokens are there for it."""
+        return common_prefix(self.tokens, tokens) if scope and scope == self.scope else 0
 
 
 class SlotTable:
-    """Slots by what they hold: a new prompt continues the longest known beginning of it."""
+    """Slots by what they hold: a new prompt continues the longest beginning of it that its own scope left."""
 
-    def __init__(self, count: int, *, reuse: bool = True) -> None:
+    def __init__(self, count: int, *, reuse: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
         """`reuse`: whether a prompt may continue what an earlier one left."""
         self._slots = [_Slot() for _ in range(count)]
-        self._reuse = reuse
-        self._uses = 0
+        self._reuse, self._clock = reuse, clock
 
-    def claim(self, tokens: Sequence[int]) -> Claim:
+    def claim(self, tokens: Sequence[int], scope: bytes = b"") -> Claim:
         """Claims a free slot for a prompt. All its tokens but the last one can be reused.
 
-        A free slot that holds mostly the prompt's own beginning is continued. Otherwise the least recently used free
-        slot gives way, and what is known of the beginning is copied from the slot that has most of it, busy or not.
-        Raises IndexError when no slot is free.
+        A free slot that holds mostly the prompt's own beginning is continued. Otherwise the free slot that
+        `first_to_go` names gives way, and what is known of the beginning is copied from the slot of the same scope
+        that has most of it, busy or not. Raises IndexError when no slot is free.
         """
-        free = [i for i, slot in enumerate(self._slots) if not slot.busy]
-        if not free:
+        if all(slot.busy for slot in self._slots):
             raise IndexError("every slot of the target is taken")
-        shared = [common_prefix(slot.tokens, tokens[:-1]) if self._reuse else 0 for slot in self._slots]
+        shared = [slot.known_of(tokens[:-1], scope) if self._reuse else 0 for slot in self._slots]
         donor = max(range(len(shared)), key=lambda i: (shared[i], not self._slots[i].busy))
         reused = shared[donor]
         if not self._slots[donor].busy and 0 < len(self._slots[donor].tokens) <= 2 * reused:
             slot = donor
         else:
-            slot = min(free, key=lambda i: self._slots[i].used)
-        self._slots[slot] = _Slot(list(tokens[:reused]), busy=True)
-        self._touch(slot)
+            slot = self._victim(scope)
+        self._slots[slot] = _Slot(list(tokens[:reused]), scope, True, self._clock())
         return Claim(slot, reused, donor if reused else slot)
 
     def extend(self, slot: int, tokens: Sequence[int]) -> None:
@@ -64,15 +69,18 @@ class SlotTable:
     def release(self, slot: int) -> None:
         """Frees the slot; what it holds may serve a later claim."""
         self._slots[slot].busy = False
-        self._touch(slot)
+        self._slots[slot].used_at = self._clock()
 
     def held(self, slot: int) -> Sequence[int]:
         """Tokens whose keys and values the slot has."""
         return self._slots[slot].tokens
 
-    def _touch(self, slot: int) -> None:
-        self._uses += 1
-        self._slots[slot].used = self._uses
+    def _victim(self, scope: bytes) -> int:
+        """The free slot whose tokens are missed least, once `scope` has one more slot."""
+        kept = [Kept(slot.scope, int(slot.busy or bool(slot.tokens)), slot.used_at) for slot in self._slots]
+        now = self._clock()
+        order = first_to_go([*kept, Kept(scope, 1, now)], now)
+        return next(i for i in order if i < len(kept) and not self._slots[i].busy)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -85,9 +85,9 @@ class TorchTarget:
         """Whether a tree's logits equal those of its paths alone, bit for bit, by intent and in the self-test."""
 
     @torch.inference_mode()
-    def open(self, tokens: Sequence[int]) -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         """As the Protocol says; the beginning may also be copied from another slot, even one in use."""
-        claim = self._table.claim(tokens)
+        claim = self._table.claim(tokens, scope)
         kv = self._kv[claim.slot]
         if claim.donor == claim.slot:
             kv.length = claim.reused

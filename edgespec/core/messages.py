@@ -36,6 +36,7 @@ Tokens = Annotated[list[Token], Meta(max_length=MAX_TOKENS_PER_FRAME)]
 Bias = Annotated[float, Meta(ge=-1e4, le=1e4)]
 Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Scope = Annotated[bytes, Meta(max_length=32)]
 Bytes64 = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Text = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*\Z")]
 """One line for people and logs: no control characters, no line or direction marks."""
@@ -126,6 +127,8 @@ class Open(Message, tag="open", frozen=True):
     prompt_len: U32
     tokens: Tokens
     sampling: Sampling
+    cache_scope: Scope = b""
+    """Only requests of equal scope share what the worker keeps of a prefix; empty: this one shares with none."""
 
 
 class Commit(Message, tag="commit", frozen=True):

@@ -57,6 +57,7 @@ def test_keys_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert created["offload"] is False, "off until switched on"
     assert main(["keys", "list", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["keys"]
+    assert listed["cache_group"] == "", "shares with no other key until told to"
     assert listed == {name: value for name, value in created.items() if name != "key"}
     assert main(["keys", "revoke", created["id"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["revoked"]
@@ -74,6 +75,7 @@ def test_a_configuration_chooses_the_folder_of_the_keys(home: Path) -> None:
     [
         (["keys", "revoke", "nope"], None, 73, "no API key 'nope'"),
         (["keys", "create", "--name", "x" * 200], None, 73, "at most 100"),
+        (["keys", "create", "--cache-group", "x" * 200], None, 73, "cache group of an API key is at most 100"),
         (["keys", "list", "--config", "missing.toml"], None, 78, "missing.toml"),
         (["keys", "list"], "[api]\nport = 'x'\n", 78, "line 2"),
         (["keys", "list"], "[api\n", 78, "not TOML"),

@@ -111,10 +111,10 @@ def test_costs_are_known_before_the_first_request_and_follow_what_is_measured(mo
 def test_closed_prompts_serve_later_ones_unless_switched_off(model: Path, local: LocalDraft) -> None:
     fresh = LocalDraft(model, context=512, prefix_cache=False)
     for draft, shared in ((local, 40), (fresh, 0)):
-        draft.open("a", PROMPT)
+        draft.open("a", PROMPT, b"s")
         draft.draft("a", [()])
         draft.close("a")
-        assert draft.open("b", PROMPT) == shared
+        assert draft.open("b", PROMPT, b"s") == shared
     fresh.shutdown()
 
 

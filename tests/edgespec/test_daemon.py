@@ -179,6 +179,20 @@ def test_a_request_too_many_or_too_long_is_declined_with_the_reason(start: Calla
     assert "1 requests are open" in declined[2] and "context" in declined[3]
 
 
+def test_what_is_kept_of_a_prompt_serves_only_requests_of_its_scope(start: Callable[..., Desk]) -> None:
+    desk = start()
+    drafter, shared = desk.daemon.drafter, []
+    opens = drafter.open
+    drafter.open = lambda *request: shared.append(opens(*request))  # type: ignore[method-assign,assign,func-returns-value]
+    scopes = [b"alice", b"bob", b"alice", b"", b""]
+    for number, scope in enumerate(scopes, 1):
+        desk.daemon.take(Open(number, 1, len(PROMPT), PROMPT, Sampling(), scope))
+        assert desk.next_tree()
+        desk.daemon.take(Close(number, 1, "stop"))
+        desk.settle()
+    assert shared == [0, 0, len(PROMPT), 0, 0]
+
+
 def test_pausing_stops_the_drafting_and_going_on_resumes_it(start: Callable[..., Desk]) -> None:
     desk = start()
     desk.daemon.pause(True)

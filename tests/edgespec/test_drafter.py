@@ -16,6 +16,7 @@ import edgespec.drafter
 import edgespec.llama
 from edgespec.core.drafting import Proposal
 from edgespec.drafter import Drafter, DraftMemoryError
+from edgespec.sequences import common_prefix
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.slow_drafter import SlowDrafter
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -149,13 +150,13 @@ def test_a_prompt_may_arrive_in_parts(drafter: Drafter, slow: SlowDrafter) -> No
 
 
 def test_a_prompt_that_begins_like_another_shares_its_cells(drafter: Drafter, slow: SlowDrafter) -> None:
-    drafter.open("a", PROMPT)
+    drafter.open("a", PROMPT, b"s")
     drafter.step("a", [(3,)], 1)
     drafter.commit("a", [3, 4])
-    assert drafter.open("open", [*PROMPT[:7], 50]) == 7
+    assert drafter.open("open", [*PROMPT[:7], 50], b"s") == 7
     drafter.close("a")
-    assert drafter.open("closed", [*PROMPT, 3, 9]) == 11
-    assert drafter.open("whole", PROMPT) == 10
+    assert drafter.open("closed", [*PROMPT, 3, 9], b"s") == 11
+    assert drafter.open("whole", PROMPT, b"s") == 10
     before = drafter.rows
     slow.check(PROMPT, drafter.step("whole", [()], 3)[0], TOLERANCE)
     slow.check([*PROMPT[:7], 50], drafter.step("open", [()], 3)[0], TOLERANCE)
@@ -164,10 +165,35 @@ def test_a_prompt_that_begins_like_another_shares_its_cells(drafter: Drafter, sl
 
 
 def test_a_request_closed_without_keeping_leaves_nothing(drafter: Drafter) -> None:
-    drafter.open("a", PROMPT)
+    drafter.open("a", PROMPT, b"s")
     drafter.step("a", [()], 1)
     drafter.close("a", keep=False)
-    assert drafter.open("b", PROMPT) == 0
+    assert drafter.open("b", PROMPT, b"s") == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(b"alice", b"bob"), (b"alice", b""), (b"", b"bob"), (b"", b"")])
+def test_requests_of_different_scopes_share_nothing(drafter: Drafter, first: bytes, second: bytes) -> None:
+    drafter.open("open", PROMPT, first)
+    drafter.step("open", [(3,)], 1)
+    assert drafter.open("while open", PROMPT, second) == 0
+    drafter.commit("open", [3, 4])
+    drafter.close("open")
+    assert drafter.open("after close", [*PROMPT, 3, 4], second) == 0
+    assert drafter.open("own", [*PROMPT, 3, 4], first) == (11 if first else 0)
+
+
+def test_a_scope_that_keeps_most_gives_way_before_the_others(model: Path) -> None:
+    drafter = Drafter(model, context=512, sequences=2, requests=3)
+    for number, scope in enumerate([b"alice", *[b"bob"] * 5]):
+        drafter.open(number, [number, *PROMPT], scope)
+        drafter.catch_up(number, 999)
+        drafter.close(number)
+    shared = []
+    for number, scope in enumerate([b"alice", *[b"bob"] * 5]):
+        shared.append(drafter.open("probe", [number, *PROMPT], scope))
+        drafter.close("probe", keep=False)
+    assert shared == [10, 0, 0, 0, 10, 10]
+    drafter.shutdown()
 
 
 def test_two_requests_do_not_see_each_other(drafter: Drafter, slow: SlowDrafter) -> None:
@@ -215,11 +241,15 @@ class Walk(RuleBasedStateMachine):
         self.next = 0
 
     @precondition(lambda self: len(self.committed) < 3)
-    @rule(stem=st.sampled_from([0, 20, 70]), tail=tokens)
-    def open(self, stem: int, tail: list[int]) -> None:
+    @rule(stem=st.sampled_from([0, 20, 70]), tail=tokens, scope=st.sampled_from([b"", b"a", b"a", b"b"]))
+    def open(self, stem: int, tail: list[int], scope: bytes) -> None:
         tokens = [7 + i % 11 for i in range(stem)] + tail
         self.next += 1
-        assert self.drafter.open(self.next, tokens) + self.drafter.pending(self.next) == len(tokens)
+        others = (*self.drafter._open.values(), *self.drafter._closed)
+        own = [common_prefix(r.tokens[: r.evaluated], tokens) for r in others if scope and r.scope == scope]
+        shared = self.drafter.open(self.next, tokens, scope)
+        assert shared + self.drafter.pending(self.next) == len(tokens)
+        assert shared <= max(own, default=0), "nothing of another scope"
         self.committed[self.next] = tokens
 
     @precondition(lambda self: self.committed)

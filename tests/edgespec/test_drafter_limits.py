@@ -48,7 +48,7 @@ def test_when_sequence_ids_run_out_the_tip_idle_longest_goes_and_nothing_breaks(
 ) -> None:
     monkeypatch.setattr(edgespec.drafter, "IDS_PER_REQUEST", 1)
     drafter = Drafter(model, context=512, sequences=3, requests=2)
-    drafter.open("closed", PROMPT[:2])
+    drafter.open("closed", PROMPT[:2], b"s")
     drafter.step("closed", [()], 1)
     drafter.close("closed")
     drafter.open("a", PROMPT)
@@ -72,13 +72,13 @@ def test_when_cells_run_out_closed_prefixes_go_then_idle_tips_then_the_request_i
 ) -> None:
     drafter = Drafter(model, context=256, sequences=4, requests=3)
     long = [i % 50 for i in range(120)]
-    drafter.open("old", [5, *long])
+    drafter.open("old", [5, *long], b"s")
     drafter.step("old", [()], 1)
     drafter.close("old")
     for name in ("a", "b"):
         drafter.open(name, [ord(name) % 64, *long])
         drafter.catch_up(name, 999)
-    assert drafter.open("c", [5, *long]) == 0, "the closed prefix had to go"
+    assert drafter.open("c", [5, *long], b"s") == 0, "the closed prefix had to go"
     drafter.step("a", [(i, i, i) for i in range(3)], 1)
     with pytest.raises(DraftMemoryError, match="256 KV cells are full"):
         drafter.catch_up("c", 999)
@@ -176,14 +176,14 @@ def test_more_leaves_than_agreed_and_a_second_open_are_bugs_of_the_caller(drafte
 
 def test_old_prefixes_give_way_to_newer_ones(drafter: Drafter) -> None:
     for i in range(8):
-        drafter.open(i, [i, *PROMPT * 4])
+        drafter.open(i, [i, *PROMPT * 4], b"s")
         drafter.catch_up(i, 999)
         drafter.close(i)
     shared = []
     for i in range(8):
-        shared.append(drafter.open("probe", [i, *PROMPT * 4]))
+        shared.append(drafter.open("probe", [i, *PROMPT * 4], b"s"))
         drafter.close("probe", keep=False)
-    assert shared == [0, 0, 0, 0, 0, 40, 40, 40], "only a quarter of 512 cells is for closed requests"
+    assert shared == [0, 0, 0, 0, 40, 40, 40, 40], "the newest, and others in a quarter of 512 cells"
 
 
 # --- bad files ----------------------------------------------------------------------------------------------------

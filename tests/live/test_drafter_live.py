@@ -99,7 +99,7 @@ def test_random_walks_equal_plain_chains(
         request = rng.choice(list(committed)) if committed else -1
         if len(committed) < 2 or (action == "open" and len(committed) < 3):
             committed[turn] = [*PROMPT[: rng.randrange(1, 20)], *rng.choices(range(500, 503), k=rng.randrange(3))]
-            drafter.open(turn, committed[turn])
+            drafter.open(turn, committed[turn], rng.choice([b"", b"a", b"a", b"b"]))
             trees[turn] = [()]
         elif action == "step":
             paths = [(*rng.choice(trees[request]), rng.randrange(500, 504)) for _ in range(rng.randrange(1, 4))]

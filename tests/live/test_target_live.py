@@ -53,7 +53,7 @@ def random_tree(rng: random.Random, row_0: int, right: Sequence[int]) -> FlatTre
 
 
 def answer_by_trees(target: TorchTarget, prompt: list[int], plain: list[int], rng: random.Random) -> list[int]:
-    slot, reused = target.open(prompt)
+    slot, reused = target.open(prompt, b"s")
     target.prefill(slot, prompt[reused:-1])
     answer: list[int] = []
     while len(answer) < COUNT:
@@ -68,7 +68,7 @@ def answer_by_trees(target: TorchTarget, prompt: list[int], plain: list[int], rn
 
 def one_by_one(target: TorchTarget, prompt: list[int]) -> list[int]:
     """Plain decoding through the same target."""
-    slot, reused = target.open(prompt)
+    slot, reused = target.open(prompt, b"s")
     target.prefill(slot, prompt[reused:-1])
     answer: list[int] = []
     while len(answer) < COUNT:

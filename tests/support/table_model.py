@@ -71,7 +71,7 @@ class TableTarget:
         self._trees: dict[int, FlatTree] = {}
         self.passes = 0
 
-    def open(self, tokens: Sequence[int]) -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         slot = next(i for i in range(self.slots) if i not in self._held)
         self._held[slot] = []
         return slot, 0
@@ -125,7 +125,7 @@ class TableDraft:
         self._tokens: dict[Hashable, list[int]] = {}
         self._seen: dict[Hashable, int] = {}
 
-    def open(self, request: Hashable, tokens: Sequence[int]) -> None:
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> None:
         self._tokens[request], self._seen[request] = list(tokens), 0
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> None:

@@ -47,7 +47,7 @@ class InstantTarget:
         self.following: list[int] = rng.permutation(VOCAB).tolist()
         self._row: NDArray[np.float32] = rng.normal(0, 2, VOCAB).astype(np.float32)
 
-    def open(self, tokens: Sequence[int]) -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         """A slot."""
         return 0, len(tokens)
 

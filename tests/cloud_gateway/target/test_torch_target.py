@@ -28,6 +28,7 @@ from tests.support.tiny_tokenizer import EOS_ID
 from tests.support.trees import flat_trees, path_to
 
 VOCAB = 64
+SCOPE = b"scope"
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
 slow = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -62,7 +63,7 @@ def llama(folders: Folders) -> tuple[TorchTarget, Any]:
 
 def begin(target: TorchTarget, tokens: Sequence[int], chunk: int = 1000) -> int:
     """Opens a slot and prefills all but the last token."""
-    slot, reused = target.open(tokens)
+    slot, reused = target.open(tokens, SCOPE)
     for start in range(reused, len(tokens) - 1, chunk):
         target.prefill(slot, tokens[start : min(start + chunk, len(tokens) - 1)])
     return slot
@@ -229,7 +230,7 @@ def test_a_beginning_is_taken_over_from_a_slot_in_use(llama: tuple[TorchTarget, 
     target, model = llama
     text = list(range(10, 40))
     busy = begin(target, text)
-    slot, reused = target.open([*text[:20], 1, 2, 3])
+    slot, reused = target.open([*text[:20], 1, 2, 3], SCOPE)
     assert (slot != busy, reused) == (True, 20)
     target.prefill(slot, [1, 2])
     for work, tokens in ((Work(slot, chain(3)), [*text[:20], 1, 2, 3]), (Work(busy, chain(39)), text)):
@@ -247,7 +248,7 @@ def test_an_answers_own_tokens_serve_the_next_turn(llama: tuple[TorchTarget, Any
     target.verify([Work(slot, tree)])
     target.keep(slot, [0, 1, 2])
     target.close(slot)
-    assert target.open([*prompt, *plain, 1])[1] == len(prompt) + 2
+    assert target.open([*prompt, *plain, 1], SCOPE)[1] == len(prompt) + 2
     target.close(slot)
 
 

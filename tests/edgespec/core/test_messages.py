@@ -33,6 +33,7 @@ def tree(**changes: Any) -> m.Tree:
 EXAMPLES = [
     m.Welcome("gw", 4),
     m.Open(1, 1, 3, [1, 2, 3], m.Sampling(temperature=0.7, seed=5, logit_bias={3: -100.0})),
+    m.Open(1, 1, 3, [1, 2, 3], m.Sampling(), b"s" * 32),
     m.Commit(1, 1, 3, [4], HASH),
     m.Close(1, 1, "done"),
     tree(),

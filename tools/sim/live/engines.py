@@ -76,7 +76,7 @@ class SleepingTarget:
         self.sleeper = Sleeper()
         self._open: dict[int, Answer] = {}
 
-    def open(self, tokens: Sequence[int]) -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         """Claims a slot."""
         slot = next((i for i in range(self.slots) if i not in self._open), None)
         if slot is None:
@@ -126,7 +126,7 @@ class SleepingDraft:
         """Catching up costs nothing."""
         return 0.0
 
-    def open(self, request: Hashable, tokens: Sequence[int]) -> None:
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> None:
         """Begins a request."""
         self._open[request] = self._answers.of(tokens)
 
@@ -174,7 +174,7 @@ class SleepingDrafter:
         """Steps so far."""
         return self._model.passes
 
-    def open(self, request: Hashable, tokens: Sequence[int]) -> int:
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
         """Begins a request; nothing of it is known yet."""
         self._model.open(request, tokens)
         return 0

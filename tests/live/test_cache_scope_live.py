@@ -1,0 +1,60 @@
+"""Nobody can tell by the clock whether another key's prompt was guessed: the real models, in this process, timed."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.keyed import Keyed, chosen, keyed_gateway
+
+pytestmark = pytest.mark.live
+REPETITIONS = 10
+WORDS = 120
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, quantised_model: Path) -> AsyncIterator[Keyed]:
+    settings = chosen(quantised_model, quantised_model, context=1024, policy="colocated")
+    async with keyed_gateway(tmp_path, settings) as running:
+        yield running
+
+
+def prompt(rng: random.Random) -> str:
+    words = ("river", "stone", "letter", "garden", "winter", "engine", "paper", "window", "market", "story")
+    return " ".join(rng.choice(words) for _ in range(WORDS))
+
+
+async def seconds(gateway: Keyed, key: str, text: str) -> float:
+    began = time.perf_counter()
+    await gateway.ask(key, text)
+    return time.perf_counter() - began
+
+
+async def test_a_right_and_a_wrong_guess_take_the_same_time(gateway: Keyed) -> None:
+    (_, alice), (_, bob) = gateway.keys.create("alice"), gateway.keys.create("bob")
+    rng = random.Random(1)
+    await seconds(gateway, bob, prompt(rng))
+    taken: dict[str, list[float]] = {"right": [], "wrong": []}
+    for repetition in range(REPETITIONS):
+        secret = prompt(rng)
+        await gateway.ask(alice, secret)
+        guesses = {"right": secret, "wrong": prompt(rng)}
+        for which in ("right", "wrong") if repetition % 2 else ("wrong", "right"):
+            taken[which].append(await seconds(gateway, bob, guesses[which]))
+    difference = statistics.median(taken["right"]) - statistics.median(taken["wrong"])
+    noise = max(taken["wrong"]) - min(taken["wrong"])
+    print(f"right - wrong {1e3 * difference:+.1f} ms, noise {1e3 * noise:.1f} ms, {taken}")
+    assert abs(difference) < noise
+    assert min(taken["right"]) > 0.5 * min(taken["wrong"]), "a cached prompt would take a tenth"
+
+
+async def test_ones_own_second_turn_is_faster(gateway: Keyed) -> None:
+    _, alice = gateway.keys.create("alice")
+    first = prompt(random.Random(2))
+    whole = await seconds(gateway, alice, first)
+    assert await seconds(gateway, alice, first + " and so on") < 0.5 * whole
