@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cloud_gateway import commands
 from edgespec.core.errors import EdgespecError
+from edgespec.shared import logs
 
 EPILOG = "docs/operations.md tells how to set a gateway up; exit codes are those of sysexits.h."
 
@@ -99,6 +100,11 @@ def _verb(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code. An expected failure is one line on standard error."""
     args = build_parser().parse_args(argv)
+    with logs.policy():
+        return _outcome(args)
+
+
+def _outcome(args: argparse.Namespace) -> int:
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -110,6 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except Exception as error:  # noqa: BLE001  its text may quote a client: only places are printed
+        print(f"cloud-gateway: {logs.failure(error)}", file=sys.stderr)
+        return EdgespecError.exit_code
     return code
 
 

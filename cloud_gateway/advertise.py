@@ -14,6 +14,7 @@ from edgespec.core.names import key_id
 from edgespec.shared import mdns
 from edgespec.shared.address import LINK_PATH
 from edgespec.shared.mdns import Interface
+from edgespec.shared.reduced import cause
 
 log = logging.getLogger("cloud_gateway.advertise")
 
@@ -67,7 +68,7 @@ class Advertiser:
                 elif not now:
                     self._warn(f"no interface to a network has an address that {self._host} means")
             except (OSError, Error) as error:  # the port is taken, multicast is off, the name cannot be had
-                self._warn(str(error) or type(error).__name__)
+                self._warn(cause(error))
             await asyncio.sleep(mdns.POLL_S)
 
     async def _announce(self, interfaces: Sequence[Interface]) -> None:

@@ -150,7 +150,8 @@ class GrammarConstraint:
             raise ConstraintError(f"The JSON schema does not allow this answer ({self._why()}).")
 
     def _why(self) -> str:
-        return _first_line(self._matcher.get_error()) if self._matcher.is_error() else "no token fits"
+        """A fixed text, since the library's own quotes the answer."""
+        return "the grammar has become too complex" if self._matcher.is_error() else "no token fits"
 
 
 def finite(schema: Any) -> bool:

@@ -32,7 +32,7 @@ from cloud_gateway.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
 from edgespec.core.handshake import GatewayIdentity
 from edgespec.core.signing import SigningKey
-from edgespec.shared import folders, sdnotify
+from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.address import Address
 from edgespec.shared.control import ControlServer
 from edgespec.shared.keystore import KeyStore
@@ -79,6 +79,7 @@ class Gateway:
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT. Raises AddressError, ModelError, TokenizerMismatch, EngineFailedError."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(logs.loop_failed)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._asked_to_stop)
         async with AsyncExitStack() as closing:
@@ -87,6 +88,7 @@ class Gateway:
                 models = await self._unless_stopped(in_thread(lambda: load_models(self.settings)))
             except Stopped:
                 return
+            logs.serving()
             await self._start(models, closing)
             self._announce()
             await self._stop.wait()
@@ -204,9 +206,6 @@ class Gateway:
 def run(args: argparse.Namespace) -> int:
     """The command: reads the configuration and serves until it is told to stop."""
     settings = configured(args)
-    logging.basicConfig(
-        level=settings.daemon.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
     if settings.daemon.cpu:
         try:
             os.sched_setaffinity(0, settings.daemon.cpu)
@@ -214,7 +213,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(
                 f"`daemon.cpu` is {list(settings.daemon.cpu)}, but this machine has no such core."
             ) from None
-    asyncio.run(Gateway(settings, args.ready_file).run())
+    with logs.policy(settings.daemon.log_level):
+        asyncio.run(Gateway(settings, args.ready_file).run())
     return 0
 
 

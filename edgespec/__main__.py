@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import os
 import platform
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from edgespec import __version__, config
 from edgespec.core.errors import EdgespecError, NoGatewayError
-from edgespec.shared import folders
+from edgespec.shared import folders, logs
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.settings import assign
 
@@ -67,6 +66,11 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; an expected error is one sentence on stderr and its exit code."""
     args = build_parser().parse_args(argv)
+    with logs.policy():
+        return _outcome(args)
+
+
+def _outcome(args: argparse.Namespace) -> int:
     try:
         return int(args.run(args))
     except EdgespecError as error:
@@ -77,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: no second complaint at exit
         return 128 + signal.SIGPIPE
+    except Exception as error:  # noqa: BLE001  its text may quote what a peer sent: only places are printed
+        print(f"edgespec: {logs.failure(error)}", file=sys.stderr)
+        return EdgespecError.exit_code
 
 
 def _verb(
@@ -96,12 +103,10 @@ def _run(args: argparse.Namespace) -> int:
     settings = config.load(args.config)
     for assignment in args.set:
         settings = assign(settings, assignment)
-    logging.basicConfig(
-        level=settings.daemon.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
     from edgespec.service import Service  # llama.cpp
 
-    asyncio.run(Service(settings).run())
+    with logs.policy(settings.daemon.log_level):
+        asyncio.run(Service(settings).run())
     return 0
 
 

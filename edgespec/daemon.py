@@ -210,7 +210,7 @@ class Daemon:
     def _check(self, tokens: Sequence[int]) -> None:
         if tokens and max(tokens) >= self.drafter.vocab_size:
             size = self.drafter.vocab_size
-            raise RemoteProtocolError("vocabulary", f"the gateway sent token {max(tokens)}; the vocabulary has {size}")
+            raise RemoteProtocolError("vocabulary", f"the gateway sent a token outside the vocabulary of {size}")
 
     def _open(self, message: Open) -> None:
         self._check(message.tokens)

@@ -15,6 +15,7 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from edgespec.shared import mdns
 from edgespec.shared.address import LINK_PATH, Address
+from edgespec.shared.reduced import cause
 
 log = logging.getLogger("edgespec.discovery")
 
@@ -98,7 +99,7 @@ class Browser:
                 await self._zeroconf.async_update_interfaces(choice)
             self._choice, self.problem = choice, None
         except (OSError, Error) as error:  # the port is taken, or multicast is off
-            self._complain(str(error) or type(error).__name__)
+            self._complain(cause(error))
 
     def _complain(self, why: str) -> None:
         if why != self.problem:

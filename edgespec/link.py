@@ -21,8 +21,10 @@ from edgespec.core.errors import AddressError, EdgespecError, RemoteProtocolErro
 from edgespec.core.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error
 from edgespec.core.messages import Bye, Close, Commit, Open, Refuse, WorkerBody
 from edgespec.core.names import key_id
+from edgespec.core.reasons import shown
 from edgespec.core.session import DEFAULT_TIMERS, Event, Linked, Timers, WorkerSession
 from edgespec.shared.address import LINK_PATH, Address, parse_address
+from edgespec.shared.reduced import cause
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 
@@ -120,7 +122,7 @@ class _Attempt:
         except TimeoutError:
             return "no answer"
         except (OSError, WebSocketException, AddressError, ImportError) as error:  # ImportError: for a SOCKS proxy
-            return f"cannot connect: {error}"
+            return f"cannot connect ({cause(error)})"
 
     async def _drive(self, wire: Wire) -> str:
         self._wire = wire
@@ -153,8 +155,8 @@ class _Attempt:
             case Refuse():
                 self.final = final_error(event.reason, event.message)
             case Bye():
-                why = f"The gateway ended the link of this worker, {key_id(self._me.key.public)} ({event.reason})."
-                self.final = final_error(event.reason, why)
+                me, reason = key_id(self._me.key.public), shown(event.reason)
+                self.final = final_error(event.reason, f"The gateway ended the link of this worker, {me} ({reason}).")
 
 
 class Backoff:

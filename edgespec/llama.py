@@ -115,7 +115,7 @@ class Context:
         _errors.clear()
         code = llama.llama_decode(self._context, self._batch)
         if code not in (0, 1):
-            raise ModelError(f"llama.cpp could not evaluate a batch of {count} tokens (code {code}){_reason()}")
+            raise ModelError(f"llama.cpp could not evaluate a batch of {count} tokens (code {code})")
         return bool(code == 0)
 
     def logits(self, index: int) -> NDArray[np.float32]:

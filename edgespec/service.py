@@ -25,7 +25,7 @@ from edgespec.daemon import Daemon, Outlet
 from edgespec.discovery import Browser
 from edgespec.drafter import Drafter
 from edgespec.link import FromGateway, Link, keep_linked
-from edgespec.shared import control, folders, sdnotify
+from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.fields import pin, thread_count
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.modelref import resolve_model
@@ -78,6 +78,8 @@ class Service:
     async def run(self) -> None:
         """Drafts until SIGTERM or SIGINT; raises what is final (revoked, unpaired, another tokenizer)."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(logs.loop_failed)
+        logs.serving()
         self._failed = self._loop.create_future()
         stop = asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):

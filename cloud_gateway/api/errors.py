@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import traceback
 from collections.abc import Mapping
 
 import msgspec
 from aiohttp import web
 
 from edgespec.core.errors import ClientError, EdgespecError
+from edgespec.shared.reduced import places
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,7 @@ def internal(error: BaseException | str) -> ClientError:
     if isinstance(error, EdgespecError | str):
         log.error("request failed (reference %s): %s", reference, error)
     else:
-        # The place and the type only: the text of a foreign exception may quote the prompt.
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        log.error("request failed (reference %s): %s at\n%s", reference, type(error).__name__, frames)
+        log.error("request failed (reference %s): %s", reference, places(error))
     sentence = f"The gateway failed while serving this request; its log says more under the reference {reference}."
     return ClientError(sentence, status=500, code="internal_error")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from cloud_gateway.api.connection import Runner
 from edgespec.core.errors import AddressError
 
 REASONS: Mapping[int, str] = {
@@ -40,7 +41,7 @@ class Listener:
 
 async def listen(app: web.Application, host: str, port: int, section: str) -> Listener:
     """Binds and serves `app`; port 0 takes a free one. Raises AddressError naming the address and what to change."""
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    runner = Runner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

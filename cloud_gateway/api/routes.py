@@ -9,7 +9,9 @@ from typing import Literal
 
 from aiohttp import web
 
+from cloud_gateway.api import report
 from cloud_gateway.api.errors import as_client_error, error_response
+from cloud_gateway.api.request_id import ID, new_id, show
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.stream import ClientGoneError
 from cloud_gateway.auth import KeyRing
@@ -46,6 +48,7 @@ def make_app(api: Api, keys: KeyRing) -> web.Application:
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[ID] = new_id()
         route = table.get(request.match_info.route)
         status = CLIENT_LEFT
         try:
@@ -56,13 +59,16 @@ def make_app(api: Api, keys: KeyRing) -> web.Application:
             response = web.Response(status=CLIENT_LEFT)  # into the void; aiohttp needs something to close
         except Exception as error:  # noqa: BLE001 - the last place where a failure can become an answer
             allow = error.headers.get("Allow") if isinstance(error, web.HTTPException) else None
-            response = error_response(as_client_error(error, request), allow)
+            told = as_client_error(error, request)
+            report.refused(request, request.get(KEY), told)
+            response = error_response(told, allow)
             status = response.status
         finally:
             api.metrics.request(route.path if route is not None else "other", status)
         return response
 
     app = web.Application(middlewares=[guarded], client_max_size=api.limits.max_body_bytes)
+    app.on_response_prepare.append(show)
     for route in ROUTES:
         table[app.router.add_route(route.method, route.path, partial(route.endpoint, api))] = route
     return app

@@ -13,10 +13,12 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
+from cloud_gateway.api import report
 from cloud_gateway.api.answer import Answer, Detokeniser, Engine, Stops
 from cloud_gateway.api.errors import unavailable
 from cloud_gateway.api.formats import ChatFormat, Envelope, Format, TextFormat, model_object
 from cloud_gateway.api.generation import Limits, ServedModel, generations
+from cloud_gateway.api.request_id import ID
 from cloud_gateway.api.respond import Job, streamed, whole
 from cloud_gateway.api.schema import (
     Body,
@@ -171,6 +173,8 @@ class Api:
                 answer.cancel()
                 self._running.discard(answer)
                 self._count(answer, began)
+            spent_s = time.monotonic() - began
+            report.completed(request[ID], key, backend.model.id, job.prompt_tokens, answers, spent_s)
             if not self._running:
                 self._idle.set()
 
@@ -208,7 +212,7 @@ class Api:
         return answers
 
     def _count(self, answer: Answer, began: float) -> None:
-        self.metrics.answer(answer.finish or ("error" if answer.failed else "cancelled"), answer.usage)
+        self.metrics.answer(report.outcome(answer), answer.usage)
         if answer.first_token_at is not None:
             self.metrics.first_token(answer.first_token_at - began)
 

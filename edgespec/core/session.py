@@ -375,5 +375,5 @@ def _decoded(decode: Callable[[bytes], _T], payload: bytes) -> _T:
     try:
         return decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter: msgspec lets it through for bad UTF-8
-        quoted = "".join(c if " " <= c <= "~" else "?" for c in str(error))[:120]  # the text may quote the peer
-        raise RemoteProtocolError("malformed", f"not a message of {PROTOCOL}: {quoted}") from None
+        kind = type(error).__name__  # its text may quote the peer
+        raise RemoteProtocolError("malformed", f"not a message of {PROTOCOL} ({kind})") from None

@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.handshake import CloseCode
 from edgespec.core.messages import MAX_FRAME_BYTES, AnyBody, Bye
+from edgespec.core.reasons import shown
 from edgespec.core.session import Event, Session, State
 
 WEBSOCKET_OPTIONS: dict[str, Any] = {
@@ -148,7 +149,7 @@ class Wire:
                 self.flush()  # a refusal is written before the error ends the link
             for event in events:
                 self._handle(event)
-                why = f"bye: {event.reason}" if isinstance(event, Bye) else why
+                why = f"bye: {shown(event.reason)}" if isinstance(event, Bye) else why
         return why
 
     async def _slow_down(self) -> None:
@@ -191,9 +192,8 @@ def _unsent_in_kernel(sock: socket.socket | None) -> int:
 def _why_closed(closed: ConnectionClosed) -> str:
     """Why the connection ended; raises RemoteProtocolError where the peer broke the WebSocket protocol or a limit."""
     if closed.sent is not None and not closed.rcvd_then_sent and closed.sent.code in _FAULTS:
-        text = f"the connection broke the WebSocket protocol or its limits ({closed.sent.code} {closed.sent.reason})"
+        text = f"the connection broke the WebSocket protocol or its limits ({closed.sent.code})"
         raise RemoteProtocolError(_FAULTS[closed.sent.code], text, close_code=closed.sent.code) from None
     if closed.rcvd is not None:
-        reason = "".join(c for c in closed.rcvd.reason if " " <= c <= "~")  # the peer's words, for a log
-        return f"closed by the other side ({closed.rcvd.code} {reason})".replace(" )", ")")
+        return f"closed by the other side ({closed.rcvd.code} {shown(closed.rcvd.reason)})"
     return "connection lost"

@@ -1,0 +1,55 @@
+"""One log line for each API request: who, how much, how long, how it ended. No text of request or completion."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from cloud_gateway.api.answer import Answer
+from cloud_gateway.api.request_id import ID
+from cloud_gateway.auth import Key
+from edgespec.core.errors import ClientError
+from edgespec.shared.throttle import Throttle
+
+log = logging.getLogger("cloud_gateway.api")
+
+_refused = Throttle()
+
+
+def completed(
+    request_id: str, key: Key, model: str, prompt_tokens: int, answers: Sequence[Answer], spent_s: float
+) -> None:
+    """The completions of one request are over, each with `finish` as in the API, `cancelled` or `error`."""
+    tokens = sum(answer.usage.completion_tokens for answer in answers if answer.usage is not None)
+    ends = [outcome(answer) for answer in answers]
+    log.log(
+        logging.WARNING if "error" in ends else logging.INFO,
+        "%s of API key %s: model %s, %d prompt tokens, %d completion tokens, %.3f s, %s",
+        request_id, named(key), model, prompt_tokens, tokens, spent_s, ", ".join(dict.fromkeys(ends)),
+    )  # fmt: skip
+
+
+def outcome(answer: Answer) -> str:
+    """How one completion ended; `cancelled` where the client left, or another completion of the request failed."""
+    return answer.finish or ("error" if answer.failed else "cancelled")
+
+
+def refused(request: web.Request, key: Key | None, error: ClientError) -> None:
+    """A request got an error instead. One line a minute for each key and kind; without a key for each kind."""
+    level = logging.WARNING if error.status >= 500 else logging.INFO
+    who = f"API key {named(key)}" if key is not None else "no API key"
+    more = _refused.admit((key and key.id, error.status, error.code), time.monotonic())
+    if more is not None:
+        others = f" (and {more} more like it)" if more else ""
+        log.log(
+            level, "%s of %s from %s: refused with %d %s%s",
+            request[ID], who, request.remote, error.status, error.code, others,
+        )  # fmt: skip
+
+
+def named(key: Key) -> str:
+    """An API key by its name and public id."""
+    return f"{key.name or '-'} ({key.id})"

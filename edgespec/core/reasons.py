@@ -1,0 +1,19 @@
+"""The labels with which sessions, frames and links are ended, as far as they may appear in another machine's log.
+
+A peer can write anything into a WebSocket close reason or a `Bye`, parts of a prompt included. A log shows a label of
+this list, and of other texts only that there was one.
+"""
+
+from __future__ import annotations
+
+REASONS = frozenset(
+    "bad-signature busy control gateway-key handshake-timeout internal malformed oversize padding pairing-order pin "
+    "pong prefix revoked sequence session silent slow stopping superseded tls tokenizer unexpected unpaired "
+    "version vocabulary weak-key websocket shape-nodes shape-columns shape-parent shape-duplicate-sibling "
+    "shape-vocabulary shape-depth shape-ids shape-entropy shape-cost".split()
+)
+
+
+def shown(reason: str) -> str:
+    """The label, or that the peer's text is none."""
+    return reason if reason in REASONS else "another reason" if reason else "no reason"

@@ -1,0 +1,222 @@
+"""What daemons and commands log: texts of our own, and of everything else only its kind and place.
+
+    with logs.policy("info"):       # for the whole command
+        logs.serving()              # from here on the process handles requests
+
+A library's message may quote what a client sent: a header with an API key, a prompt, a token of a completion. So a
+message counts as ours only if the call stands in a file of our packages. Of any other one the level, the logger, the
+type of the exception and the place are printed, each place at most once a minute. Exceptions that are not ours are
+never printed with their text, and tracebacks are lists of places: at every level, `debug` included.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+from asyncio import AbstractEventLoop
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from edgespec.shared.reduced import clean, described, identifier, kind_of, origin, place, places
+from edgespec.shared.stderr import Withheld
+from edgespec.shared.throttle import Throttle
+
+log = logging.getLogger("edgespec.logs")
+
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+PACKAGES = ("edgespec", "cloud_gateway")
+_OUR_FILES = tuple(f"{Path(__file__).absolute().parents[2] / package}{os.sep}" for package in PACKAGES)
+_LENT = ".websockets"
+"""How loggers of ours end that are handed to the library `websockets`."""
+_KNOWN = frozenset({
+    "Task was destroyed but it is pending!", "Task exception was never retrieved",
+    "Future exception was never retrieved", "socket.accept() out of system resource",
+})  # fmt: skip
+"""Messages to asyncio's exception handler that are constants of its source and quote nothing."""
+
+
+@contextmanager
+def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[None]:
+    """Logs to `stream` (standard error) under this module's policy until the end of the block.
+
+    Inside another such block it only sets the level, which is written in lower case.
+    """
+    root = logging.getLogger()
+    if any(isinstance(handler, PolicyHandler) for handler in root.handlers):
+        root.setLevel(level.upper())
+        yield
+        return
+    handler, before = PolicyHandler(stream or sys.stderr), root.level
+    hooks = sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    sys.excepthook, sys.unraisablehook, threading.excepthook = _uncaught, _unraisable, _thread_failed
+    warnings.showwarning = _warned
+    try:
+        yield
+    finally:
+        sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning = hooks
+        root.setLevel(before)
+        root.removeHandler(handler)
+        handler.end()
+
+
+def serving() -> None:
+    """From here on the process handles requests: what libraries write to standard error past the log is withheld.
+
+    Does nothing outside a `policy`.
+    """
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, PolicyHandler):
+            handler.withhold()
+
+
+def failure(error: BaseException) -> str:
+    """The sentence for a command that a fault of ours has ended."""
+    return f"A fault of this program ended it; please report this line: {places(error)}."
+
+
+def loop_failed(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The event loop's exception handler: a type and places, each at most once a minute."""
+    error, message = context.get("exception"), context.get("message")
+    what = f"asyncio: {message if message in _KNOWN else 'a callback failed'}"
+    _say(logging.ERROR, what if error is None else f"{what} ({described(error)}; {places(error)})")
+
+
+def is_ours(record: logging.LogRecord) -> bool:
+    """Whether the text stands in a file of our packages."""
+    return record.pathname.startswith(_OUR_FILES) and not record.name.endswith(_LENT)
+
+
+class PolicyHandler(logging.StreamHandler[TextIO]):
+    """Prints our own records as they are, and foreign ones without their text."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.setFormatter(logging.Formatter(FORMAT))
+        self._throttle = Throttle()
+        self._withheld: Withheld | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints one record, if it is its turn."""
+        try:
+            text = self._ours(record) if is_ours(record) else self._foreign(record)
+            if text is None:
+                return
+            name = identifier(record.name)
+            shown = logging.LogRecord(name, record.levelno, "", 0, clean(text), None, None)  # no arguments, no exc_info
+            shown.created, shown.msecs = record.created, record.msecs
+            super().emit(shown)
+        except Exception:  # noqa: BLE001  a log line must end nothing, and its error may quote the arguments
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        """Replaces logging's own report, which prints the arguments."""
+        if self._throttle.admit("unprintable", time.monotonic()) is not None:
+            try:
+                self.stream.write(f"a log line of {place(record.pathname, record.lineno)} cannot be printed\n")
+                self.flush()
+            except (OSError, ValueError):
+                pass  # nobody reads the log any more
+
+    def withhold(self) -> None:
+        """Keeps the present standard error for this handler alone."""
+        if self._withheld is None and self.stream is sys.stderr:
+            self._withheld = Withheld.begin(_library_wrote)
+            if self._withheld is not None:
+                self.setStream(self._withheld.stream)
+
+    def end(self) -> None:
+        """Gives standard error back."""
+        if self._withheld is not None:
+            self.setStream(sys.stderr)
+            self._withheld.end()
+            self._withheld = None
+
+    def _ours(self, record: logging.LogRecord) -> str:
+        text, error = _text(record), _error_of(record)
+        if error is None:
+            return text
+        more = self._throttle.admit((record.pathname, record.lineno, type(error)), time.monotonic())
+        return f"{text} [{described(error)}; {'places as before' if more is None else places(error)}]"
+
+    def _foreign(self, record: logging.LogRecord) -> str | None:
+        """None for details of libraries, unless the level is debug, and for repetitions."""
+        if record.levelno < logging.WARNING and logging.getLogger().level > logging.DEBUG:
+            return None
+        error = _error_of(record)
+        more = self._throttle.admit((record.name, record.pathname, record.lineno, type(error)), time.monotonic())
+        if more is None:
+            return None
+        what = f"{kind_of(error)}{origin(error)}, " if error is not None else ""
+        return f"{what}reported by {place(record.pathname, record.lineno)}; text withheld{_more(more)}"
+
+
+def _text(record: logging.LogRecord) -> str:
+    """The message of a record of ours, with the exceptions among its arguments reduced."""
+    template = described(record.msg) if isinstance(record.msg, BaseException) else str(record.msg)
+    if isinstance(record.args, dict):
+        return template % {name: _shown(value) for name, value in record.args.items()}
+    return template % tuple(map(_shown, record.args)) if record.args else template
+
+
+def _shown(value: object) -> object:
+    return described(value) if isinstance(value, BaseException) else value
+
+
+def _error_of(record: logging.LogRecord) -> BaseException | None:
+    return record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+
+
+def _more(count: int) -> str:
+    return f" (and {count} more like it)" if count else ""
+
+
+# --- what would otherwise be printed past the log -------------------------------------------------------------------
+
+_said = Throttle()
+
+
+def _say(level: int, text: str) -> None:
+    more = _said.admit(text, time.monotonic())
+    if more is not None:
+        log.log(level, "%s%s", text, _more(more))
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        _say(logging.CRITICAL, failure(error.with_traceback(trace)))
+
+
+def _thread_failed(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        _say(logging.ERROR, f"a thread ended by a fault ({described(args.exc_value)}; {places(args.exc_value)})")
+
+
+def _unraisable(args: Any) -> None:
+    if args.exc_value is not None:
+        _say(logging.ERROR, f"an exception had nowhere to go ({described(args.exc_value)}; {places(args.exc_value)})")
+
+
+def _warned(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    _say(logging.DEBUG, f"{identifier(category.__name__)} at {place(filename, lineno)}; text withheld")
+
+
+def _library_wrote(count: int) -> None:
+    more = _said.admit(_library_wrote, time.monotonic())
+    if more is not None:
+        log.warning("a library wrote %d bytes to standard error; they are withheld%s", count, _more(more))

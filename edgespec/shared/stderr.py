@@ -1,0 +1,57 @@
+"""Standard error for the log alone: what native libraries write there by themselves is read and dropped.
+
+llama.cpp, torch and llguidance (a Rust panic) write to file descriptor 2 past every Python hook, and may quote tokens
+or texts. From `begin` on that descriptor is a pipe whose bytes are counted; the log keeps the real one. A crash in
+native code still shows the Python places where it happened, by `faulthandler`, which prints no values.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TextIO
+
+JOIN_S = 1.0
+"""For the reader to see the end; a child process may keep the pipe open for longer."""
+
+
+class Withheld:
+    """File descriptor 2 redirected, from `begin` to `end`. `stream` is what it was."""
+
+    def __init__(self, stream: TextIO, reader: threading.Thread) -> None:
+        self.stream, self._reader = stream, reader
+
+    @classmethod
+    def begin(cls, wrote: Callable[[int], None]) -> Withheld | None:
+        """Redirects; `wrote` gets the bytes of each read, on a thread. None where there is no descriptor 2."""
+        try:
+            sys.stderr.flush()
+            real = os.dup(2)
+        except (OSError, ValueError):
+            return None
+        out, into = os.pipe()
+        os.dup2(into, 2)
+        os.close(into)
+        reader = threading.Thread(target=_read, args=(out, wrote), name="stderr", daemon=True)
+        reader.start()
+        stream = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        faulthandler.enable(stream)
+        return cls(stream, reader)
+
+    def end(self) -> None:
+        """Gives descriptor 2 back."""
+        sys.stderr.flush()
+        faulthandler.disable()
+        self.stream.flush()
+        os.dup2(self.stream.fileno(), 2)
+        self._reader.join(JOIN_S)
+        self.stream.close()
+
+
+def _read(descriptor: int, wrote: Callable[[int], None]) -> None:
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        while data := pipe.read(65536):
+            wrote(len(data))
