@@ -15,13 +15,29 @@ from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Name, Tool, former_calls
 from cloud_gateway.core.controller import POLICIES
+from edgespec.core import ranges
 from edgespec.core.errors import ClientError
+from edgespec.core.ranges import Range
 
-Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Fraction = Annotated[float, Meta(gt=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
+TOP_K = Range(-1, ranges.MAX_ID)
+"""0 and -1 both mean: all tokens."""
+SEED = Range(-(2**63), 2**63 - 1)
+K, PHI, CHAT_LOGPROBS = Range(1, 16), Range(0, 100), Range(0, 20)
+RANGES: Mapping[str, Range] = {
+    **ranges.SAMPLING,
+    "top_k": TOP_K,
+    "seed": SEED,
+    "top_logprobs": CHAT_LOGPROBS,
+    "edgespec.k": K,
+    "edgespec.phi": PHI,
+}
+"""By the name of the parameter, for the sentence that refuses a value."""
+
+Count = Annotated[int, Meta(ge=1, le=ranges.MAX_ID)]
+Penalty = Annotated[float, ranges.PENALTY.meta]
 StopString = Annotated[str, Meta(min_length=1, max_length=500)]
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=ranges.MAX_ID)]
+Biases = Annotated[dict[TokenId, Annotated[float, ranges.BIAS.meta]], Meta(max_length=ranges.MAX_BIASES)]
 TokenPrompt = Annotated[list[TokenId], Meta(min_length=1)]
 
 
@@ -37,8 +53,8 @@ class Extension(Struct, forbid_unknown_fields=True):
 
     offload: Literal["auto", "never"] | None = None
     policy: str | None = None
-    k: Annotated[int, Meta(ge=1, le=16)] | None = None
-    phi: Annotated[float, Meta(ge=0, le=100)] | None = None
+    k: Annotated[int, K.meta] | None = None
+    phi: Annotated[float, PHI.meta] | None = None
     ignore_eos: bool | None = None
     verification: Literal["shared-noise", "rejection"] | None = None
 
@@ -48,16 +64,15 @@ class Common(Struct, kw_only=True):
 
     model: str
     max_tokens: Count | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Fraction | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    """0 and -1 both mean: all tokens."""
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    temperature: Annotated[float, ranges.TEMPERATURE.meta] | None = None
+    top_p: Annotated[float, ranges.TOP_P.meta] | None = None
+    top_k: Annotated[int, TOP_K.meta] | None = None
+    min_p: Annotated[float, ranges.MIN_P.meta] | None = None
+    repetition_penalty: Annotated[float, ranges.REPETITION_PENALTY.meta] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    logit_bias: Biases | None = None
+    seed: Annotated[int, SEED.meta] | None = None
     n: Count | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=4)] | None = None
     stream: bool | None = None
@@ -106,7 +121,7 @@ class ChatBody(Common, kw_only=True):
     max_completion_tokens: Count | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, CHAT_LOGPROBS.meta] | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
     tool_choice: Raw = Raw(b"null")
 
@@ -149,7 +164,8 @@ JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boo
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 Body = TypeVar("Body", bound=Common)
-_WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_WHERE = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_OUTSIDE = re.compile(r"^(?:Expected `(?:int|float)` [<>]=? |Number out of range)")
 _TYPE = re.compile(r"\b(?:str|int|float|bool)\b")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 
@@ -237,8 +253,12 @@ def _validation(text: str) -> ClientError:
         return ClientError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
     if not path:
         return ClientError("The request body is not a JSON object.", code="invalid_json")
+    param = path.replace("[...]", "")
+    bounds = RANGES.get(param)
+    if bounds is not None and _OUTSIDE.match(what) and where and not where["key"]:
+        return refusal(param, f"expected a number {bounds}")
     plain = _TYPE.sub(lambda name: JSON_NAMES.get(name[0], name[0]), what[0].lower() + what[1:]).replace("`", "")
-    return refusal(path.replace("[...]", ""), plain[: 4 * SHOWN])
+    return refusal(param, plain[: 4 * SHOWN])
 
 
 def chat_messages(messages: list[ChatMessage], *, tools: bool = False) -> list[dict[str, Any]]:

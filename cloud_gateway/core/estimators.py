@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
 from edgespec.core.numbers import interpolate
+
+MAX_S = 60.0
+"""What a measured time is cut to: a machine may sleep, and one such sample should not stay in a mean for long."""
+MIN_PASS_S = 1e-6
+"""The same from below for a pass, since policies divide by its time and a coarse clock may show none."""
+
+
+def measured(seconds: float, least_s: float = 0.0) -> float | None:
+    """The time within these limits; None where it is not a finite number, from which nothing is learnt."""
+    return min(max(seconds, least_s), MAX_S) if math.isfinite(seconds) else None
 
 
 class RttEstimator:
@@ -19,6 +30,10 @@ class RttEstimator:
 
     def sample(self, rtt_s: float) -> None:
         """Takes in one measured round trip."""
+        cut = measured(rtt_s)
+        if cut is None:
+            return
+        rtt_s = cut
         self.min_s = min(self.min_s, rtt_s)
         if self.srtt_s is None:
             self.srtt_s, self.var_s = rtt_s, rtt_s / 2
@@ -66,8 +81,10 @@ class StepCurve:
 
     def sample(self, rows: int, seconds: float) -> None:
         """Takes in one measured pass."""
-        self.samples += 1
-        self._points.setdefault(rows, Ewma(self._weight)).sample(seconds)
+        cut = measured(seconds, MIN_PASS_S)
+        if cut is not None:
+            self.samples += 1
+            self._points.setdefault(rows, Ewma(self._weight)).sample(cut)
 
     def __call__(self, rows: int) -> float:
         """Expected seconds of a pass over this many rows."""
@@ -96,7 +113,7 @@ class StepClock:
     def frame(self, now: float) -> None:
         """One frame arrived."""
         if self._last is not None and now - self._last >= self.TOGETHER_S:
-            self._gaps.append(now - self._last)
+            self._gaps.append(min(now - self._last, MAX_S))
             if len(self._gaps) > 2:
                 self._step_s = median(self._gaps)
         self._last = now

@@ -13,6 +13,8 @@ RANKS = 4
 """Ranks told apart; later ones count as the last."""
 MAX_LOGIT = 7.0
 LEAST_COST = math.log1p(math.exp(-MAX_LOGIT))
+MAX_SCORE = 30.0
+"""Log-odds that an estimate is cut at: 1e-13 is as good as never, and the exponential of a larger one may overflow."""
 
 
 class Calibrator:
@@ -38,10 +40,16 @@ class Calibrator:
 
     def _score(self, cost: float, entropy: float, rank: int) -> float:
         w = self._weights
-        return w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + (rank if rank < RANKS else RANKS - 1)]
+        score = w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + (rank if rank < RANKS else RANKS - 1)]
+        return min(max(-MAX_SCORE, score), MAX_SCORE)  # in this order not-a-number counts as never
 
     def observe(self, costs: Sequence[float], entropy: float, chosen: int | None) -> None:
-        """One evaluated prefix whose next token is known: `chosen` indexes `costs`, None where it was not named."""
+        """One evaluated prefix whose next token is known: `chosen` indexes `costs`, None where it was not named.
+
+        Nothing is learnt where a cost or the entropy is not a finite number.
+        """
+        if not (math.isfinite(entropy) and all(map(math.isfinite, costs))):
+            return
         for rank, cost in enumerate(costs):
             error = self(cost, entropy, rank) - (rank == chosen)
             self._step(0, error)

@@ -34,7 +34,7 @@ def best_children(logits: NDArray[np.float32], path: TokenPath, width: int) -> P
     return Proposal(tokens.tolist(), costs.tolist(), entropy)
 
 
-def largest(scores: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+def largest(scores: NDArray[np.floating], count: int) -> NDArray[np.intp]:
     """Indices of the `count` largest scores, best first, ties by index.
 
     Twenty times as fast as `argpartition` on 49,152 scores: at least `count` scores reach the `count`-th largest of

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.messages import MAX_DEPTH, MAX_NODES, ROOT, Tree
+from edgespec.core.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Tree
 from edgespec.core.prefix import Prefix
 from edgespec.core.tree import Node, SpeculationTree
 
@@ -126,10 +126,10 @@ class Drafting:
             parents=[ROOT if node.parent is root else node.parent.wire for node in batch if node.parent],
             tokens=[node.token for node in batch],
             costs=[millinats(node.cost - node.parent.cost) for node in batch if node.parent],
-            entropies=[millinats(node.entropy) for node in batch],
+            entropies=[millinats(node.entropy, unknown=0) for node in batch],
         )
 
 
-def millinats(nats: float) -> int:
-    """Whole millinats for the wire; what is not a finite number counts as the largest value."""
-    return min(max(round(nats * 1000), 0), 2**31 - 1) if math.isfinite(nats) else 2**31 - 1
+def millinats(nats: float, unknown: int = MAX_COST) -> int:
+    """Whole millinats for the wire, 0 to `MAX_COST`; `unknown` for what is not a finite number."""
+    return min(max(round(nats * 1000), 0), MAX_COST) if math.isfinite(nats) else unknown

@@ -8,11 +8,14 @@ travel as whole millinats: they rank nodes and never decide acceptance, so that 
 from __future__ import annotations
 
 import enum
+import math
+from functools import lru_cache
 from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
+from edgespec.core import ranges
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.names import MAX_NAME, NAME_PATTERN
 
@@ -25,15 +28,20 @@ MAX_DEPTH = 16
 """Levels that a node may lie below the frame's prefix."""
 MAX_TOKENS_PER_FRAME = 8192
 """Token ids in one `Open` or `Commit`; a longer prompt follows in further `Commit`s."""
+MAX_COST = 200_000
+"""Millinats of one node's cost: as improbable as a path of `MAX_DEPTH` levels drawn blindly from 2**18 tokens, the
+largest vocabulary in use (16 ln 2**18 = 199.6 nats). What is worse is never worth a row, and a sender says this."""
+ENTROPY_SLACK = 50
+"""Millinats by which an entropy may exceed ln(vocabulary): rounding, float32 sums, and the unused entries by which a
+draft's vocabulary may be larger than the target's (51,200 for 50,257 is 19 millinats)."""
 ROOT = 0
 """Parent id that stands for the end of the frame's prefix; node ids begin at 1."""
 
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Millinats = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Token = Annotated[int, Meta(ge=0, le=ranges.MAX_ID)]
 Tokens = Annotated[list[Token], Meta(max_length=MAX_TOKENS_PER_FRAME)]
-Bias = Annotated[float, Meta(ge=-1e4, le=1e4)]
 Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Scope = Annotated[bytes, Meta(max_length=32)]
@@ -60,7 +68,7 @@ class Hello(Message, tag="hello", frozen=True):
     nonce: Bytes32
     tokenizer_digest: Bytes32
     model_digest: Bytes32
-    vocab_size: U32
+    vocab_size: Annotated[int, Meta(ge=1, le=ranges.MAX_ID)]
     sequences: Annotated[int, Meta(ge=1, le=1024)]
     """`s`: leaves that one draft step can evaluate."""
     name: Name
@@ -99,14 +107,14 @@ class Refuse(Message, tag="refuse", frozen=True):
 class Sampling(Message, tag="sampling", frozen=True):
     """How the target will choose tokens; the worker ranks its guesses by the same rule (design section 6)."""
 
-    temperature: Annotated[float, Meta(ge=0, le=100)] = 0.0
-    top_k: U32 = 0
-    top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
-    presence_penalty: Bias = 0.0
-    frequency_penalty: Bias = 0.0
-    logit_bias: Annotated[dict[Token, Bias], Meta(max_length=1024)] = {}
+    temperature: Annotated[float, ranges.TEMPERATURE.meta] = 0.0
+    top_k: Annotated[int, ranges.TOP_K.meta] = 0
+    top_p: Annotated[float, ranges.TOP_P.meta] = 1.0
+    min_p: Annotated[float, ranges.MIN_P.meta] = 0.0
+    repetition_penalty: Annotated[float, ranges.REPETITION_PENALTY.meta] = 1.0
+    presence_penalty: Annotated[float, ranges.PENALTY.meta] = 0.0
+    frequency_penalty: Annotated[float, ranges.PENALTY.meta] = 0.0
+    logit_bias: Annotated[dict[Token, Annotated[float, ranges.BIAS.meta]], Meta(max_length=ranges.MAX_BIASES)] = {}
     seed: U63 | None = None
     """Seed of the shared noise; None where the operator does not share it: then plain ranking."""
 
@@ -166,9 +174,9 @@ class Tree(Message, tag="tree", frozen=True):
     parents: Annotated[list[U32], _Nodes]
     tokens: Annotated[list[Token], _Nodes]
     costs: Annotated[list[Millinats], _Nodes]
-    """Millinats of -log q(token | path), q being the draft's processed distribution."""
+    """Millinats of -log q(token | path), q being the draft's processed distribution; at most `MAX_COST`."""
     entropies: Annotated[list[Millinats], _Nodes]
-    """Entropy in millinats of the draft's distribution that the node was taken from."""
+    """Entropy in millinats of the draft's distribution that the node was taken from; at most `max_entropy`."""
 
 
 class Pause(Message, tag="pause", frozen=True):
@@ -241,13 +249,16 @@ class Shape(enum.StrEnum):
     PARENT = "parent"
     DUPLICATE = "duplicate-sibling"
     VOCABULARY = "vocabulary"
+    COST = "cost"
+    ENTROPY = "entropy"
 
 
 def check_tree_shape(tree: Tree, vocab_size: int) -> None:
     """Checks what can be said of one `Tree` without the request's state; depth is checked in `merge.py`.
 
     Raises RemoteProtocolError (reason `shape-…`): more than 64 nodes, columns of unequal length, a parent that is
-    not an earlier node, duplicate siblings, or a token outside the vocabulary. The text names no token.
+    not an earlier node, duplicate siblings, a token outside the vocabulary, a cost beyond `MAX_COST`, or an entropy
+    that no distribution over the vocabulary has. The text names no token.
     """
     n = len(tree.tokens)
     if n > MAX_NODES:
@@ -262,6 +273,16 @@ def check_tree_shape(tree: Tree, vocab_size: int) -> None:
             raise shape_error(Shape.PARENT, f"node {tree.first + i} names parent {parent}, which is not earlier")
         if token >= vocab_size:
             raise shape_error(Shape.VOCABULARY, f"a token is outside the vocabulary of {vocab_size}")
+    if max(tree.costs) > MAX_COST:
+        raise shape_error(Shape.COST, f"a cost exceeds {MAX_COST} millinats")
+    if max(tree.entropies) > max_entropy(vocab_size):
+        raise shape_error(Shape.ENTROPY, f"an entropy exceeds that of {vocab_size} equally likely tokens")
+
+
+@lru_cache(maxsize=8)
+def max_entropy(vocab_size: int) -> int:
+    """Millinats of the largest entropy that a `Tree` may state: ln(vocab_size), rounded up, and `ENTROPY_SLACK`."""
+    return math.ceil(math.log(vocab_size) * 1000) + ENTROPY_SLACK
 
 
 def shape_error(kind: Shape | str, message: str) -> RemoteProtocolError:

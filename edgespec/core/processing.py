@@ -32,6 +32,8 @@ Mask = NDArray[np.bool_]
 
 GREEDY_BELOW = 1e-5
 """A lower temperature means greedy: dividing by it would only overflow."""
+LARGEST = float(np.finfo(np.float32).max)
+"""What an infinite logit counts as: bias, penalties and temperature keep it finite in float64."""
 _CHUNK = 64
 
 
@@ -122,12 +124,17 @@ class Processor:
         `history` is read only when a penalty is set; `path` holds the tokens between it and this row. `allowed` is
         a mask over the vocabulary (a grammar's). Greedy leaves one token: the lowest of the largest.
 
-        Raises ValueError where no token is left, or a logit is not a number.
+        Infinite logits count as the largest and smallest float32 number, what is not a number as the smallest: a
+        model that gives them in places still answers. Raises ValueError where all tokens are removed, or no logit is
+        a number.
         """
         x = self.adjusted(logits, history, path, allowed)
         best = int(np.argmax(x))
         if not math.isfinite(x[best]):
-            raise ValueError("no token can be chosen: all are removed, or a logit is not a number")
+            x = self.adjusted(_clipped(logits), history, path, allowed)
+            best = int(np.argmax(x))
+            if not math.isfinite(x[best]):
+                raise ValueError("no token can be chosen: all are removed")
         if self.greedy:
             return Candidates(np.array([best]), x[best : best + 1])
         x /= self.sampling.temperature
@@ -165,6 +172,21 @@ class Processor:
         if rule.repetition_penalty != 1:
             x = np.where(x > 0, x / rule.repetition_penalty, x * rule.repetition_penalty)
         return x - (rule.frequency_penalty * counts + rule.presence_penalty * (counts > 0))
+
+
+def finite(logits: NDArray[np.floating]) -> NDArray[np.floating]:
+    """`logits` as they are where the largest is finite; else a copy of finite numbers (see `Processor.candidates`).
+
+    Raises ValueError where none of them is a number.
+    """
+    return logits if math.isfinite(logits.max()) else _clipped(logits)
+
+
+def _clipped(logits: NDArray[np.floating]) -> NDArray[np.floating]:
+    if np.isnan(logits).all():
+        raise ValueError("no token can be chosen: no logit is a number")
+    clipped: NDArray[np.floating] = np.nan_to_num(logits, nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
+    return clipped
 
 
 def process(

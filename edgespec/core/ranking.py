@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from edgespec.core.children import largest
 from edgespec.core.drafting import Proposal
-from edgespec.core.messages import Sampling
-from edgespec.core.processing import Candidates, History, Processor, entropy
+from edgespec.core.messages import MAX_COST, Sampling
+from edgespec.core.processing import Candidates, History, Processor, entropy, finite
 from edgespec.core.sampling import every_token, shortlist
 
 Floats = NDArray[np.float64]
@@ -60,8 +60,15 @@ class Spread:
         return self._fixed or float(self.GRID[int(np.argmin(self._loss))])
 
     def observe(self, scores: Floats, chosen: int | None) -> None:
-        """The target chose the token at index `chosen` of these scores (in logits), or one outside (None)."""
-        scaled = (scores - scores.max()) / self.GRID[:, None]
+        """The target chose the token at index `chosen` of these scores (in logits), or one outside (None).
+
+        Nothing is learnt where the best score is not a finite number: it would spoil the sums for good. (Removed
+        tokens score -inf, which is well.)
+        """
+        best = scores.max()  # not a number where any score is none
+        if not math.isfinite(best):
+            return
+        scaled = (scores - best) / self.GRID[:, None]
         price = np.log(np.exp(scaled).sum(axis=1))
         if chosen is not None:
             price -= scaled[:, chosen]
@@ -96,7 +103,9 @@ class Ranker:
         found: Candidates | None = None
         tokens: Tokens | None = None
         scores: NDArray[np.floating] = logits
-        if not (self._processor.greedy and self._processor.keeps_argmax):
+        if self._processor.greedy and self._processor.keeps_argmax:
+            scores = finite(logits)
+        else:
             found = self._candidates(logits, path)
             tokens, scores = self._scores(found, self._length + len(path), width)
         best = largest(scores, max(width, _KEPT))
@@ -104,9 +113,9 @@ class Ranker:
         self._recent[tuple(path)] = named, scores[best].astype(np.float64)
         log_total, left = _softmax(scores, float(scores[best[0]]), self._scale)
         if not self.resolved:
-            left = entropy(logits.astype(np.float64)) if found is None else found.entropy()
+            left = entropy(scores.astype(np.float64)) if found is None else found.entropy()
         costs = log_total + (float(scores[best[0]]) - scores[best[:width]].astype(np.float64)) / self._scale
-        return Proposal(named[:width].tolist(), costs.tolist(), left)
+        return Proposal(named[:width].tolist(), np.minimum(costs, MAX_COST / 1000).tolist(), left)
 
     def committed(self, tokens: Sequence[int], *, answer: bool = True) -> None:
         """The committed prefix grew: learns from the rows along it and forgets those beside it.
@@ -136,7 +145,7 @@ class Ranker:
 
     def _candidates(self, logits: NDArray[np.float32], path: Sequence[int]) -> Candidates:
         if self._processor.greedy:
-            return Candidates(None, self._processor.adjusted(logits, self._history, path))
+            return Candidates(None, self._processor.adjusted(finite(logits), self._history, path))
         return self._processor.candidates(logits, self._history, path)
 
     def _scores(self, found: Candidates, position: int, width: int) -> tuple[Tokens, Floats]:
@@ -159,8 +168,9 @@ def _softmax(scores: NDArray[np.floating], top: float, scale: float) -> tuple[fl
     tokens took longer than a small draft model does.
     """
     kind = np.float32 if len(scores) > _SMALL else np.float64
-    shifted = (scores - scores.dtype.type(top)).astype(kind, copy=False)
-    np.multiply(shifted, kind(1 / scale), out=shifted)
+    with np.errstate(over="ignore"):  # logits further apart than float32 reaches: -inf, and then _FAINT
+        shifted = (scores - scores.dtype.type(top)).astype(kind, copy=False)
+        np.multiply(shifted, kind(1 / scale), out=shifted)
     np.maximum(shifted, kind(-_FAINT), out=shifted)  # 0 times -inf is not a number
     weights = np.exp(shifted)
     total = float(weights.sum())

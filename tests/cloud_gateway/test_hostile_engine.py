@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.workers import WorkerInfo
 from edgespec.core import messages as m
 from edgespec.core.prefix import prefix_hash
-from tests.support.links import Client, GatewayUnderTest, Seen, client, serving
+from tests.support.links import VOCAB, Client, GatewayUnderTest, Seen, client, serving
 from tests.support.table_model import TableTarget, next_logits
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -122,6 +123,49 @@ async def test_a_prefix_that_never_was_is_dropped_counted_and_logged_and_the_lin
     assert tokens == expected() and done.usage.frames["stale"] >= 1
     assert whole.gateway.links.rejected["prefix"] == 1
     assert any("prefix" in record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+
+
+async def follow(hostile: Client, opening: m.Open, cost: int, entropy: int) -> None:
+    """Sends the right candidates and a wrong one beside each, with these numbers, until the request or link ends."""
+    known, right, first = len(PROMPT), expected(), 1
+    while known < len(PROMPT) + COUNT - 8:
+        ahead = right[known - len(PROMPT) :][:8]
+        nodes = [token for good in ahead for token in (good, good % 31 + 1)]
+        parents = [first + i - i % 2 - 2 if i > 1 else 0 for i in range(len(nodes))]
+        prefix, n = [*PROMPT, *right[: known - len(PROMPT)]], len(nodes)
+        numbers = [cost] * n, [entropy] * n
+        digest = prefix_hash(prefix)
+        await hostile.send(m.Tree(opening.request, opening.epoch, known, digest, first, parents, nodes, *numbers))
+        first, before = first + n, known
+        while known == before:
+            for message in await hostile.receive():
+                if isinstance(message, m.Commit) and message.request == opening.request:
+                    known += len(message.tokens)
+
+
+@pytest.mark.parametrize(("cost", "entropy", "reason"), [(1, 2**31 - 1, "shape-entropy"), (2**31 - 1, 1, "shape-cost")])
+async def test_impossible_numbers_end_the_link_and_no_answer(
+    whole: Whole, cost: int, entropy: int, reason: str
+) -> None:
+    async with client(whole.gateway) as hostile:
+        answers = [asyncio.ensure_future(answer(whole.engine)) for _ in range(2)]
+        opening = await opened(hostile)
+        with suppress(ConnectionClosed):
+            await follow(hostile, opening, cost, entropy)
+        done = [await one for one in answers]
+    assert [tokens for tokens, _ in done] == [expected()] * 2
+    assert [end.finish for _, end in done] == ["length"] * 2
+    assert dict(whole.gateway.links.rejected) == {reason: 1}
+
+
+async def test_numbers_at_their_bounds_change_nothing(whole: Whole) -> None:
+    async with client(whole.gateway) as hostile:
+        running = asyncio.ensure_future(answer(whole.engine))
+        opening = await opened(hostile)
+        await follow(hostile, opening, m.MAX_COST, m.max_entropy(VOCAB))
+        tokens, done = await running
+    assert (tokens, done.finish) == (expected(), "length")
+    assert done.usage.frames["used"] > 10 and not whole.gateway.links.rejected
 
 
 async def test_random_trees_at_full_speed_change_nothing(whole: Whole) -> None:

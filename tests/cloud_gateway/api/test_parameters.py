@@ -5,9 +5,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 
+from cloud_gateway.api.schema import RANGES
+from edgespec.core.messages import Sampling
+from edgespec.core.ranges import SAMPLING
 from tests.support.echo import (
     CHAT,
     ECHOED,
@@ -98,6 +102,9 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"presence_penalty": 2.1}, "presence_penalty"),
     ({"frequency_penalty": True}, "frequency_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repetition_penalty": 0.0099}, "repetition_penalty"),
+    ({"repetition_penalty": 1e-310}, "repetition_penalty"),
+    ({"repetition_penalty": 10.01}, "repetition_penalty"),
     ({"logit_bias": {"5": 101}}, "logit_bias"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"256": 1}}, "logit_bias"),
@@ -156,6 +163,36 @@ async def test_bad_values_are_refused_by_name(echo: Echo, change: dict[str, Any]
     assert body["error"]["type"] == "invalid_request_error"
     assert body["error"]["message"].endswith(".")
     assert echo.engine.requests == []
+
+
+SUBNORMALS = [5e-324, 1e-310, -1e-310]
+OUTSIDE = [-1e308, 1e308, *SUBNORMALS]
+
+
+@pytest.mark.parametrize("name", [name for name in RANGES if not name.startswith("edgespec")])
+async def test_a_number_out_of_range_is_refused_with_the_range(echo: Echo, name: str) -> None:
+    bounds = RANGES[name]
+    whole = name in ("top_k", "seed", "top_logprobs")
+    for value in [bounds.low - 1, bounds.high + 1, *([] if whole else OUTSIDE)]:
+        if value in bounds:
+            continue
+        wrong = {"7": value} if name == "logit_bias" else value
+        status, body, _ = await post(echo, {**CHAT, "logprobs": True, name: wrong})
+        assert (status, body["error"]["param"]) == (400, name), value
+        assert body["error"]["message"] == f"Invalid '{name}': expected a number {bounds}."
+    assert echo.engine.requests == []
+
+
+@pytest.mark.parametrize("name", [*SAMPLING])
+async def test_what_the_api_takes_fits_the_wire(echo: Echo, name: str) -> None:
+    bounds = RANGES[name]
+    for value in (bounds.low, bounds.high, *(v for v in SUBNORMALS if name != "top_k")):
+        if value in bounds:
+            right = {"7": value} if name == "logit_bias" else value
+            assert (await post(echo, {**CHAT, name: right}))[0] == 200
+            sampling = echo.engine.requests[-1].sampling
+            assert msgspec.msgpack.decode(msgspec.msgpack.encode(sampling), type=Sampling) == sampling
+    assert echo.engine.requests
 
 
 @pytest.mark.parametrize(

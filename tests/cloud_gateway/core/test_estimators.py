@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from cloud_gateway.core.estimators import Ewma, RttEstimator, StepClock, StepCurve
+from cloud_gateway.core.estimators import MAX_S, Ewma, RttEstimator, StepClock, StepCurve
 
 
 def test_the_first_round_trip_is_taken_as_it_is_and_later_ones_move_it_by_an_eighth() -> None:
@@ -45,6 +47,18 @@ def test_a_step_curve_is_linear_between_what_was_seen_and_level_beyond() -> None
 def test_a_curve_need_not_rise() -> None:
     curve = StepCurve({1: 0.02, 3: 0.07, 4: 0.05})
     assert curve(3) > curve(4)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -5.0, 0.0, 1e9])
+def test_any_sample_leaves_estimates_that_a_policy_can_divide_by(odd: float) -> None:
+    rtt, curve, clock = RttEstimator(), StepCurve({1: 0.02}), StepClock(0.01)
+    for sample in (odd, 0.02, odd):
+        rtt.sample(sample)
+        curve.sample(1, sample)
+    for now in (0.0, 1e9, 2e9, 3e9, 4e9):
+        clock.frame(now)
+    assert 0 <= rtt.high_s <= 5 * MAX_S and 0 <= (rtt.srtt_s or 0) <= MAX_S
+    assert 0 < curve(1) <= MAX_S and 0 < clock.step_s <= MAX_S
 
 
 def arrive(clock: StepClock, *gaps: float) -> float:

@@ -30,6 +30,31 @@ def test_few_observations_move_it_little() -> None:
     assert calibrator(-math.log(0.8), 1.0, 0) > 0.5
 
 
+ODD = [0.0, -1.0, 1e-12, 800.0, 1e300, math.inf, -math.inf, math.nan]
+
+
+def test_any_numbers_give_probabilities_and_no_lesson_is_more_than_finite() -> None:
+    calibrator = Calibrator()
+    for cost in ODD:
+        for entropy in ODD:
+            calibrator.observe([cost, cost], entropy, 1)
+            for rank in (0, 9):
+                assert 0 <= calibrator(cost, entropy, rank) <= 1
+                assert math.isfinite(calibrator.cost(cost, entropy, rank))
+    assert 0 < calibrator(0.5, 1.0, 0) < 1
+
+
+def test_a_huge_entropy_neither_overflows_nor_spoils_what_was_learnt() -> None:
+    calibrator = Calibrator()
+    for _ in range(50):
+        calibrator.observe([0.1], 2**31 / 1000, None)
+        assert 0 <= calibrator(0.1, 2**31 / 1000, 0) <= 1
+    calibrator.observe([0.1], math.nan, 0)
+    before = calibrator(0.1, 1.0, 0)
+    calibrator.observe([math.inf], 1.0, 0)
+    assert calibrator(0.1, 1.0, 0) == before
+
+
 @pytest.mark.parametrize("cost", [0.0, 1e-12, 800.0])
 def test_extreme_costs_give_probabilities(cost: float) -> None:
     calibrator = Calibrator()

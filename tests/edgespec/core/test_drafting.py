@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from edgespec.core.drafting import Drafting, DraftRule, Proposal, millinats
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.messages import MAX_NODES, ROOT
+from edgespec.core.messages import MAX_COST, MAX_NODES, ROOT, check_tree_shape
 from edgespec.core.prefix import prefix_hash
 
 SURE = Proposal(tokens=[7, 8, 9], costs=[0.1, 2.0, 3.0], entropy=0.2)
@@ -121,4 +123,14 @@ def test_a_commit_that_does_not_continue_our_prefix_is_the_gateways_fault(start:
 
 def test_what_is_not_a_number_counts_as_least_probable() -> None:
     assert millinats(0.5) == 500 and millinats(-1.0) == 0
-    assert millinats(float("inf")) == millinats(float("nan")) == 2**31 - 1
+    assert millinats(float("inf")) == millinats(float("nan")) == millinats(1e40) == MAX_COST
+    assert millinats(float("nan"), unknown=0) == 0
+
+
+@pytest.mark.parametrize("nats", [-1.0, 1e40, math.inf, math.nan])
+def test_no_price_of_a_draft_makes_a_frame_that_a_gateway_refuses(nats: float) -> None:
+    machine = drafting()
+    machine.record(machine.candidates(), [Proposal([5, 6], [nats, nats], min(nats, 1.0))])
+    frame = machine.delta()
+    assert frame is not None
+    check_tree_shape(frame, vocab_size=32)

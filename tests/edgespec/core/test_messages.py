@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.core import messages as m
+from edgespec.core import ranges
 from edgespec.core.errors import RemoteProtocolError
 
 SESSION = bytes(range(16))
@@ -134,6 +135,10 @@ def test_a_32_node_tree_is_about_half_a_kilobyte() -> None:
         ({"parents": [0, 3, 2]}, "shape-parent"),
         ({"tokens": [10, 11, 11]}, "shape-duplicate-sibling"),
         ({"tokens": [10, 11, 100]}, "shape-vocabulary"),
+        ({"costs": [0, m.MAX_COST + 1, 0]}, "shape-cost"),
+        ({"costs": [2**31 - 1, 0, 0]}, "shape-cost"),
+        ({"entropies": [0, 0, m.max_entropy(100) + 1]}, "shape-entropy"),
+        ({"entropies": [2**31 - 1, 0, 0]}, "shape-entropy"),
     ],
 )
 def test_each_wrong_shape_has_its_own_reason(changes: dict[str, Any], reason: str) -> None:
@@ -144,6 +149,59 @@ def test_each_wrong_shape_has_its_own_reason(changes: dict[str, Any], reason: st
 
 def test_a_right_shape_passes_and_may_name_parents_of_earlier_frames() -> None:
     m.check_tree_shape(tree(first=40, parents=[0, 39, 41]), vocab_size=100)
+
+
+def test_the_largest_cost_and_entropy_pass() -> None:
+    m.check_tree_shape(tree(costs=[m.MAX_COST] * 3, entropies=[m.max_entropy(100)] * 3), vocab_size=100)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 100, 32_000, 2**18])
+def test_an_entropy_may_be_that_of_equally_likely_tokens_and_hardly_more(vocab_size: int) -> None:
+    uniform = 1000 * math.log(vocab_size)
+    assert uniform + 20 < m.max_entropy(vocab_size) <= uniform + 51
+
+
+def test_the_largest_cost_is_that_of_a_path_drawn_blindly_from_any_vocabulary() -> None:
+    assert m.MAX_DEPTH * 1000 * math.log(2**18) <= m.MAX_COST
+
+
+SAMPLING_FIELDS = [field.name for field in msgspec.structs.fields(m.Sampling)]
+
+
+@pytest.mark.parametrize("name", [name for name in ranges.SAMPLING if name != "logit_bias"])
+def test_the_wire_takes_a_parameter_at_its_bounds_and_not_beyond(name: str) -> None:
+    bounds = ranges.SAMPLING[name]
+    whole = name == "top_k"
+    least = math.nextafter(bounds.low, math.inf) if bounds.above else bounds.low
+    for value in (least, bounds.high):
+        assert getattr(decode(opening(name, value)).sampling, name) == value
+    below = bounds.low if bounds.above else bounds.low - 1 if whole else math.nextafter(bounds.low, -math.inf)
+    for value in (below, bounds.high + 1, math.inf, -math.inf, math.nan, 1e308):
+        with pytest.raises(msgspec.MsgspecError):
+            decode(opening(name, value))
+
+
+def test_the_wire_takes_a_bias_at_its_bounds_and_not_beyond() -> None:
+    decode(opening("logit_bias", {0: -100.0, ranges.MAX_ID: 100.0}))
+    for bias in ({0: 100.5}, {0: math.nan}, {-1: 0.0}, {2**31: 0.0}, dict.fromkeys(range(1025), 0.0)):
+        with pytest.raises(msgspec.MsgspecError):
+            decode(opening("logit_bias", bias))
+
+
+def opening(name: str, value: Any) -> list[Any]:
+    """An `Open` whose sampling has this one parameter."""
+    defaults = msgspec.to_builtins(m.Sampling())
+    defaults[1 + SAMPLING_FIELDS.index(name)] = value
+    return ["open", 1, 1, 1, [0], defaults]
+
+
+@pytest.mark.parametrize(("at", "value"), [(5, 0), (5, 2**31), (6, 0), (6, 1025)])
+def test_a_hello_states_sizes_that_a_model_can_have(at: int, value: int) -> None:
+    hello = ["hello", m.PROTOCOL, HASH, HASH, HASH, HASH, 64, 4, "lab-7"]
+    m.decode_handshake(m.encode(hello))
+    hello[at + 1] = value
+    with pytest.raises(msgspec.MsgspecError):
+        m.decode_handshake(m.encode(hello))
 
 
 def test_the_text_of_a_refusal_names_no_token() -> None:

@@ -191,8 +191,31 @@ def test_nothing_left_or_not_a_number_is_an_error(temperature: float) -> None:
     rule = Sampling(temperature=temperature, top_p=0.9)
     with pytest.raises(ValueError, match="no token"):
         process(np.array([1, 2], np.float32), rule, allowed=np.array([False, False]))
-    with pytest.raises(ValueError, match="not a number"):
-        process(np.array([1, np.nan], np.float32), rule)
+    with pytest.raises(ValueError, match="a number"):
+        process(np.array([np.nan, np.nan], np.float32), rule)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-310, 1e-5, 1.0, 2.0])
+@pytest.mark.parametrize("penalty", [0.01, 1.0, 10.0])
+@pytest.mark.parametrize("top_p", [5e-324, 0.5, 1.0])
+def test_infinite_and_huge_logits_leave_a_distribution(temperature: float, penalty: float, top_p: float) -> None:
+    rule = Sampling(
+        temperature, repetition_penalty=penalty, top_p=top_p, min_p=5e-324, presence_penalty=-2, logit_bias={0: -100}
+    )
+    big = float(np.finfo(np.float32).max)
+    for row in ([INF, 1, 2], [INF, INF, -INF], [-INF, -INF, -INF], [big, -big, 0], [np.nan, 1, 2], [0, 0, 0]):
+        found = Processor(rule).candidates(np.array(row, np.float32), History([0, 1]), [1])
+        p = found.probabilities(3)
+        assert np.isfinite(p).all() and p.sum() == pytest.approx(1)
+        assert 0 <= found.entropy() <= math.log(3) + 1e-9
+        assert (
+            Processor(rule).candidates(np.array(row, np.float32), History([0, 1]), [1]).logits == found.logits
+        ).all()
+
+
+def test_a_mask_that_allows_only_infinite_logits_still_leaves_a_token() -> None:
+    found = process(np.array([5, -np.inf, 3], np.float32), Sampling(), allowed=np.array([False, True, False]))
+    assert int(np.argmax(found)) == 1
 
 
 def test_presence_and_frequency_count_the_answer_and_repetition_the_prompt_too() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.messages import Sampling
+from edgespec.core.messages import MAX_COST, Sampling
 from edgespec.core.processing import History, process
 from edgespec.core.ranking import Ranker, Spread
 from edgespec.core.sampling import gumbel_all
@@ -126,6 +126,49 @@ def test_it_learns_from_the_rows_along_a_commit_and_keeps_those_below_it() -> No
     assert observed == [ranked[()].index(1) if 1 in ranked[()] else None]
     ranker.committed([2, ranked[1, 2][0]])
     assert len(observed) == 3 and observed[2] == 0
+
+
+ROWS = {
+    "infinite": [math.inf, 0.0, -math.inf, 5.0],
+    "all removed": [-math.inf] * 4,
+    "two infinite": [math.inf, math.inf, 1.0, 2.0],
+    "not a number": [1.0, math.nan, 2.0, 3.0],
+    "huge": [3.4e38, -3.4e38, 1e38, 0.0],
+    "equal": [0.0] * 4,
+}
+
+
+@pytest.mark.parametrize("rule", [
+    Sampling(), Sampling(repetition_penalty=0.01), Sampling(temperature=2.0, seed=3, repetition_penalty=10.0),
+    Sampling(temperature=1e-5, seed=3, logit_bias={0: 100.0}), Sampling(temperature=0.7, top_p=5e-324, min_p=5e-324),
+])  # fmt: skip
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_any_logits_are_ranked_with_finite_prices_and_leave_what_was_learnt_finite(
+    rule: Sampling, row: list[float]
+) -> None:
+    spread = Spread()
+    logits = np.array(row * 8, np.float32)
+    for resolved in (True, False):
+        ranker = Ranker(rule, [1, 2], spread=spread, resolved=resolved)
+        for _ in range(3):
+            found = ranker(logits, [], 4)
+            assert len(set(found.tokens)) == len(found.tokens) >= 1
+            assert all(0 <= cost <= MAX_COST / 1000 for cost in found.costs)
+            assert 0 <= found.entropy <= math.log(len(logits)) + 1e-6
+            ranker.committed([found.tokens[-1]])
+    assert np.isfinite(spread._loss).all()
+
+
+def test_scores_that_are_no_numbers_teach_the_spread_nothing() -> None:
+    spread, scores = Spread(), np.array([2.0, 1.0, -math.inf])
+    for _ in range(50):
+        for bad in (math.nan, math.inf):
+            spread.observe(np.array([bad, 1.0]), 0)
+        spread.observe(np.full(3, -math.inf), None)
+    assert spread.value == Spread().value
+    for _ in range(300):
+        spread.observe(scores, 0)
+    assert np.isfinite(spread._loss).all() and spread.value < Spread.START, "an honest observation counts"
 
 
 def test_a_prompt_in_parts_counts_for_repetition_only() -> None:
