@@ -84,7 +84,7 @@ def requantised(fmt: str = "q4_0") -> Path:
     """`quantised()` with its weights in another format, as `tools/make_draft.py` makes it.
 
     In Q4_0, whose weights llama.cpp lays out for batches, a draft step takes half the time and a prompt a third, and
-    the guesses are right about 80 % of the time.
+    the draft tokens are right about 80 % of the time.
     """
     path = model_dir() / requantised_name(QUANTISED.file, fmt)
     return _present(path, f"python -m tools.make_draft --format {fmt}")

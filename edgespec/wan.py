@@ -79,7 +79,7 @@ def _pump(source: socket.socket, sink: socket.socket, delay: Delay) -> None:
         while data := source.recv(CHUNK):
             line.put((delay.due(time.monotonic(), len(data)), data))
     except OSError:
-        pass  # the end below tells the other side
+        pass  # closing below informs the other side
     line.put((delay.due(time.monotonic(), 0), b""))
 
 

@@ -1,12 +1,12 @@
 """Makes a draft model from a GGUF file: some layers dropped, or the weights in another format, or both.
 
-    python -m tools.make_draft --drop 10              the demo's hard case: 60-70 % of its guesses are right
+    python -m tools.make_draft --drop 10              the demo's hard case: 60-70 % of its draft tokens are right
     python -m tools.make_draft --format q4_0          the demo's fast draft: half the time a step, about 80 % right
     python -m tools.make_draft --drop 8,16 --format q4_0
 
 Dropping copies every other tensor byte for byte and every piece of metadata, so the tokenizer stays the same; only the
 number of layers, their names and metadata lists with one entry per layer change. `--format` re-quantises through
-llama.cpp. Quantising twice hurts: after the Q4_1 file's own tokens, a Q4_0 copy of it guesses right 0.78 of the time, a
+llama.cpp. Quantising twice hurts: after the Q4_1 file's own tokens, a Q4_0 copy of it is right 0.78 of the time, a
 Q8_0 copy 0.96, so give it the least quantised source there is (dev/LOG.md compares formats and the time of a step).
 """
 

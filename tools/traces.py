@@ -1,7 +1,7 @@
-"""`python -m tools.traces`: records the shipped traces in tests/traces anew, from the real gateway and worker.
+"""`python -m tools.traces`: records the shipped traces in tests/traces again, from the real gateway and worker.
 
 The offline replay tests hold every decision of a policy to these traces. Where a policy was changed on purpose, record
-them again and look at what `edgespec replay` tells of them before committing them.
+them again and look at what `edgespec replay` shows of them before committing them.
 """
 
 from __future__ import annotations

@@ -165,10 +165,10 @@ def watch(stage: Stage, prompt: str, max_tokens: int, console: Console) -> None:
         for choice in chunk["choices"]:
             console.print(choice["delta"].get("content") or "", end="", markup=False, highlight=False, soft_wrap=True)
         usage = chunk.get("usage") or usage
-    told = usage["edgespec"]
+    extension = usage["edgespec"]
     console.print(
-        f"\n\n{usage['completion_tokens']} tokens from {told['rounds']} passes of the target; "
-        f"{told['accepted'].get('worker', 0)} were the worker's guesses.\n",
+        f"\n\n{usage['completion_tokens']} tokens from {extension['rounds']} passes of the target; "
+        f"{extension['accepted'].get('worker', 0)} were drafted by the worker.\n",
         highlight=False,
     )
 

@@ -70,7 +70,7 @@ def _passes(table: Table, arm: str) -> float:
 
 
 def match_rate(table: Table) -> float:
-    """How often the draft's best guess was the target's token, from co-located k = 1: accepted over drafted."""
+    """How often the draft's first choice was the target's token, from co-located k = 1: accepted over drafted."""
     usage = [runs["colocated_k1"].usage for runs in table.runs]
     drafted = sum(one["drafted"].get("local", 0) for one in usage)
     return sum(one["accepted"].get("local", 0) for one in usage) / max(drafted, 1)
@@ -111,7 +111,7 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
             str(passes.get(arm, "")),
         )
     console.print(table)
-    console.print(f"The draft's best guess is right {figures['match_rate']:.0%} of the time.", highlight=False)
+    console.print(f"The draft's first choice is right {figures['match_rate']:.0%} of the time.", highlight=False)
     shares = f"{figures['offload_share']:.0%} (wanspec), {figures['adaptive_offload_share']:.0%} (adaptive)"
     console.print(f"Draft passes taken off the gateway: {shares}.", highlight=False)
     if figures["identical"] is not None:

@@ -34,7 +34,7 @@ class Answer:
         self.chunks = 0
         """Pieces of text; a piece is a token with most servers, and more with some."""
         self.tokens: int | None = None
-        """Completion tokens, where the server tells its usage."""
+        """Completion tokens, where the server reports its usage."""
         self.finished = False
         """Whether a reason to finish was given."""
         self.done = False

@@ -101,7 +101,7 @@ class EndpointSection(Section, frozen=True):
             extra={
                 "allowed": '"" or the name of an environment variable',
                 "check": _check_variable,
-                "hidden": True,  # whoever puts the key itself here by mistake shall not see it in a log
+                "hidden": True,  # a key that is put here by mistake must not show in a log
             },
         ),
     ] = ""

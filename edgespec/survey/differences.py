@@ -14,7 +14,7 @@ import numpy as np
 from edgespec.survey.analysis import FEW, Floats, Series, hourly, measured, percentile
 
 RESAMPLES = 200
-LEAST_BLOCKS = 6
+MIN_BLOCKS = 6
 """Hours of data below which no interval is given."""
 _TIMES = ("ttft_ms", "wait_ms")
 
@@ -39,7 +39,7 @@ def differences(several: Sequence[Series], seed: int = 0) -> list[dict[str, Any]
     """Every ordered pair of series of one machine: what is gained by asking `other` instead of `home`.
 
     Differences are home less other, so above zero the other is faster. Intervals (95 %) come from resampling whole
-    hours, since samples of one hour met the same queue; they are None with fewer than `LEAST_BLOCKS` hours of either.
+    hours, since samples of one hour met the same queue; they are None with fewer than `MIN_BLOCKS` hours of either.
     """
     drawn = [_resampled(one, seed) for one in several]
     pairs = []
@@ -69,7 +69,7 @@ def _hours_faster(home: Series, other: Series) -> dict[str, int]:
 def _resampled(one: Series, seed: int) -> dict[tuple[str, int], Floats]:
     """Percentiles of `RESAMPLES` draws of whole hours, by quantity and percentile; nothing with too few of them."""
     blocks = np.unique(one.at // 3600, return_inverse=True)[1]
-    if blocks[-1] + 1 < LEAST_BLOCKS:
+    if blocks[-1] + 1 < MIN_BLOCKS:
         return {}
     parts = {name: [measured(one.values[name][blocks == block]) for block in range(blocks[-1] + 1)] for name in _TIMES}
     random = np.random.default_rng(seed)

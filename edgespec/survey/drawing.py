@@ -12,7 +12,7 @@ from edgespec.core.errors import ConfigError
 from edgespec.survey.analysis import Floats
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999933")
-"""Told apart by colour-blind people too (Okabe and Ito)."""
+"""Distinguishable by colour-blind people (Okabe and Ito)."""
 DASHES = ("-", (0, (1, 1.2)), (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 
 

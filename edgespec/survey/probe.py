@@ -136,7 +136,7 @@ class Prober:
         """A session whose one connection leaves its times in `moments`."""
 
         def new_socket(address: tuple[Any, ...]) -> socket.socket:
-            if moments.connecting is None:  # with two families the first counts, as whoever waits would count
+            if moments.connecting is None:  # with two families the first counts, as the waiting client would count
                 moments.connecting = time.perf_counter()
             made = socket.socket(address[0], address[1], address[2])
             made.setblocking(False)
@@ -164,7 +164,7 @@ def refused(sample: Sample) -> bool:
 def retry_after(value: str | None, now: float) -> float | None:
     """Seconds that a `Retry-After` header asks for (RFC 9110, section 10.2.3: seconds or a date); None without one.
 
-    `now` is the time of day, in seconds since 1970. At most a week is believed.
+    `now` is the time of day, in seconds since 1970. At most a week is accepted.
     """
     if value is None:
         return None
@@ -242,7 +242,7 @@ def _tls_context(endpoint: EndpointSection) -> _TimedContext:
 
 
 def _stalled_s() -> float:
-    """Seconds for which this thread was ready to run and did not (Linux, sched-stats.rst); 0 where that is not told."""
+    """Seconds that this thread was ready to run but did not (Linux, sched-stats.rst); 0 where that is not known."""
     try:
         return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -254,7 +254,7 @@ def _between(start: float | None, end: float | None) -> float | None:
 
 
 def _rate(tokens: int, answer: Answer) -> float | None:
-    """Tokens per second after the first; None where that cannot be told."""
+    """Tokens per second after the first; None where that cannot be determined."""
     if answer.first_at is None or answer.last_at is None or tokens < 2:
         return None
     seconds = answer.last_at - answer.first_at

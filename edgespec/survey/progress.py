@@ -12,7 +12,7 @@ from edgespec.survey.sample import Sample
 
 
 async def watched(survey: Survey, *, quiet: bool = False) -> Ended:
-    """Runs the survey, with progress unless `quiet` or nobody looks."""
+    """Runs the survey, with progress unless `quiet` or the output is no terminal."""
     console = Console(stderr=True, quiet=quiet)
     console.print(plan(survey), highlight=False, markup=False, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[last]}"))

@@ -16,7 +16,7 @@ from edgespec.survey import plots
 from edgespec.survey.analysis import Series
 
 DAY_S = 86_400.0
-MOST_FINDINGS = 8
+MAX_FINDINGS = 8
 STALL_MS = 5.0
 """Waits for a processor from which on the table warns."""
 
@@ -87,8 +87,8 @@ def findings(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
         if edges is not None and edges[0] > 0:
             best.setdefault(pair["home"], pair)
     lines = [_finding(pair) for pair in best.values()]
-    more = f"So it is for {len(lines) - MOST_FINDINGS} more; --json has every pair."
-    return [*lines[:MOST_FINDINGS], more] if len(lines) > MOST_FINDINGS else lines
+    more = f"So it is for {len(lines) - MAX_FINDINGS} more; --json has every pair."
+    return [*lines[:MAX_FINDINGS], more] if len(lines) > MAX_FINDINGS else lines
 
 
 def _finding(pair: Mapping[str, Any]) -> str:

@@ -69,7 +69,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     """After the first token."""
     retry_after_s: Annotated[float, Meta(ge=0)] | None = None
     stalled_ms: Milliseconds = 0.0
-    """How long this process waited for a processor until the first token, where the system tells: an error's bound."""
+    """Wait for a processor until the first token, where the system reports it: a bound of the error."""
     skipped: int = 0
     """Slots of the schedule left out before this one."""
     clock_scale: Annotated[float, Meta(gt=0)] = 1.0

@@ -65,7 +65,7 @@ async def test_the_browser_follows_gateways_that_come_and_go() -> None:
         assert await browser.wait(key_id(one), 0.2) == []
         async with announced(one, 4001):
             assert len(await browser.wait(key_id(one), 15)) == 1
-            async with announced(two, 4002):  # the same name: told apart by the key
+            async with announced(two, 4002):  # the same name: distinguished by the key
                 assert len(await browser.wait(key_id(two), 15)) == 1
                 assert len(browser.found(key_id(one))) == 1
             await until(lambda: not browser.found(key_id(two)))
@@ -130,7 +130,7 @@ def inside(namespace: str, script: str) -> list[str]:
 
 
 @needs_root
-def test_bridges_tunnels_and_loopback_are_left_out_where_there_is_a_network(namespaces: tuple[str, str]) -> None:
+def test_bridges_tunnels_and_loopback_are_left_out_on_a_network(namespaces: tuple[str, str]) -> None:
     here, there = namespaces
     script = "from edgespec.shared import mdns; print(' '.join(sorted(one.name for one in mdns.interfaces())))"
 

@@ -114,7 +114,7 @@ def test_the_official_client_gets_one_answer_for_one_seed(running: Running, key:
     assert whole[0].system_fingerprint == chunks[0].system_fingerprint
 
 
-def test_the_context_limit_is_told_before_any_work(running: Running, key: str) -> None:
+def test_the_context_limit_is_reported_before_any_work(running: Running, key: str) -> None:
     with running.client(key) as client, pytest.raises(openai.BadRequestError) as error:
         client.completions.create(model="tiny", prompt="x" * 600)
     assert (error.value.code, error.value.param) == ("context_length_exceeded", "prompt")
@@ -137,7 +137,7 @@ def test_commands_reach_the_running_gateway(running: Running, key: str) -> None:
     assert (status["state"], status["model"], status["pid"]) == ("serving", "tiny", running.process.pid)
     assert json.loads(running.command("workers", "list", "--json")) == {"workers": []}
     assert "No worker is paired" in running.command("workers", "list")
-    assert "No machine called `nobody`" in running.command("workers", "revoke", "nobody", code=77)
+    assert "No machine called `unknown`" in running.command("workers", "revoke", "unknown", code=77)
     assert "serving" in running.command("status")
 
 
@@ -252,7 +252,7 @@ def test_sigterm_while_loading_ends_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_systemd_is_told_when_the_gateway_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_is_notified_when_the_gateway_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(LOAD_S)

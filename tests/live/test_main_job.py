@@ -61,7 +61,7 @@ def test_remote_drafts_save_passes_and_change_nothing(stage: Stage, prompt: str)
     assert usage["accepted"].get("worker", 0) > 0 and usage["frames"]["used"] > 0 and usage["why_off"] is None
 
 
-def test_sampled_answers_with_a_seed_are_the_same_with_and_without_the_worker(stage: Stage) -> None:
+def test_seeded_completions_are_equal_with_and_without_the_worker(stage: Stage) -> None:
     body = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
     client = openai.OpenAI(base_url=stage.api, api_key=stage.key)
     texts = []
@@ -87,7 +87,7 @@ def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Stag
     assert usage["frames"]["received"] == 0 and usage["why_off"]
 
 
-def test_a_worker_killed_in_the_middle_costs_no_text_no_error_and_hardly_any_time(stage: Stage) -> None:
+def test_a_killed_worker_costs_no_text_no_error_and_little_time(stage: Stage) -> None:
     """Must show 3: the stall is at most one round trip plus one target step beyond normal."""
     prompt, count = PROMPTS[1], 96
     expected = text_of(stage.chat(prompt, count, policy="plain"))

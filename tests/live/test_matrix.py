@@ -1,4 +1,4 @@
-"""The same text whoever drafts, and whatever becomes of the drafter: `tools.lossless.matrix` and `.schema` in small.
+"""The same text with any drafter, whatever happens to it: `tools.lossless.matrix` and `.schema` in small.
 
 LOSSLESS_MATRIX holds other options for the command, for the full matrix for example
 "--prompts FILE --limit 20 --seeds 3 --max-tokens 64 --others 4".
@@ -50,14 +50,14 @@ def rows(report: dict[str, Any], condition: str) -> list[dict[str, Any]]:
     return [row for row in report["rows"] if row["condition"] == condition]
 
 
-def test_the_text_is_the_same_whoever_drafts(report: dict[str, Any]) -> None:
+def test_the_text_is_the_same_with_any_drafter(report: dict[str, Any]) -> None:
     """Sampled at 0.7 and 1.0, greedy, with penalties, two choices at once, a stop string across a token border."""
     assert report["differences"] == []
     assert {row["kind"] for row in report["rows"]} == {"sampled", "greedy", "penalties", "choices", "stop"}
     assert {row["condition"] for row in report["rows"]} == set(CONDITIONS)
 
 
-def test_every_condition_really_befell_its_answers(report: dict[str, Any]) -> None:
+def test_every_condition_was_really_applied(report: dict[str, Any]) -> None:
     sampled = {row["condition"]: row for row in report["rows"] if row["kind"] == "sampled"}
     assert all(row["exercised"] >= row["answers"] / 2 for row in sampled.values()), sampled
     assert sampled["none"]["frames_used"] == 0
@@ -66,7 +66,7 @@ def test_every_condition_really_befell_its_answers(report: dict[str, Any]) -> No
     assert all(report["frames_by_worker"]["two"][f"demo-{name}"] > 0 for name in ("worker", "second")), "both served"
 
 
-def test_a_worker_that_sends_random_trees_is_verified_and_hardly_ever_right(report: dict[str, Any]) -> None:
+def test_a_worker_of_random_trees_is_verified_and_rarely_right(report: dict[str, Any]) -> None:
     verified = sum(row["verified_from_workers"] for row in rows(report, "random"))
     accepted = sum(row["accepted_from_workers"] for row in rows(report, "random"))
     assert verified > 100 and accepted < 0.05 * verified
@@ -80,7 +80,7 @@ def test_a_stop_string_cuts_the_answer_where_it_begins(report: dict[str, Any]) -
     assert finish == "stop" and whole.startswith(stopped) and len(stopped) < len(whole)
 
 
-async def test_json_answers_drafted_by_a_worker_are_valid_and_those_of_plain_decoding(
+async def test_drafted_json_completions_are_valid_and_equal_plain_decoding(
     stage: Stage, report: dict[str, Any]
 ) -> None:
     if not stage.runs("worker"):

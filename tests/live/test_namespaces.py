@@ -66,9 +66,7 @@ def within(namespace: str, work: Callable[[], T]) -> T:
     return results[0]
 
 
-def test_found_by_mdns_paired_by_code_and_a_chat_request_is_drafted_remotely(
-    two_machines: None, tmp_path: Path
-) -> None:
+def test_mdns_pairing_by_code_and_a_remotely_drafted_request(two_machines: None, tmp_path: Path) -> None:
     draft = str(models.quantised())
     run_in = {"gateway": ["ip", "netns", "exec", GATEWAY], "worker": ["ip", "netns", "exec", WORKER]}
     with Stage(tmp_path, draft, draft, None, dtype="float32", within=run_in, by_mdns=True) as stage:

@@ -51,10 +51,10 @@ def test_the_projects_gateway_is_surveyed_and_reported(tmp_path: Path) -> None:
     measured_s = sum(sample.ttft_ms for sample in ours) / 1e3
     assert measured_s >= float(counted["edgespec_ttft_seconds_sum"]), "the way there and back comes on top"
     assert measured_s < float(counted["edgespec_ttft_seconds_sum"]) + 0.1 * REQUESTS
-    told = survey("report", str(out), "--json")
-    assert told.returncode == 0, told.stderr
-    assert {one["endpoint"]: one["failure_rate"] for one in json.loads(told.stdout)["endpoints"]} == {
+    printed = survey("report", str(out), "--json")
+    assert printed.returncode == 0, printed.stderr
+    assert {one["endpoint"]: one["failure_rate"] for one in json.loads(printed.stdout)["endpoints"]} == {
         "ours": 0,
         "keyless": 1,
     }
-    assert key not in done.stdout + done.stderr + told.stdout + out.read_text()
+    assert key not in done.stdout + done.stderr + printed.stdout + out.read_text()

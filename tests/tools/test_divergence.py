@@ -84,7 +84,7 @@ def test_the_gap_is_that_of_the_best_two_logits() -> None:
         assert gap == pytest.approx(float(best[-1] - best[-2]))
 
 
-def test_a_comb_goes_on_from_the_right_guess_among_wrong_ones() -> None:
+def test_a_comb_continues_from_the_right_candidate() -> None:
     answer = Answer(tokens=[5, 6, 7], gaps=[1.0] * 3, best=[[5, 1, 2], [3, 6, 4], [7, 8, 9]])
     right = np.array([True, False, True])
     assert comb(9, answer, 0, Shape(2, 3), right) == FlatTree(

@@ -22,7 +22,7 @@ def test_acceptance_is_conditional_on_the_positions_before() -> None:
     [(GREEDY, 0.0, 1.0, 1.0), (SHARED, 1.0, 1.0, 1.0), (CLASSIC, 1.0, 1.0, 1.0), (PLAINLY, 1.0, 0.3, 0.9)],
     ids=lambda value: getattr(value, "name", None),
 )
-async def test_a_draft_that_is_the_target_is_always_right_unless_it_ranks_plainly(
+async def test_a_draft_equal_to_the_target_is_right_unless_it_ranks_plainly(
     way: Way, temperature: float, least: float, most: float
 ) -> None:
     args = parse(["--max-tokens", "40", "--top-p", "1", "--k", "3"])

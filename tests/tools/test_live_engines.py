@@ -43,7 +43,7 @@ def takes(seconds: float) -> Iterator[None]:
 
 
 class LateSystem:
-    """A clock, and a sleep that always ends as late as it is told."""
+    """A clock, and a sleep that always ends as late as requested."""
 
     def __init__(self, late_s: float) -> None:
         self.now, self.late_s = 0.0, late_s
@@ -79,7 +79,7 @@ def test_a_sleeper_returns_at_once_when_the_moment_has_passed() -> None:
     assert system.now == 0.0
 
 
-def test_the_target_says_the_process_tokens_at_every_depth_and_takes_the_time_of_its_rows() -> None:
+def test_the_target_returns_process_tokens_and_takes_its_rows_time() -> None:
     target, process = SleepingTarget(SETTING, prefill_s=0.003), SETTING.kind.make(7, SETTING.length)
     slot, reused = target.open(SETTING.prompt(7))
     assert reused == 0
@@ -108,7 +108,7 @@ def test_the_target_has_as_many_slots_as_it_says() -> None:
     assert target.open(SETTING.prompt(99))[0] == slots[3]
 
 
-def test_both_drafts_say_what_the_simulators_draft_says_on_and_off_the_path() -> None:
+def test_both_drafts_equal_the_simulators_draft_on_and_off_the_path() -> None:
     process, local, remote = SETTING.kind.make(3, SETTING.length), SleepingDraft(SETTING), SleepingDrafter(SETTING)
     prompt = SETTING.prompt(3)
     for engine in (local, remote):
@@ -138,8 +138,8 @@ async def test_the_engine_around_them_makes_the_simulators_rounds_and_passes() -
     try:
         for seed in range(3):
             process = INSTANT.kind.make(seed, INSTANT.length)
-            wish = Speculation(offload="never")
-            request = GenerationRequest(INSTANT.prompt(seed), 40, ignore_eos=True, speculation=wish)
+            speculation = Speculation(offload="never")
+            request = GenerationRequest(INSTANT.prompt(seed), 40, ignore_eos=True, speculation=speculation)
             tokens: list[int] = []
             async for event in engine.submit(request):
                 if isinstance(event, TokensEvent):

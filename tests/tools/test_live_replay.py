@@ -6,7 +6,7 @@ import pytest
 
 from cloud_gateway.sim.world import Result
 from tools.sim.live import replay
-from tools.sim.live.gateway import Told
+from tools.sim.live.gateway import Reported
 from tools.sim.live.replay import Pair, arm_of
 from tools.sim.live.setting import Setting
 
@@ -15,13 +15,15 @@ SETTING = Setting({1: 23.4}, {1: 7.5}, {"match": 0.82}, "", 40).of_arm(ARM, 15.0
 WORKER = {"steps": 60, "host_us_per_step": 300.0, "p50_us": 0.1}
 
 
-def told(seconds: float, passes: int) -> Told:
-    return Told(seconds, 40, True, 20, passes, 50, host_s=0.01, rtt_s=0.016, step_s=0.0078)
+def reported(seconds: float, passes: int) -> Reported:
+    return Reported(seconds, 40, True, 20, passes, 50, host_s=0.01, rtt_s=0.016, step_s=0.0078)
 
 
 def pair(seconds: float, *, passes: int = 5, waited: float = 0.0) -> Pair:
     sim = Result(seconds=0.5, tokens=40, rounds=18, local_passes=4)
-    return Pair(told(1.0, 20), told(seconds, passes), Result(seconds=1.0, tokens=40, local_passes=20), sim, waited)
+    return Pair(
+        reported(1.0, 20), reported(seconds, passes), Result(seconds=1.0, tokens=40, local_passes=20), sim, waited
+    )
 
 
 def row(*pairs: Pair) -> dict[str, object]:
@@ -36,7 +38,7 @@ def test_ratios_are_medians_over_answers_and_differences_are_points() -> None:
     assert found["engine_host_us_per_round"] == 500.0 and found["worker_host_us_per_step"] == 300.0
 
 
-def test_answers_for_which_other_processes_had_our_cores_are_left_out_and_counted() -> None:
+def test_contaminated_completions_are_left_out_and_counted() -> None:
     found = row(pair(0.5), pair(0.9, waited=0.2))
     assert (found["latency_ratio"], found["answers"], found["disturbed"]) == (0.5, 1, 1)
     only = row(pair(0.9, waited=0.2), pair(0.8, waited=0.3))

@@ -37,13 +37,13 @@ class NoStage:
 
 
 def answer(text: str, *, frames: int = 0, verified: int = 0, accepted: int = 0, after: int = 0) -> Answer:
-    told: dict[str, Any] = {
+    extension: dict[str, Any] = {
         "rounds": 5,
         "frames": {"used": frames, "rejected": 0},
         "drafted": {"worker": verified},
         "accepted": {"worker": accepted},
     }
-    return Answer([(text, "length")], {"completion_tokens": 10, "edgespec": told}, after)
+    return Answer([(text, "length")], {"completion_tokens": 10, "edgespec": extension}, after)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -85,7 +85,7 @@ def test_the_worker_is_killed_once_when_the_first_answer_is_half_there() -> None
         assert found.choices == [("twofour", "stop")]
 
 
-def test_an_answer_counts_for_a_condition_only_where_that_befell_it() -> None:
+def test_a_completion_counts_only_where_its_condition_was_applied() -> None:
     assert answer("abcd").exercised("none") and not answer("abcd", frames=1).exercised("none")
     assert answer("abcd", frames=2, verified=3, accepted=1).exercised("worker")
     assert not answer("abcd", frames=2, verified=3).exercised("two")

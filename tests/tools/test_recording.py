@@ -21,11 +21,11 @@ def small(positions: int = 300, answers: int = 5) -> Recording:
     """A made-up recording: position i has token i."""
     rng = np.random.default_rng(1)
     tokens = np.arange(positions, dtype=np.uint32)
-    guesses = np.stack([tokens + i for i in range(RANKS)], axis=1).astype(np.uint32)
+    proposals = np.stack([tokens + i for i in range(RANKS)], axis=1).astype(np.uint32)
     costs = np.sort(rng.exponential(1.0, (positions, RANKS)), axis=1).astype(np.float16)
     entropies = rng.exponential(1.0, positions).astype(np.float16)
     starts = np.arange(0, positions, positions // answers, dtype=np.uint32)[:answers]
-    return Recording(tokens, entropies, starts, {"near": (guesses, costs, entropies)})
+    return Recording(tokens, entropies, starts, {"near": (proposals, costs, entropies)})
 
 
 def test_the_shipped_recording_is_small_and_has_a_draft_like_the_papers() -> None:
@@ -62,7 +62,7 @@ def test_shuffled_positions_are_independent_and_none_comes_twice(tmp_path: Path)
     tokens = list(process.targets[:200])
     assert sum(b - a == 1 for a, b in pairwise(tokens)) < 10
     assert len(set(tokens)) == 200
-    assert process.on_path(4).tokens[0] == tokens[5], "the draft's guesses stay with their position"
+    assert process.on_path(4).tokens[0] == tokens[5], "the draft's proposals stay with their position"
 
 
 def test_a_seed_stands_for_one_answer() -> None:
@@ -104,8 +104,8 @@ def test_recording_keeps_what_target_and_drafts_say(quantised_model: Path, tmp_p
     prompts.write_text('{"prompt": "Count to five."}\n{"turns": ["Name a colour."]}\n')
     options = argparse.ArgumentParser()
     record.add_arguments(options)
-    wish = ["--out", str(out), "--prompts", str(prompts), "--max-tokens", "12", "--drafts", "14;quantised"]
-    assert record.run(options.parse_args(wish)) == 0
+    arguments = ["--out", str(out), "--prompts", str(prompts), "--max-tokens", "12", "--drafts", "14;quantised"]
+    assert record.run(options.parse_args(arguments)) == 0
     recording = load(out)
     assert len(recording.starts) == 2 and len(recording.targets) <= 24
     assert recording.match("quantised", 2) > 0.8

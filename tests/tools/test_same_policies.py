@@ -59,7 +59,7 @@ def test_engine_and_simulator_take_policies_from_one_registry() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_a_policy_made_for_the_simulator_is_of_the_class_that_the_engine_runs(name: str) -> None:
+def test_the_simulators_policy_is_of_the_engines_class(name: str) -> None:
     engine = Engine(TableTarget(), None, EngineSettings(policy=name))
     active = engine._make_active(GenerationRequest(PROMPT, 5))
     assert type(active.controller) is type(Arm(name, name).controller())
@@ -84,7 +84,7 @@ async def test_a_change_of_a_policy_changes_a_simulated_and_a_live_answer(monkey
             return Verify(())
 
     before, before_live = simulated("colocated"), await live("colocated")
-    monkeypatch.setitem(POLICIES, "colocated", lambda wish: Changed(wish.k))
+    monkeypatch.setitem(POLICIES, "colocated", lambda chosen: Changed(chosen.k))
     after, after_live = simulated("colocated"), await live("colocated")
     assert before.local_passes > 0 == after.local_passes and after.rounds == 60 > before.rounds
     assert before_live.local_draft_passes > 0 and sum(after_live.drafted.values()) == 0
@@ -92,7 +92,7 @@ async def test_a_change_of_a_policy_changes_a_simulated_and_a_live_answer(monkey
 
 
 async def test_a_change_inside_a_policy_changes_both_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only the registry is shared: the class in it is, whoever made the object."""
+    """Not only the registry is shared: the class in it is, however the object was made."""
     before, before_live = simulated("colocated"), await live("colocated")
     monkeypatch.setattr(Colocated, "_verify", lambda self, tree: Verify(()))
     after, after_live = simulated("colocated"), await live("colocated")

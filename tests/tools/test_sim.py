@@ -23,8 +23,8 @@ KIND = Iid()
 CHAIN, TREE = WorkerSpec(branching=1, sequences=1), WorkerSpec("bestfirst", 4, 0.0, 16)
 
 
-def arm(policy: str, worker: WorkerSpec | None = None, **wish: object) -> Arm:
-    return Arm(policy, policy, worker, **wish)  # type: ignore[arg-type]
+def arm(policy: str, worker: WorkerSpec | None = None, **options: object) -> Arm:
+    return Arm(policy, policy, worker, **options)  # type: ignore[arg-type]
 
 
 def cell(arm: Arm, rtt_ms: float = 0.0, *, runs: int = 4, tokens: int = 60, kind: Iid = KIND, **net: float) -> Cell:

@@ -39,13 +39,13 @@ def ablation() -> dict[tuple[str, float], dict[str, Any]]:
     return {(row["config"], row["rtt_ms"]): row for row in rows_of(cells, processes=1)}
 
 
-def test_without_branching_a_worker_ten_milliseconds_away_gains_little_and_one_at_thirty_nothing(ablation: Any) -> None:
+def test_without_branching_10_ms_gains_little_and_30_ms_nothing(ablation: Any) -> None:
     assert 0.92 < ablation["b=1", 10]["latency_ratio"] < 1
     assert ablation["b=1", 20]["latency_ratio"] >= 0.98
     assert ablation["b=1", 30]["latency_ratio"] == pytest.approx(1, abs=0.01)
 
 
-def test_with_k_3_and_without_branching_a_worker_ten_milliseconds_away_no_longer_helps() -> None:
+def test_with_k_3_and_without_branching_10_ms_gains_nothing() -> None:
     want = CONFIG["run"] | {"k": CONFIG["run"]["other_k"]}
     (_, chain), *_ = figures.ablation("", want)
     base = Arm("colocated k=3", "colocated", k=3)
@@ -64,7 +64,7 @@ def test_the_workers_threshold_adds_to_the_gain_at_twenty_milliseconds(ablation:
     assert gains[1] >= 1.3 * gains[0] and gains[1] >= 0.09
 
 
-def test_the_controllers_threshold_halves_the_gateways_passes_for_a_small_slowdown(ablation: Any) -> None:
+def test_phi_halves_the_gateways_passes_for_a_small_slowdown(ablation: Any) -> None:
     config = "b=2 θ=0.5 φ=0.5"
     assert ablation[config, 20]["draft_ratio"] <= 0.55
     assert ablation[config, 30]["draft_ratio"] <= 0.70
@@ -108,8 +108,8 @@ class AsPrinted(Arm):
 
 def both(worker: WorkerSpec, phi: float, rtt_ms: float) -> list[list[tuple[float, int, int]]]:
     """Seconds, rounds and gateway passes of six answers with the shipped policy and with Algorithm 1."""
-    wish = {"k": 2, "phi": phi, "depth_limit": 2}
-    arms = Arm("ours", "wanspec", worker, **wish), AsPrinted("printed", "wanspec", worker, **wish)  # type: ignore[arg-type]
+    options = {"k": 2, "phi": phi, "depth_limit": 2}
+    arms = Arm("ours", "wanspec", worker, **options), AsPrinted("printed", "wanspec", worker, **options)  # type: ignore[arg-type]
     cells = [Cell(arm, tokens_of(CONFIG), Net(rtt_ms / 1000), steps_of(CONFIG), 100, 6) for arm in arms]
     return [[(r.seconds, r.rounds, r.local_passes) for r in simulate(cell)] for cell in cells]
 
@@ -122,7 +122,7 @@ def test_the_shipped_wanspec_is_algorithm_1_to_the_last_bit(worker: WorkerSpec, 
 
 
 @pytest.mark.parametrize("rtt_ms", [10, 20, 30])
-def test_with_phi_it_differs_by_noticing_frames_on_a_wrong_path_and_no_more(rtt_ms: float) -> None:
+def test_with_phi_only_noticing_wrong_paths_differs(rtt_ms: float) -> None:
     ours, printed = both(TREE, 0.5, rtt_ms)
     seconds, passes = ([sum(answer[i] for answer in arm) for arm in (ours, printed)] for i in (0, 2))
     assert seconds[0] <= 1.005 * seconds[1], "noticing earlier must not cost time"
@@ -194,7 +194,7 @@ def test_every_figure_is_written_as_json_with_its_columns_and_as_plots(name: str
 
 
 @pytest.mark.parametrize("out", ["folder", "plot.png", "file/below.json"])
-def test_an_output_that_cannot_be_written_is_refused_before_anything_is_simulated(
+def test_an_unwritable_output_is_refused_before_simulating(
     out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "folder").mkdir()
@@ -221,10 +221,10 @@ def test_a_figure_made_twice_is_the_same_to_the_byte(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
-def test_costs_by_rank_change_what_the_draft_tells_and_nothing_else() -> None:
+def test_costs_by_rank_change_the_drafts_costs_and_nothing_else() -> None:
     kind = tokens_of(CONFIG)
-    told, own = (replace(kind, costs_by_rank=flag).make(3, 50) for flag in (True, False))
-    assert told.targets == own.targets and told.target_entropies == own.target_entropies
-    assert [told.on_path(i).entropy for i in range(50)] == [own.on_path(i).entropy for i in range(50)]
-    assert len({tuple(told.on_path(i).costs) for i in range(50)}) == 1
+    by_rank, own = (replace(kind, costs_by_rank=flag).make(3, 50) for flag in (True, False))
+    assert by_rank.targets == own.targets and by_rank.target_entropies == own.target_entropies
+    assert [by_rank.on_path(i).entropy for i in range(50)] == [own.on_path(i).entropy for i in range(50)]
+    assert len({tuple(by_rank.on_path(i).costs) for i in range(50)}) == 1
     assert len({tuple(own.on_path(i).costs) for i in range(50)}) == 50

@@ -56,7 +56,7 @@ def test_the_service_is_hardly_exposed(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_only_a_person_can_mend_is_not_tried_again(name: str) -> None:
+def test_what_only_a_person_can_repair_is_not_tried_again(name: str) -> None:
     never = {int(code) for code in settings(name)["RestartPreventExitStatus"][0].split()}
     hopeless = (
         errors.ConfigError,

@@ -1,4 +1,4 @@
-"""`python -m tools.lossless`: are the answers a sample of the target's own distribution, whoever drafts?
+"""`python -m tools.lossless`: are the answers a sample of the target's own distribution, with any drafter?
 
 Each case draws whole answers of a few tokens by one method, under trees of 1 to 8 siblings from an honest, a random or
 an adversarial drafter, and compares their frequencies with the exact distribution by a chi-square test. P-values are

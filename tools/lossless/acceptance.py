@@ -1,8 +1,8 @@
 """`python -m tools.lossless.acceptance`: how often sampled drafts are right, with the shared noise and without it.
 
 The target answers prompts at several temperatures by plain decoding with the shared noise. The draft model then ranks
-its guesses at every token of those answers. Since the answer does not depend on the drafts, a chain drafted after any
-token is right up to depth j exactly where the guesses at the next j tokens are all first choices: so one pass over the
+its draft tokens at every position of those answers. The answer does not depend on the drafts, so a chain drafted after
+any token is right up to depth j exactly where the first choices at the next j positions all match: so one pass over the
 answer gives the acceptance of every draft position. Classic rejection sampling is priced by sum(min(p, q)).
 """
 
@@ -33,7 +33,7 @@ from edgespec.core.ranking import Ranker, Spread
 
 DEPTHS = (1, 2, 3, 4)
 MISSED = 8.0
-"""Nats that a token costs which was not among the guesses."""
+"""Nats that a token costs which the draft did not propose."""
 
 Floats = NDArray[np.float64]
 
@@ -46,15 +46,15 @@ class Series:
     prices: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
 
-    def add(self, guess: Proposal, token: int) -> None:
-        """The target took `token` where these were the guesses."""
-        rank = list(guess.tokens).index(token) if token in guess.tokens else len(guess.tokens) + 99
+    def add(self, proposal: Proposal, token: int) -> None:
+        """The target took `token` where the draft proposed these."""
+        rank = list(proposal.tokens).index(token) if token in proposal.tokens else len(proposal.tokens) + 99
         self.ranks[-1].append(rank)
-        self.prices.append(min(guess.costs[rank], MISSED) if rank < len(guess.tokens) else MISSED)
-        self.entropies.append(guess.entropy)
+        self.prices.append(min(proposal.costs[rank], MISSED) if rank < len(proposal.tokens) else MISSED)
+        self.entropies.append(proposal.entropy)
 
     def figures(self) -> dict[str, Any]:
-        """Acceptance by draft position, of the best two, mean price, and how well entropy foretells a wrong guess."""
+        """Acceptance by draft position, of the best two, mean price, and how well entropy predicts a wrong proposal."""
         flat = np.array([rank for answer in self.ranks for rank in answer])
         return {
             "by_position": [_chain([[rank == 0 for rank in answer] for answer in self.ranks], j) for j in DEPTHS],
@@ -200,7 +200,7 @@ def _chain(answers: Sequence[Sequence[float]], depth: int) -> float:
 
 
 def _auc(scores: Floats, wrong: NDArray[np.bool_]) -> float | None:
-    """Probability that a wrong guess has the higher score than a right one; equal scores count half."""
+    """Probability that a mismatch has the higher score than a match; equal scores count half."""
     if wrong.all() or not wrong.any():
         return None
     right = np.sort(scores[~wrong])
@@ -210,7 +210,7 @@ def _auc(scores: Floats, wrong: NDArray[np.bool_]) -> float | None:
 
 def _table(title: str, ways: dict[str, Any]) -> Table:
     table = Table(title=f"{title} (learned spread {ways['spread']})")
-    for name in ("guesses", *(f"position {j}" for j in DEPTHS), "best two", "price (nats)", "entropy foretells"):
+    for name in ("ranking", *(f"position {j}" for j in DEPTHS), "best two", "price (nats)", "entropy predicts"):
         table.add_column(name)
     for name, way in ways.items():
         if name == "spread":

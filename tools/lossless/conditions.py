@@ -1,4 +1,4 @@
-"""Five ways of helping or hindering one gateway, and how one answer fared (for `tools.lossless.matrix`)."""
+"""Five ways of helping or hindering one gateway, and the result of one request (for `tools.lossless.matrix`)."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class Answer:
 
     def figures(self) -> dict[str, Any]:
         """Counts that show what the workers did for it."""
-        told = self.usage["edgespec"]
+        extension = self.usage["edgespec"]
         return {
             "tokens": self.usage["completion_tokens"],
-            "rounds": told["rounds"],
-            "frames_used": told["frames"]["used"],
-            "frames_rejected": told["frames"]["rejected"],
-            "verified_from_workers": told["drafted"].get("worker", 0),
-            "accepted_from_workers": told["accepted"].get("worker", 0),
+            "rounds": extension["rounds"],
+            "frames_used": extension["frames"]["used"],
+            "frames_rejected": extension["frames"]["rejected"],
+            "verified_from_workers": extension["drafted"].get("worker", 0),
+            "accepted_from_workers": extension["accepted"].get("worker", 0),
             "after_kill": self.after_kill,
         }
 
     def exercised(self, condition: str) -> bool:
-        """Whether the condition really befell this answer."""
+        """Whether the condition was really applied to this request."""
         figures = self.figures()
         match condition:
             case "none":
@@ -85,7 +85,7 @@ def prepare(stage: Stage, condition: str) -> None:
 
 
 def ask(stage: Stage, condition: str, cases: Sequence[Case], expected: Sequence[Answer]) -> list[Answer]:
-    """The answers to cases that are asked at once. `expected` (of condition `none`) tells how long they will be."""
+    """The answers to cases that are asked at once. `expected` (of condition `none`) gives their lengths."""
     if condition != "killed":
         return at_once(lambda case: complete(stage, case), cases)
     if not stage.runs("worker"):

@@ -5,8 +5,8 @@ in chains and trees, as the engine does it: keys and values come from those pass
 the token that the gateway chooses there, given plain decoding's tokens before it, against plain decoding's own. Where
 they differ the round ends, and the next one begins at plain decoding's token, so that one divergence is one.
 
-A tree's guesses are plain decoding's own best tokens; at a share of the positions (`--wrong`) the right one is left
-out, and what follows in the tree is then wrong too. What was guessed cannot matter to the other rows, only where they
+A tree's candidates are plain decoding's own best tokens; at a share of the positions (`--wrong`) the right one is left
+out, and what follows in the tree is then wrong too. What was proposed cannot matter to the other rows, only where they
 lie. Figures are written after each temperature of each way, so that a run that is cut short is not lost.
 """
 
@@ -62,7 +62,7 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`depth` levels of `width` guesses, of which one is gone on from: 1 wide is a chain."""
+    """`depth` levels of `width` candidates, one of which is extended: 1 wide is a chain."""
 
     width: int
     depth: int
@@ -78,7 +78,7 @@ SHAPES = (Shape(1, 3), Shape(1, 8), Shape(2, 4), Shape(4, 8))
 
 @dataclass(slots=True)
 class Answer:
-    """Plain decoding's answer: its tokens, the gap at each, and the best guesses there, the best first."""
+    """Plain decoding's answer: its tokens, the gap at each, and the most probable tokens there, best first."""
 
     tokens: list[int] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
@@ -122,7 +122,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(WAYS), help="how the target is computed")
     parser.add_argument("--temperatures", type=options.number(float, 0, 2), nargs="+", default=[0.0, 0.7])
     parser.add_argument(
-        "--wrong", type=options.number(float, 0, 1), default=0.1, help="share of wrong guesses (default %(default)s)"
+        "--wrong", type=options.number(float, 0, 1), default=0.1, help="share of wrong candidates (default %(default)s)"
     )
     parser.add_argument("--seed", type=options.number(int, 0, 2**53), default=1)
     parser.add_argument("--model", type=Path, default=None, help="GGUF file or folder (default: the demo's target)")
@@ -237,7 +237,7 @@ def speculate(
     right: NDArray[np.bool_],
     number: int = 0,
 ) -> list[Divergence]:
-    """Verifies the answer in trees of one shape; `right[i]` says whether position i is guessed rightly."""
+    """Verifies the answer in trees of one shape; `right[i]` says whether the candidate at position i is right."""
     chooser, known, found = Chooser(rule, prompt), answer.tokens, list[Divergence]()
     done = 0
     with _opened(target, prompt) as slot:
@@ -262,7 +262,7 @@ def speculate(
 
 
 def comb(root: int, answer: Answer, start: int, shape: Shape, right: NDArray[np.bool_]) -> FlatTree:
-    """A tree for the positions from `start` on: at each level the best guesses, the last of which is gone on from."""
+    """A tree for the positions from `start` on: each level has the most probable tokens; the last is extended."""
     tokens, parents, depths = [root], [-1], [0]
     trunk = 0
     for depth in range(1, shape.depth + 1):

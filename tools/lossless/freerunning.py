@@ -1,9 +1,9 @@
 """`python -m tools.lossless.freerunning`: how many drafted tokens the engine accepts, position by position, as it runs.
 
 The real engine, target and local draft answer prompts by co-located speculation with chains of k tokens, once for each
-way to guess: greedy; sampled with the shared noise; sampled with guesses ranked plainly, as by a worker that is not
-told the seed; and classic rejection sampling. Each way goes on from its own tokens. `tools.lossless.acceptance` ranks
-guesses along given answers instead, which tells more ways apart in less time.
+way to draft: greedy; sampled with the shared noise; sampled with candidates ranked plainly, as by a worker without the
+seed; and classic rejection sampling. Each way continues from its own tokens. `tools.lossless.acceptance` ranks
+candidates along given completions instead, which compares more ways in less time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tools import options
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to guess and to verify."""
+    """One way to draft and to verify."""
 
     name: str
     verification: Method = "shared-noise"
@@ -212,8 +212,8 @@ def table(report: dict[str, Any]) -> Table:
     settings = report["settings"]
     made = Table(title=f"{settings['draft']}, chains of {settings['k']}, top-p {settings['top_p']}, free-running")
     positions = [f"position {j}" for j in range(1, settings["k"] + 1)]
-    for name in ("T", "guesses", *positions, "all (± 1 s.e.)", "÷ greedy", "tokens per round", "tokens"):
-        made.add_column(name, justify="left" if name == "guesses" else "right")
+    for name in ("T", "ranking", *positions, "all (± 1 s.e.)", "÷ greedy", "tokens per round", "tokens"):
+        made.add_column(name, justify="left" if name == "ranking" else "right")
     greedy = report["arms"][0]["acceptance"]
     for arm in report["arms"]:
         made.add_row(

@@ -1,8 +1,8 @@
-"""`python -m tools.lossless.matrix`: is the text the same whoever drafts, and whatever becomes of the drafter?
+"""`python -m tools.lossless.matrix`: is the text the same with any drafter, whatever happens to it?
 
 A real gateway, real workers behind a delayed TLS link, real models. Each request is answered under five conditions
 (conditions.py): no worker, one, two, one killed (-9) half-way through, one that sends random trees. Exit code 0 only
-where all texts are the same and each condition befell at least half of the answers.
+where all texts are the same and each condition was applied to at least half of the requests.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _body(prompt: str, args: argparse.Namespace, temperature: float, seed: int) 
 
 
 def make_stage(folder: Path, args: argparse.Namespace) -> Stage:
-    """The gateway's own draft and the second worker's are the poorer one, so that guesses fail often enough."""
+    """The gateway's own draft and the second worker's are the poorer one, so that mismatches are frequent enough."""
     good, poor = str(models.quantised()), str(models.dropped())
     threads = {"target.threads": 1, "local_draft.threads": 1, "target.slots": max(4, args.at_once)}
     drafts = {"second": poor}
@@ -183,7 +183,7 @@ class Matrix:
         }
 
     def exercised(self, condition: str, names: Sequence[str]) -> float:
-        """Share of these cases that the condition befell."""
+        """Share of these cases to which the condition was applied."""
         return sum(self.found[condition][name].exercised(condition) for name in names) / len(names)
 
     def differing(self, condition: str, names: Sequence[str]) -> list[str]:
@@ -194,7 +194,7 @@ class Matrix:
 
 def show(report: dict[str, Any], console: Console) -> None:
     """The rows as a table, and the verdict."""
-    table = Table("kind", "condition", "same", "befell", "tokens/round", "frames", "verified", "accepted")
+    table = Table("kind", "condition", "same", "applied", "tokens/round", "frames", "verified", "accepted")
     for row in report["rows"]:
         share = (f"{row[name]}/{row['answers']}" for name in ("identical", "exercised"))
         counts = (str(row[name]) for name in ("frames_used", "verified_from_workers", "accepted_from_workers"))
@@ -203,7 +203,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     for different in report["differences"]:
         console.print(f"[red]{different['case']} differs under condition {different['condition']}[/]")
     if not report["exercised"]:
-        console.print("[red]A condition did not befall enough of its answers, which proves nothing.[/]")
+        console.print("[red]A condition was applied to too few of its requests, which proves nothing.[/]")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -115,7 +115,7 @@ class UnlikelySiblingsSkipped(Rejection):
 
 
 class WorkerQTrusted(Rejection):
-    """A worker sends its favourite token, says that it is most improbable, and is believed."""
+    """A worker sends its favourite token, states a tiny probability for it, and that is used."""
 
     def draw(self, q: Floats, width: int) -> LocalDraftDistribution:
         favourite = shared_noise.FAVOURITE

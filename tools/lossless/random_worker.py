@@ -30,8 +30,8 @@ from edgespec.shared.modelref import resolve_model
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 
-MOST_NODES = 24
-MOST_MILLINATS = 3000
+MAX_NODES = 24
+MAX_MILLINATS = 3000
 """Cost of the worst child relative to its parent: a probability of 5 %."""
 
 
@@ -52,7 +52,7 @@ class Request:
         tokens: list[int] = []
         costs: list[int] = []
         depths = [0]
-        for i in range(rng.randint(2, MOST_NODES)):
+        for i in range(rng.randint(2, MAX_NODES)):
             above = rng.randint(0, i)  # 0 is the root, n the n-th node
             token = rng.choice(self.prefix.tokens) if rng.random() < 0.5 else rng.randrange(vocab_size)
             parent = self.next_id + above - 1 if above else ROOT
@@ -60,9 +60,9 @@ class Request:
                 above, parent, token = 0, ROOT, _unused(rng, vocab_size, tokens)
             parents.append(parent)
             tokens.append(token)
-            costs.append((costs[above - 1] if above else 0) + rng.randint(0, MOST_MILLINATS))
+            costs.append((costs[above - 1] if above else 0) + rng.randint(0, MAX_MILLINATS))
             depths.append(depths[above] + 1)
-        entropies = [rng.randint(0, MOST_MILLINATS) for _ in tokens]
+        entropies = [rng.randint(0, MAX_MILLINATS) for _ in tokens]
         first, self.next_id = self.next_id, self.next_id + len(tokens)
         opening, prefix = self.opening, self.prefix
         return Tree(
@@ -77,7 +77,7 @@ def _unused(rng: random.Random, vocab_size: int, tokens: Sequence[int]) -> int:
 
 
 class RandomWorker:
-    """The link's `Handler`: sends a random tree for everything that it is told."""
+    """The link's `Handler`: sends a random tree for every message."""
 
     def __init__(self, rng: random.Random, vocab_size: int) -> None:
         self._rng, self._vocab_size = rng, vocab_size

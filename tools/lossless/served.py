@@ -34,14 +34,14 @@ class Served:
         body = request(topic, args, grammar)
         answer = self.stage.complete(body | {"edgespec": {"policy": "wanspec", "phi": PHI, "k": args.k}})
         plain = self.stage.complete(body | {"edgespec": {"policy": "plain"}})
-        choice, told = answer["choices"][0], answer["usage"]["edgespec"]
+        choice, extension = answer["choices"][0], answer["usage"]["edgespec"]
         text = choice["message"]["content"]
         return {
             "topic": topic, "valid": valid(text), "finish": choice["finish_reason"], "error": None,
             "identical": [choice] == plain["choices"],
-            "tokens": answer["usage"]["completion_tokens"], "rounds": told["rounds"],
-            "accepted": sum(told["accepted"].values()), "drafted": sum(told["drafted"].values()),
-            "accepted_from_worker": told["accepted"].get("worker", 0), "frames_used": told["frames"]["used"],
+            "tokens": answer["usage"]["completion_tokens"], "rounds": extension["rounds"],
+            "accepted": sum(extension["accepted"].values()), "drafted": sum(extension["drafted"].values()),
+            "accepted_from_worker": extension["accepted"].get("worker", 0), "frames_used": extension["frames"]["used"],
             "text": text,
         }  # fmt: skip
 

@@ -33,7 +33,7 @@ Drafter = Callable[[Scene, Sampling, Seeds, Path, int, np.random.Generator], Tok
 
 
 def honest(scene: Scene, rule: Sampling, seeds: Seeds, path: Path, width: int, rng: np.random.Generator) -> Tokens:
-    """The draft model's best guesses under the request's own parameters and noise: what a worker sends."""
+    """The draft model's candidates under the request's own parameters and noise: what a worker sends."""
     return _noisy_order(scene, scene.draft_logits(path), rule, seeds, path)[:, :width]
 
 

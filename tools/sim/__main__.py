@@ -60,30 +60,30 @@ def _require_writable(out: Path) -> None:
         raise ConfigError(f"--json {out} cannot be written ({error.strerror}): choose another file") from error
 
 
-def _figure(wish: argparse.Namespace) -> int:
-    _require_writable(wish.json)
-    columns = (TextColumn(wish.name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+def _figure(options: argparse.Namespace) -> int:
+    _require_writable(options.json)
+    columns = (TextColumn(options.name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, transient=True) as bar:
-        task = bar.add_task(wish.name)
+        task = bar.add_task(options.name)
 
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        answer = wish.simulated(wish.json, wish.processes, progress, wish.runs)
-    wish.json.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
+        answer = options.simulated(options.json, options.processes, progress, options.runs)
+    options.json.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
     for key, value in answer.items():
         if key not in ("rows", "tables", "table"):
             print(f"{key}: {value}")
-    print(f"written: {wish.json}, {wish.json.with_suffix('.png')}, {wish.json.with_suffix('.svg')}")
+    print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status."""
-    wish = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
-        return int(wish.run(wish))
+        return int(options.run(options))
     except EdgespecError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -38,7 +38,7 @@ class WorkerSpec:
         """The worker's state machine for one request."""
         if self.rule == "algorithm2":
             return Drafting(1, 1, prompt_len, DraftRule(self.branching, self.theta, self.sequences))
-        if self.rule == "oracle":  # it tells whatever it evaluates, however unlikely it looks
+        if self.rule == "oracle":  # it sends whatever it evaluates, however improbable
             return OracleDrafting(prompt_len, BestFirstRule(branching=self.branching, floor=0.0), process)
         rule = BestFirstRule(branching=self.branching, sequences=self.sequences)
         return BestFirst(1, 1, prompt_len, rule)
@@ -59,12 +59,12 @@ class Arm:
     local: bool = True
     """Whether the gateway has a draft of its own."""
     depth_limit: int | None = None
-    """Most levels that `wanspec` verifies at once; None: the whole tree at hand."""
+    """Most levels that `wanspec` verifies at once; None: the whole candidate tree."""
 
     def controller(self) -> Controller:
         """A fresh policy, from the gateway's own registry."""
-        wish = PolicySettings(self.k, self.phi, self.verify_nodes, self.depth_limit, self.prefer, self.share)
-        return POLICIES[self.policy](wish)
+        settings = PolicySettings(self.k, self.phi, self.verify_nodes, self.depth_limit, self.prefer, self.share)
+        return POLICIES[self.policy](settings)
 
 
 BASE = Arm("colocated k=2", "colocated", k=2)

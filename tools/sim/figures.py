@@ -109,8 +109,8 @@ def figure8(out: Path, processes: int, progress: Progress, runs: int | None = No
     ]
     rows = rows_of(cells, processes, progress)
     plots.pareto(rows, out, "WANSpec figure 8: 100 values of φ per round trip", joined={row["group"] for row in rows})
-    told = sweep(kind, want["phi_values"])[:: max(want["phi_values"] // 10, 1)]
-    text = summary([row for row in rows if row["phi"] in told])
+    shown = sweep(kind, want["phi_values"])[:: max(want["phi_values"] // 10, 1)]
+    text = summary([row for row in rows if row["phi"] in shown])
     return {"figure": "8", "rows": rows, "fewest_passes": fewest_passes(rows), "text": text}
 
 

@@ -16,7 +16,7 @@ from edgespec.core.drafting import Proposal
 WIDTH = 4
 """Tokens that a synthetic proposal names."""
 FILLER = 1 << 20
-"""Token ids from here are nobody's choice."""
+"""Token ids from here stand for no real token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Iid:
     """Share of positions that keep the confidence of the one before; 0 is i.i.d."""
     rank_decay: float = 0.5
     costs_by_rank: bool = False
-    """Whether the draft tells the same costs everywhere, by rank alone, instead of its confidences."""
+    """Whether the draft reports the same costs everywhere, by rank alone, instead of its confidences."""
     entropy_match: float = 0.3
     """Mean entropy (nats, exponential) of the target where the draft's best token is right."""
     entropy_miss: float = 1.2
@@ -63,7 +63,7 @@ class IidProcess:
         ]
 
     def on_path(self, position: int) -> Proposal:
-        """The draft's guesses for the next position."""
+        """The draft's proposal for the next position."""
         return self._proposals[position + 1]
 
 
@@ -88,8 +88,8 @@ def _proposal(kind: Iid, c: float, rank: int, target: int | None) -> Proposal:
     tokens = [FILLER + i for i in range(WIDTH)]
     if target is not None and rank < WIDTH:
         tokens[rank] = target
-    told = _shares(kind.match, kind.rank_decay) if kind.costs_by_rank else shares
-    return Proposal(tokens, [-math.log(p) for p in told], entropy)
+    reported = _shares(kind.match, kind.rank_decay) if kind.costs_by_rank else shares
+    return Proposal(tokens, [-math.log(p) for p in reported], entropy)
 
 
 def _shares(first: float, decay: float) -> list[float]:

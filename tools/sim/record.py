@@ -1,6 +1,6 @@
 """Records real models for the simulator: what the target says at every position, and what the drafts would have said.
 
-The target answers every prompt greedily. Each draft then reads prompt and answer, so what is kept is its guess after
+The target answers every prompt greedily. Each draft then reads prompt and answer, so what is kept is its proposal after
 the target's own tokens. A draft is the target with layers left out, or its file as llama.cpp runs it (`quantised`).
 """
 
@@ -18,15 +18,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edgespec.core.errors import ConfigError, ModelError
 from tools.options import number
-from tools.sim.recording import RANKS, SHIPPED, Guesses, Recording, save
+from tools.sim.recording import RANKS, SHIPPED, Proposals, Recording, save
 
 QUANTISED = "quantised"
 DRAFTS = f"14;10;8,16;{QUANTISED}"
 CONTEXT = 2048
 """Most tokens of prompt and answer together."""
 
-Guess = Callable[[Any, int], Guesses]
-"""`guess(ids, start)`: what a draft says of every token of `ids` from `start` on, after the tokens before it."""
+Reader = Callable[[Any, int], Proposals]
+"""`read(ids, start)`: what a draft proposes at every token of `ids` from `start` on, after the tokens before it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,16 +70,16 @@ def record(model: Path, prompts: Sequence[str], drafts: Sequence[str], max_token
     """Runs the models, one thread each. Raises ConfigError for a draft that cannot be, ModelError for a bad file."""
     dropped = {draft_name(layers): layers for layers in map(_layers, drafts)}
     target = Target(model)
-    guesses = {name: target.without(layers) if layers else quantised(model) for name, layers in dropped.items()}
+    readers = {name: target.without(layers) if layers else quantised(model) for name, layers in dropped.items()}
     answers: list[tuple[Any, Any]] = []
-    said: dict[str, list[Guesses]] = {name: [] for name in guesses}
+    said: dict[str, list[Proposals]] = {name: [] for name in readers}
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, transient=True) as bar:
         for prompt in bar.track(prompts, description="recording"):
             ids, start, entropies = target.answer(prompt, max_tokens)
             answers.append((ids[0, start:].numpy(), entropies.numpy()))
-            for name, guess in guesses.items():
-                said[name].append(guess(ids, start))
+            for name, read in readers.items():
+                said[name].append(read(ids, start))
     lengths = [len(tokens) for tokens, _ in answers]
     return Recording(
         np.concatenate([tokens for tokens, _ in answers]).astype(np.uint32),
@@ -120,7 +120,7 @@ class Target:
             )  # fmt: skip
             return out.sequences, start, _entropy(torch.cat(out.logits))
 
-    def without(self, dropped: Sequence[int]) -> Guess:
+    def without(self, dropped: Sequence[int]) -> Reader:
         """The draft that lacks these layers. Raises ConfigError where there are none such."""
         import torch
 
@@ -128,7 +128,7 @@ class Target:
             raise ConfigError(f"the target has layers 0 to {len(self._layers) - 1}; {list(dropped)} cannot be left out")
         kept = torch.nn.ModuleList(layer for i, layer in enumerate(self._layers) if i not in dropped)
 
-        def guess(ids: Any, start: int) -> Guesses:
+        def read(ids: Any, start: int) -> Proposals:
             self._model.model.layers = kept
             try:
                 with torch.inference_mode():
@@ -136,7 +136,7 @@ class Target:
             finally:
                 self._model.model.layers = torch.nn.ModuleList(self._layers)
 
-        return guess
+        return read
 
 
 def _layers(draft: str) -> list[int]:
@@ -152,7 +152,7 @@ def draft_name(dropped: Sequence[int]) -> str:
     return f"without-{'-'.join(map(str, dropped))}" if dropped else QUANTISED
 
 
-def quantised(model: Path) -> Guess:
+def quantised(model: Path) -> Reader:
     """The file's own weights in llama.cpp, token by token, as the worker runs them."""
     import torch
 
@@ -160,7 +160,7 @@ def quantised(model: Path) -> Guess:
 
     llama = Context(model, cells=CONTEXT, sequences=1, batch=128, threads=1)
 
-    def guess(ids: Any, start: int) -> Guesses:
+    def read(ids: Any, start: int) -> Proposals:
         tokens = ids[0].tolist()
         llama.trim(0, 0)
         llama.decode([Row(token, i, (0,)) for i, token in enumerate(tokens[: start - 1])])
@@ -170,10 +170,10 @@ def quantised(model: Path) -> Guess:
             rows.append(torch.from_numpy(llama.logits(0).copy()))
         return _best(torch.stack(rows))
 
-    return guess
+    return read
 
 
-def _joined(parts: Sequence[Guesses]) -> Guesses:
+def _joined(parts: Sequence[Proposals]) -> Proposals:
     tokens, costs, entropies = (np.concatenate([part[i] for part in parts]) for i in range(3))
     return tokens, costs, entropies
 
@@ -183,7 +183,7 @@ def _entropy(logits: Any) -> Any:
     return -(log_p.exp() * log_p).sum(-1)
 
 
-def _best(logits: Any) -> Guesses:
+def _best(logits: Any) -> Proposals:
     """Tokens [n, RANKS], costs in nats [n, RANKS] and entropies [n] of a draft's rows."""
     log_p = logits.log_softmax(-1)
     top = log_p.topk(RANKS, -1)

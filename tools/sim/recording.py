@@ -1,4 +1,4 @@
-"""Recorded token processes: real targets' answers with what real drafts would have guessed (made by `record`)."""
+"""Recorded token processes: real targets' answers with what real drafts would have proposed (made by `record`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from edgespec.core.errors import ConfigError
 RANKS = 8
 """Draft tokens kept per position."""
 SHIPPED = Path(__file__).parent / "recording.npz"
-"""Recorded from SmolLM2-135M-Instruct (Apache-2.0); recording.md tells how."""
+"""Recorded from SmolLM2-135M-Instruct (Apache-2.0); see recording.md."""
 
-Guesses = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+Proposals = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Tokens [n, RANKS], costs (nats of -log q) [n, RANKS] and entropies (nats) [n]."""
 
 
@@ -34,7 +34,7 @@ class Recording:
     entropies: NDArray[Any]
     """Of the target's distribution for each token, nats."""
     starts: NDArray[Any]
-    drafts: dict[str, Guesses]
+    drafts: dict[str, Proposals]
 
     def match(self, draft: str, ranks: int) -> float:
         """How often the target's token is among the draft's best `ranks`."""
@@ -100,16 +100,16 @@ class RecordedProcess:
         self.targets: Sequence[int] = recording.targets[picked].tolist()
         self.target_entropies: Sequence[float] = recording.entropies[picked].astype(float).tolist()
         self.off_path = _off_path(kind.path, kind.draft)
-        guesses = recording.drafts[kind.draft]
-        self._proposals = [_proposal(guesses, i) for i in picked]
+        proposals = recording.drafts[kind.draft]
+        self._proposals = [_proposal(proposals, i) for i in picked]
 
     def on_path(self, position: int) -> Proposal:
-        """The draft's guesses for the next position."""
+        """The draft's proposal for the next position."""
         return self._proposals[position + 1]
 
 
-def _proposal(guesses: Guesses, i: int) -> Proposal:
-    tokens, costs, entropies = guesses
+def _proposal(proposals: Proposals, i: int) -> Proposal:
+    tokens, costs, entropies = proposals
     return Proposal(tokens[i].tolist(), np.maximum(costs[i].astype(float), 1e-4).tolist(), float(entropies[i]))
 
 

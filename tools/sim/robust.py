@@ -25,7 +25,7 @@ def cases(config: dict[str, Any]) -> Iterator[Case]:
     yield "as assumed", kind, steps, {}, None
     for match in want["match"]:
         yield f"match {match}", replace(kind, match=match), steps, {}, None
-    yield "confidence tells nothing", replace(kind, informative=0.0), steps, {}, None
+    yield "confidence without information", replace(kind, informative=0.0), steps, {}, None
     yield "worse ranks", replace(kind, rank_decay=want["rank_decay"]), steps, {}, None
     for ms in want["ms_per_node"]:
         verify = Curve({1: steps.verify(1), 65: steps.verify(1) + 64 * ms / 1000})

@@ -44,7 +44,7 @@ def test_ratios_shares_and_the_best_k_are_those_of_the_runs() -> None:
     assert figures["tokens_per_round_by_arm"]["plain"] == 1.0
 
 
-def test_tokens_before_the_worker_has_read_the_prompt_are_left_out_with_their_time() -> None:
+def test_tokens_before_the_worker_read_the_prompt_are_left_out() -> None:
     assert run(10.0, before_ms=240.0, before_tokens=9).ms_per_token == pytest.approx((640 - 240) / 56)
 
 

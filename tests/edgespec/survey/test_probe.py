@@ -74,7 +74,7 @@ async def test_the_connect_time_is_that_of_the_tcp_handshake() -> None:
         accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
         with accepted:
             sample = await asking
-    assert sample.outcome == "timeout", "nobody reads what the kernel has accepted"
+    assert sample.outcome == "timeout", "no process reads what the kernel has accepted"
     assert sample.connect_ms is not None
     assert 900 <= sample.connect_ms <= 2000
     assert sample.ttft_ms is None
@@ -104,7 +104,7 @@ async def test_each_failure_of_an_endpoint_has_its_name(reply: Reply, outcome: s
     assert sample.connect_ms is not None, "the network was measured all the same"
 
 
-async def test_a_rate_limit_is_told_with_the_time_that_it_asks_for() -> None:
+async def test_a_rate_limit_is_reported_with_its_retry_time() -> None:
     sample = await ask_one(Reply(status=429, retry_after="7"))
     assert (sample.outcome, sample.retry_after_s, refused(sample)) == ("rate-limited", 7.0, True)
     busy = await ask_one(Reply(status=503, retry_after="2"))
@@ -122,13 +122,13 @@ def test_retry_after_is_read_in_both_its_forms() -> None:
     assert [retry_after(text, now) for text in (None, "", "soon", "-1", "１２")] == [None] * 5
 
 
-async def test_a_request_that_takes_too_long_counts_with_the_time_it_was_waited_for() -> None:
+async def test_a_timed_out_request_counts_with_the_time_waited() -> None:
     sample = await ask_one(Reply(wait_s=30), timeout_s=1.0)
     assert (sample.outcome, sample.ttft_ms) == ("timeout", None)
     assert 800 <= sample.total_ms <= 1600
 
 
-async def test_a_server_that_is_not_there_or_has_no_name_is_told() -> None:
+async def test_an_absent_or_unnamed_server_is_reported() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -136,7 +136,7 @@ async def test_a_server_that_is_not_there_or_has_no_name_is_told() -> None:
     assert (sample.outcome, sample.connect_ms, sample.total_ms) == ("refused", None, None)
 
 
-async def test_a_name_that_cannot_be_resolved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_cannot_be_resolved_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -144,7 +144,7 @@ async def test_a_name_that_cannot_be_resolved_is_told(monkeypatch: pytest.Monkey
     assert (await ask("http://no.such.host.invalid/v1")).outcome == "dns"
 
 
-async def test_a_server_of_another_protocol_is_told() -> None:
+async def test_a_server_of_another_protocol_is_reported() -> None:
     async def banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n")
         await writer.drain()
@@ -156,7 +156,7 @@ async def test_a_server_of_another_protocol_is_told() -> None:
     assert sample.outcome in ("not-a-stream", "broken")
 
 
-async def test_what_is_sent_is_a_tiny_streaming_request_and_the_key_goes_nowhere_else() -> None:
+async def test_a_tiny_streaming_request_is_sent_and_the_key_only_there() -> None:
     server = ChatEndpoint(Reply)
     async with serving(server):
         sample = await ask(server.base_url, key=SECRET)
@@ -226,7 +226,7 @@ def certificate(folder: Path) -> Path:
     return path
 
 
-async def test_the_tls_handshake_has_a_time_of_its_own_and_a_foreign_certificate_is_refused(tmp_path: Path) -> None:
+async def test_tls_time_is_separate_and_foreign_certificates_are_refused(tmp_path: Path) -> None:
     pem = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)

@@ -50,7 +50,7 @@ def test_each_hour_has_its_own_samples() -> None:
     assert np.isnan(p50[6])
 
 
-def test_an_endpoint_whose_model_was_changed_makes_two_series_with_labels_of_their_own() -> None:
+def test_a_changed_model_makes_two_labelled_series() -> None:
     samples = [sample(1.0, 10.0), sample(2.0, 90.0, model="bigger"), sample(3.0, 30.0, "b")]
     assert [one.label for one in series(samples)] == ["a bigger", "a m", "b"]
     both = series([*samples, sample(1.0, source="t")])
@@ -62,7 +62,7 @@ def test_hours_are_those_of_the_zone() -> None:
     assert one.hour.tolist() == [17]
 
 
-def test_a_request_that_timed_out_counts_in_the_tail_and_other_failures_do_not() -> None:
+def test_timeouts_count_in_the_tail_and_other_failures_do_not() -> None:
     quick = [sample(0.01 * n, 100.0) for n in range(18)]
     slow = [sample(0.5, None, outcome="timeout", total_ms=60_000.0) for _ in range(2)]
     failed = [sample(0.6, None, outcome="server-error", total_ms=5.0), sample(0.6, 7.0, outcome="broken", total_ms=9.0)]
@@ -73,7 +73,7 @@ def test_a_request_that_timed_out_counts_in_the_tail_and_other_failures_do_not()
     assert (one.ok.sum(), len(one.ok)) == (18, 22)
 
 
-def test_what_a_busy_machine_may_have_added_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_busy_machine_may_have_added_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     samples = [sample(0, 100.0, stalled_ms=80.0)] * 3 + [sample(0, 100.0, "b", stalled_ms=0.1)] * 3
     report.show(summary(samples, series(samples), dt.UTC))
     shown = capsys.readouterr().out
@@ -86,7 +86,7 @@ def test_the_wait_is_what_the_network_does_not_explain() -> None:
     assert one.values["wait_ms"].tolist() == [100.0, 0.0]
 
 
-def test_what_moving_work_could_gain_is_told_by_the_hour_among_endpoints_of_one_model() -> None:
+def test_possible_gains_are_reported_by_hour_within_one_model() -> None:
     samples = [sample(h, ttft, e) for h, a, b in ((1, 100, 60), (2, 50, 90)) for e, ttft in (("a", a), ("b", b))]
     samples += [sample(1, 20.0, "c", model="another")]
     above = above_least(series(samples))
@@ -114,7 +114,7 @@ def test_a_difference_is_claimed_where_there_is_one_and_not_between_equals() -> 
     assert len(lines) == 2, "one for each endpoint that another surpasses"
 
 
-def test_a_difference_with_few_hours_behind_it_has_no_interval_and_is_not_claimed() -> None:
+def test_a_difference_of_few_hours_has_no_interval_and_no_claim() -> None:
     samples = [sample(h / 10, ttft, e) for h in range(50) for e, ttft in (("a", 100.0), ("b", 1.0))]
     pairs = differences(series(samples))
     assert {pair["ttft_p95_ms_interval"] for pair in pairs} == {None}

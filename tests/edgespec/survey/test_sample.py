@@ -1,4 +1,4 @@
-"""The file of samples: whole lines only, whatever interrupts the writing, and nobody else's file is touched."""
+"""The file of samples: whole lines only, whatever interrupts the writing, and no other file is touched."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def test_half_a_line_that_an_interruption_left_is_passed_over_and_cut_off(tmp_pa
         (b'{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok"}\nx\n', 2),
     ],
 )
-def test_a_file_of_something_else_is_refused_with_its_line_and_left_as_it_was(
-    tmp_path: Path, content: bytes, line: int
-) -> None:
+def test_another_kind_of_file_is_refused_with_its_line_and_kept(tmp_path: Path, content: bytes, line: int) -> None:
     path = tmp_path / "s.jsonl"
     path.write_bytes(content)
     for use in (lambda: read([path]), lambda: SampleFile(path)):
@@ -79,7 +77,7 @@ def test_two_surveys_do_not_write_to_one_file(tmp_path: Path) -> None:
     SampleFile(tmp_path / "s.jsonl").close()
 
 
-def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SurveyFileError, match="No such file or directory\\); run `edgespec survey` first"):
         read([tmp_path / "none.jsonl"])
     with pytest.raises(SurveyFileError, match="Is a directory"):

@@ -1,4 +1,4 @@
-"""When endpoints are asked: the mean rate holds, nobody is asked twice at once, and nothing is made up for."""
+"""When endpoints are asked: the mean rate holds, no endpoint is asked twice at once, and nothing is made up for."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def test_endpoints_are_asked_once_an_interval_and_not_at_the_same_moment() -> No
 
 
 @given(jitter=st.floats(0, 1), seed=st.integers(0, 99), count=st.integers(1, 4))
-def test_jitter_moves_requests_within_their_interval_and_keeps_the_mean_rate(
-    jitter: float, seed: int, count: int
-) -> None:
+def test_jitter_stays_within_the_interval_and_keeps_the_mean_rate(jitter: float, seed: int, count: int) -> None:
     names = [str(n) for n in range(count)]
     asked = walk(Schedule(names, 0.0, 3600.0, 60.0, jitter, seed=seed), 0.001, 3600.0)
     for number, name in enumerate(names):
@@ -49,12 +47,12 @@ def test_jitter_moves_requests_within_their_interval_and_keeps_the_mean_rate(
         assert 58 <= len(asked[name]) <= 60
 
 
-def test_slots_that_pass_during_a_long_request_are_skipped_and_not_made_up_for() -> None:
+def test_slots_missed_during_a_long_request_are_skipped() -> None:
     asked = walk(Schedule(["a"], 0.0, 600.0, 60.0, 0.0), 130.0, 600.0)
     assert asked["a"] == [(0.0, 0), (180.0, 2), (360.0, 2), (540.0, 2)]
 
 
-def test_after_the_machine_slept_one_request_follows_and_not_all_that_were_missed() -> None:
+def test_after_the_machine_slept_only_one_request_follows() -> None:
     schedule = Schedule(["a"], 0.0, 6000.0, 60.0, 0.0)
     assert schedule.due(0.0) == [Due("a", 0)]
     schedule.finished("a", 1.0)
@@ -81,7 +79,7 @@ def test_retry_after_is_honoured_to_the_second() -> None:
     assert schedule.due(660.0) == [Due("a", 10)]
 
 
-def test_an_endpoint_that_goes_on_refusing_is_asked_ever_more_rarely_and_as_before_when_it_answers() -> None:
+def test_a_refusing_endpoint_is_asked_more_rarely_until_it_answers() -> None:
     schedule = Schedule(["a"], 0.0, 1e9, 60.0, 0.0)
     now, gaps = 0.0, []
     for _ in range(8):

@@ -124,7 +124,7 @@ async def test_a_killed_survey_leaves_whole_lines_and_is_continued(tmp_path: Pat
     assert len(read([path])) == 3
 
 
-async def test_an_endpoint_that_limits_rates_is_left_alone_for_as_long_as_it_says(tmp_path: Path) -> None:
+async def test_a_rate_limited_endpoint_is_left_alone_for_the_stated_time(tmp_path: Path) -> None:
     asked: list[float] = []
 
     def refuse_first() -> Reply:
@@ -139,7 +139,7 @@ async def test_an_endpoint_that_limits_rates_is_left_alone_for_as_long_as_it_say
     assert max(gaps[0], *gaps[2:]) < 1.0, "and the others are not held up"
     samples = read([tmp_path / "s.jsonl"])
     assert [sample.outcome for sample in samples] == ["ok", "rate-limited", "ok", "ok", "ok"]
-    assert samples[2].skipped >= 8, "what was left out is told"
+    assert samples[2].skipped >= 8, "what was left out is reported"
 
 
 async def test_a_slow_endpoint_holds_no_other_up_and_is_asked_once_at_a_time(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ async def test_keys_and_prompts_are_in_no_sample(tmp_path: Path, monkeypatch: py
         assert private not in text
 
 
-def test_a_key_that_is_missing_or_cannot_be_sent_is_told_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_unusable_key_is_reported_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = EndpointSection(name="far", base_url="https://x/v1", model="m", api_key_env="sk_pasted_here_by_mistake")
     with pytest.raises(ConfigError) as error:
         api_key(endpoint)

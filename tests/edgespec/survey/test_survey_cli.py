@@ -57,23 +57,23 @@ async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(h
         before = len(read([out]))
         assert before < 12
         process = await started(*command, "--json", MY_KEY=SECRET)
-        told, errors = await process.communicate()
+        printed, errors = await process.communicate()
         assert (process.returncode, errors) == (0, b"")
-    answer = json.loads(told)
+    answer = json.loads(printed)
     assert answer["samples"] == 12 - before
     assert len(read([out])) == 12
-    for text in (*shown, told, out.read_bytes()):
+    for text in (*shown, printed, out.read_bytes()):
         assert SECRET.encode() not in text
         assert b"Count from" not in text
     process = await started("report", str(out), "--json")
-    told, errors = await process.communicate()
+    printed, errors = await process.communicate()
     assert (process.returncode, errors) == (0, b"")
-    figures = json.loads(told)
+    figures = json.loads(printed)
     assert [one["failure_rate"] for one in figures["endpoints"]] == [0.0, 0.0, 1.0]
     assert [Path(path).name for path in figures["plots"]] == ["s-heatmap.png", "s-hours.png", "s-regions.png"]
 
 
-async def test_a_survey_that_nobody_answered_ends_with_69(home: Path) -> None:
+async def test_a_survey_without_any_reply_ends_with_69(home: Path) -> None:
     server = ChatEndpoint(lambda: Reply(status=500))
     async with serving(server):
         process = await started("--config", str(configuration(home, server)), "--count", "1")

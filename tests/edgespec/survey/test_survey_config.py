@@ -49,7 +49,7 @@ def endpoint(**keys: str) -> str:
         (endpoint(base_url="http://api.example.com/v1", api_key_env="KEY"), "https: its API key would cross public"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_what_is_allowed(text: str, says: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_what_is_allowed(text: str, says: str) -> None:
     assert says in message(text)
     assert message(text).startswith("survey.toml, line ")
 
@@ -63,12 +63,12 @@ def test_a_mistake_is_told_with_its_line_and_what_is_allowed(text: str, says: st
         '[endpoints]\napi_key_env = "sk-live-abc123"',
     ],
 )
-def test_a_key_that_stands_in_the_file_by_mistake_is_refused_and_not_shown(text: str) -> None:
+def test_a_key_in_the_file_by_mistake_is_refused_and_not_shown(text: str) -> None:
     assert "sk-live" not in message(text)
     assert "abc123" not in message(text)
 
 
-def test_rates_that_would_be_a_load_are_refused_for_each_host_by_the_number_of_its_endpoints() -> None:
+def test_rates_that_would_load_a_host_are_refused() -> None:
     assert "at least 10, or the survey would be a load on api.example.com" in message(
         f"[schedule]\ninterval_s = 9\n{ENDPOINT}"
     )

@@ -105,7 +105,7 @@ class SleepingTarget:
 
 
 class SleepingDraft:
-    """The gateway's own draft; it never owes any catch-up (WANSpec section 4.5: no measurable time)."""
+    """The gateway's own draft; it never has a backlog (WANSpec section 4.5: no measurable time)."""
 
     leaves = 16
 
@@ -144,7 +144,7 @@ class SleepingDraft:
     def draft(
         self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
     ) -> list[Proposal]:
-        """One step over these leaves; a process names its guesses in order already, so `rank` is not asked."""
+        """One step over these leaves; a process orders its draft tokens already, so `rank` is not asked."""
         due = time.perf_counter() + self._curve(len(paths))
         self.passes += 1
         answer = self._open[request]

@@ -1,7 +1,7 @@
 """The gateway's process of a live replay: `python -m tools.sim.live.gateway SETTING STATE`.
 
-Engine, links, keys and TLS are the product's. Answers are asked for by one JSON line each on standard input, and told
-by one each on standard output, where the first line names the port for workers.
+Engine, links, keys and TLS are the product's. Completions are requested by one JSON line each on standard input and
+reported by one each on standard output, where the first line names the port for workers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True):
     """Whether to wait until one is linked."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class Reported(msgspec.Struct, frozen=True):
     """What became of it."""
 
     seconds: float
@@ -69,7 +69,7 @@ class Gateway:
         bridge = Bridge(Metrics(), paired)
         me = GatewayIdentity(store.identity(), "replay", self._tls.spki_hash, setting.digest)
         self._links = Links(me, VOCABULARY, paired.lookup, bridge, name_of=paired.name_of)
-        # The worker hears of the prompt half a round trip after the request came. Reading it takes the target as long,
+        # The worker receives the prompt half a round trip after the request came. Reading it takes the target as long,
         # so that both begin at the same moment, as in the simulator.
         self._prefill_s = setting.rtt_ms / 2000
         self.target = SleepingTarget(setting, self._prefill_s)
@@ -92,7 +92,7 @@ class Gateway:
         await self._links.stop()
         await asyncio.to_thread(self._engine.stop)
 
-    async def answer(self, asked: Asked) -> Told:
+    async def answer(self, asked: Asked) -> Reported:
         """One answer, timed where its tokens arrive."""
         if asked.worker:
             async with asyncio.timeout(LINK_S):
@@ -100,8 +100,10 @@ class Gateway:
                     await asyncio.sleep(0.01)
         setting, stats = self._setting, self._engine.stats
         process = setting.kind.make(asked.seed, setting.length)
-        wish = Speculation(policy=asked.policy, offload="auto" if asked.worker else "never")
-        request = GenerationRequest(setting.prompt(asked.seed), setting.length, ignore_eos=True, speculation=wish)
+        speculation = Speculation(policy=asked.policy, offload="auto" if asked.worker else "never")
+        request = GenerationRequest(
+            setting.prompt(asked.seed), setting.length, ignore_eos=True, speculation=speculation
+        )
         tokens: list[int] = []
         host_s, last = stats.host_s, 0.0
         began = time.perf_counter()
@@ -112,7 +114,7 @@ class Gateway:
             elif isinstance(event, DoneEvent):
                 usage = event.usage
         linked = next(iter(self._links.linked().values()), None)
-        return Told(
+        return Reported(
             seconds=last - began - self._prefill_s,
             tokens=len(tokens),
             right=tokens == list(process.targets[1 : setting.length + 1]),

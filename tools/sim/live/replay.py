@@ -25,7 +25,7 @@ from edgespec.core.errors import ConfigError
 from tools.sim import plots
 from tools.sim.config import load
 from tools.sim.experiment import BASE, Arm, Cell, WorkerSpec, simulate
-from tools.sim.live.gateway import Told
+from tools.sim.live.gateway import Reported
 from tools.sim.live.setting import Setting
 from tools.sim.live.stage import Stage
 from tools.sim.recording import Recorded
@@ -42,8 +42,8 @@ TOLERANCE_POINTS = 3.0
 class Pair:
     """One answer by the reference and by an arm, here and in the simulator."""
 
-    base: Told
-    arm: Told
+    base: Reported
+    arm: Reported
     sim_base: Result
     sim_arm: Result
     waited: float
@@ -83,9 +83,9 @@ def measure(arm: Arm, setting: Setting, answers: int, progress: Callable[[], Non
         for seed in range(answers):
             waited_s, began = stage.waited_s(), time.perf_counter()
             base = stage.ask(seed, BASE.policy, worker=False)
-            told = stage.ask(seed, arm.policy, worker=True)
+            reported = stage.ask(seed, arm.policy, worker=True)
             waited = (stage.waited_s() - waited_s) / (time.perf_counter() - began)
-            pairs.append(Pair(base, told, sim_base[seed], sim_arm[seed], waited))
+            pairs.append(Pair(base, reported, sim_base[seed], sim_arm[seed], waited))
             progress()
         worker = stage.end_worker()
     return _row(arm, setting, pairs, worker, answers)
@@ -113,11 +113,11 @@ def _slowed(setting: Setting, engine_s: float, worker_s: float) -> Steps:
 
 def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str, Any], answers: int) -> dict[str, Any]:
     pairs = [pair for pair in all_pairs if pair.waited <= DISTURBED] or all_pairs
-    told = [pair.arm for pair in pairs]
-    rounds, tokens = sum(t.rounds for t in told), sum(t.tokens for t in told)
-    engine_s = sum(t.host_s for t in told) / rounds
+    reported = [pair.arm for pair in pairs]
+    rounds, tokens = sum(t.rounds for t in reported), sum(t.tokens for t in reported)
+    engine_s = sum(t.host_s for t in reported) / rounds
     base_s = sum(pair.base.host_s for pair in pairs) / sum(pair.base.rounds for pair in pairs)
-    rtt_ms = statistics.median(t.rtt_s for t in told) * 1e3
+    rtt_ms = statistics.median(t.rtt_s for t in reported) * 1e3
     worker_s = worker.get("host_us_per_step", 0.0) / 1e6
     explained = _simulated(arm, setting, _slowed(setting, engine_s, worker_s), answers, rtt_ms)
     references = _base(setting, answers, base_s)
@@ -132,7 +132,7 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
         "offload_points": points["offload"],
         "sim_latency_ratio_with_host": _median(a.seconds / b.seconds for a, b in zip(explained, references)),
         "sim_offload_with_host": _median(1 - a.local_passes / b.local_passes for a, b in zip(explained, references)),
-        "ms_per_token": round(sum(t.seconds for t in told) / tokens * 1e3, 3),
+        "ms_per_token": round(sum(t.seconds for t in reported) / tokens * 1e3, 3),
         "sim_ms_per_token": round(sum(p.sim_arm.seconds for p in pairs) / tokens * 1e3, 3),
         "base_ms_per_token": round(sum(p.base.seconds for p in pairs) / tokens * 1e3, 3),
         "sim_base_ms_per_token": round(sum(p.sim_base.seconds for p in pairs) / tokens * 1e3, 3),
@@ -141,9 +141,9 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
         "engine_host_us_per_round": round(engine_s * 1e6, 1),
         "base_host_us_per_round": round(base_s * 1e6, 1),
         "worker_host_us_per_step": round(worker_s * 1e6, 1),
-        "frames_per_round": round(sum(t.frames for t in told) / rounds, 2),
+        "frames_per_round": round(sum(t.frames for t in reported) / rounds, 2),
         "rtt_measured_ms": round(rtt_ms, 2),
-        "step_measured_ms": round(statistics.median(t.step_s for t in told) * 1e3, 2),
+        "step_measured_ms": round(statistics.median(t.step_s for t in reported) * 1e3, 2),
         "target_late": all_pairs[-1].arm.late_us,
         "worker_late": {name: value for name, value in worker.items() if name.endswith("_us")},
         "answers": len(pairs),

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 
 START_LATE_S = 60e-6
-"""First guess of how much too late the system wakes (timer slack and scheduling)."""
+"""First estimate of how much too late the system wakes (timer slack and scheduling)."""
 LEARN_S = 1e-6
-"""By how much one sleep moves that guess."""
+"""By how much one sleep moves that estimate."""
 REMEMBERED = 1 << 16
 
 

@@ -15,7 +15,7 @@ import msgspec
 from edgespec.core.errors import EdgespecError
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways, PairedWorkers
-from tools.sim.live.gateway import Asked, Told
+from tools.sim.live.gateway import Asked, Reported
 from tools.sim.live.setting import Setting
 
 END_S = 15.0
@@ -63,7 +63,7 @@ class Stage:
         own = ["tools.sim.live.worker", str(self._folder / "setting.json"), str(state["worker"]), address]
         self._start("worker", own, wait=False)
 
-    def ask(self, seed: int, policy: str, *, worker: bool) -> Told:
+    def ask(self, seed: int, policy: str, *, worker: bool) -> Reported:
         """One answer. Raises ReplayError, also where its tokens are not the process's."""
         stdin = self._running["gateway"].stdin
         assert stdin is not None
@@ -72,10 +72,10 @@ class Stage:
             stdin.flush()
         except BrokenPipeError:
             raise self._failed("gateway") from None
-        told = msgspec.json.decode(self._line("gateway"), type=Told)
-        if not told.right:
+        reported = msgspec.json.decode(self._line("gateway"), type=Reported)
+        if not reported.right:
             raise ReplayError(f"Policy {policy} gave other tokens for answer {seed} than the target process says.")
-        return told
+        return reported
 
     def end_worker(self) -> dict[str, Any]:
         """Ends the worker; returns what it says of its steps, nothing where it does not."""
