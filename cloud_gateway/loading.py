@@ -75,7 +75,10 @@ def load_models(settings: GatewaySettings) -> Models:
     )
     local = _load_draft(settings, loaded.tokenizer_digest)
     grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
-    return Models(target, Text(loaded.tokenizer), local, loaded.tokenizer_digest, served, grammars)
+    text = Text(loaded.tokenizer)
+    if text.chat_fault:
+        log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
+    return Models(target, text, local, loaded.tokenizer_digest, served, grammars)
 
 
 def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes) -> LocalDraft | None:

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import jinja2
-
+from cloud_gateway.chat import ChatEncoder
 from edgespec.core.errors import ClientError, ModelError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
@@ -67,18 +66,22 @@ class Text:
             raise ClientError("This model has no chat template; use /v1/completions.", code="unsupported_model")
         if tools and not self.has_tools:
             raise ClientError("This model's chat template has no tools.", param="tools", code="unsupported_parameter")
+        if isinstance(self._chats, ModelError):
+            raise ClientError(f"{self._chats} Use /v1/completions.", code="unsupported_model")
+        return self._chats.encode(messages, tools)
+
+    @property
+    def chat_fault(self) -> str | None:
+        """Why this model's chats are refused though it has a template; None where they are served."""
+        return str(self._chats) if self._template and isinstance(self._chats, ModelError) else None
+
+    @functools.cached_property
+    def _chats(self) -> ChatEncoder | ModelError:
+        """Half a second for 50,000 tokens, so only where chats are asked for, and at the start of the gateway."""
         try:
-            rendered = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=list(tools) if tools else None,
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-            )
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
-            why = next(iter(str(error).splitlines()), "")[:200]
-            raise ClientError(f"The model's chat template refuses these messages: {why}", param="messages") from error
-        return [int(token) for token in rendered]
+            return ChatEncoder(self._tokenizer)
+        except ModelError as error:
+            return error
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a bare prompt, with a leading one where the model was trained with it."""
