@@ -18,9 +18,10 @@ from msgspec import Meta, Raw, Struct
 
 from edgespec.core.errors import ClientError
 
-OPENING = "<tool_call>"
-_CALLS = re.compile(r"(?:\s*<tool_call>\s*\{.*?\}\s*</tool_call>)+\s*\Z", re.DOTALL)
-_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+MAX_CALLS = 128
+"""Calls of one answer; a request may offer as many tools."""
+_SPACE = re.compile(r"\s*")
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
@@ -114,12 +115,15 @@ class CallText:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names, self._held, self._calling = names, "", False
+        self._kept: list[str] = []
+        """What came after the first call began, in pieces, since joining them each time would take quadratic time."""
 
     def feed(self, text: str) -> str:
         """What is surely no call."""
-        self._held += text
         if self._calling:
+            self._kept.append(text)
             return ""
+        self._held += text
         at = self._held.find(OPENING)
         if at >= 0:
             self._calling = True
@@ -130,22 +134,49 @@ class CallText:
 
     def end(self) -> tuple[str, list[Call]]:
         """The rest of the text, or the calls: a call that cannot be read, or of an unknown tool, stays text."""
-        if self._calling and _CALLS.match(self._held):
-            calls = [self._call(body) for body in _CALL.findall(self._held)]
-            read = [call for call in calls if call is not None]
-            if len(read) == len(calls):
-                return "", read
-        return self._held, []
+        held = "".join([self._held, *self._kept])
+        calls = read_calls(held, self._names) if self._calling else None
+        return (held, []) if calls is None else ("", calls)
 
-    def _call(self, body: str) -> Call | None:
+
+def read_calls(text: str, names: Collection[str]) -> list[Call] | None:
+    """The calls that `text` consists of, or None where it is anything else. Reads each character once."""
+    calls: list[Call] = []
+    at = _after_space(text, 0)
+    while at < len(text):
+        if not text.startswith(OPENING, at) or len(calls) == MAX_CALLS:
+            return None
         try:
-            value = json.loads(body)
+            value, at = _DECODER.raw_decode(text, _after_space(text, at + len(OPENING)))
         except (ValueError, RecursionError):
             return None
-        name, arguments = value.get("name"), value.get("arguments", {})
-        if name not in self._names or not isinstance(arguments, dict):
+        call = _call(value, names)
+        at = _after_space(text, at)
+        if call is None or not text.startswith(CLOSING, at):
             return None
-        return Call(name, json.dumps(arguments, ensure_ascii=False))
+        calls.append(call)
+        at = _after_space(text, at + len(CLOSING))
+    return calls
+
+
+def _after_space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string too
+
+
+def _call(value: Any, names: Collection[str]) -> Call | None:
+    if not isinstance(value, dict):
+        return None
+    name, arguments = value.get("name"), value.get("arguments", {})
+    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
+        return None
+    return Call(name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _beginning(text: str) -> int:

@@ -1,0 +1,83 @@
+"""Tool calls are read in linear time, whatever the model was talked into writing."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from cloud_gateway.api.tools import MAX_CALLS, CallText, read_calls
+
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+EMPTY = "<tool_call>{}</tool_call>"
+HOSTILE = {
+    "empty calls and one character more": EMPTY,
+    "good calls and one character more": CALL,
+    "openings": "<tool_call>",
+    "openings with braces": "<tool_call>{",
+    "braces": "<tool_call>" + "{}" * 3,
+    "closings": "<tool_call>{}</tool_call></tool_call>",
+    "spaces": "<tool_call> \n\t{ }",
+    "nesting": '<tool_call>{"a":',
+    "strings": '<tool_call>{"</tool_call>}":"',
+}
+
+
+def seconds(text: str) -> float:
+    """Of the fastest of three, in one piece and then character by character."""
+    found = []
+    for _ in range(3):
+        began = time.thread_time()
+        reader = CallText({"f"})
+        reader.feed(text)
+        reader.end()
+        reader = CallText({"f"})
+        for character in text:
+            reader.feed(character)
+        reader.end()
+        found.append(time.thread_time() - began)
+    return min(found)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_eight_times_the_text_takes_about_eight_times_as_long(name: str) -> None:
+    short, long = (HOSTILE[name] * n + "x" for n in (500, 4000))
+    assert seconds(long) < 30 * max(seconds(short), 1e-4)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_ten_thousand_of_a_hostile_pattern_stay_text(name: str) -> None:
+    text = HOSTILE[name] * 10_000 + "x"
+    reader = CallText({"f"})
+    passed = reader.feed(text)
+    rest, calls = reader.end()
+    assert (passed + rest, calls) == (text, [])
+
+
+def test_as_many_calls_as_tools_are_read_and_one_more_is_text() -> None:
+    assert len(read_calls(CALL * MAX_CALLS, {"f"}) or ()) == MAX_CALLS
+    assert read_calls(CALL * (MAX_CALLS + 1), {"f"}) is None
+
+
+def test_arguments_may_hold_the_tags_themselves() -> None:
+    arguments = {"text": "}</tool_call> <tool_call>{"}
+    text = f"<tool_call>{json.dumps({'name': 'f', 'arguments': arguments})}</tool_call>"
+    calls = read_calls(f" \n{text}\n{CALL} ", {"f"})
+    assert calls is not None and [json.loads(call.arguments) for call in calls] == [arguments, {"a": 1}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>[]</tool_call>",
+        '<tool_call>{"name": ["f"]}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": ' + "[" * 100_000,
+        '<tool_call>{"name": "f", "arguments": {"a": ' + "1" * 100_000 + "}}</tool_call>",
+        CALL + "and more",
+        CALL.removesuffix(">"),
+    ],
+)
+def test_what_is_no_call_stays_text(text: str) -> None:
+    assert read_calls(text, {"f"}) is None
