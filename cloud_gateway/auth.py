@@ -72,13 +72,15 @@ class KeyRing:
         """The key that an `Authorization` header presents. Raises ClientError 401."""
         scheme, _, presented = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not presented.strip():
-            raise _denied("No API key was given: send the header 'Authorization: Bearer es-...'.")
+            raise _denied("Incorrect API key provided: none; send the header 'Authorization: Bearer es-...'.")
         prefix, _, rest = presented.strip().partition("-")
         key_id, _, secret = rest.partition("-")
         self._refresh()
         key = self._keys.get(key_id, NOBODY)
         if not key.opens(secret) or prefix != "es":
-            raise _denied("The API key is wrong or was revoked; ask the operator of this gateway for another one.")
+            raise _denied(
+                "Incorrect API key provided: it is wrong or was revoked; ask the operator of this gateway for one."
+            )
         return key
 
     def all(self) -> list[Key]:

@@ -81,6 +81,16 @@ class ApiSection(Section, frozen=True):
     keepalive_s: Annotated[float, Meta(ge=1, le=300)] = 10.0
 
 
+class LimitsSection(Section, frozen=True):
+    """[limits]: what clients of the API may take up."""
+
+    connections: Annotated[int, Meta(ge=4, le=100_000)] = 1024
+    unproven_connections: Annotated[int, Meta(ge=2, le=100_000)] = 256
+    unproven_per_source: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    head_timeout_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
+    idle_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 75.0
+
+
 class LinkSection(Section, frozen=True):
     """[link]: where workers connect and pair."""
 
@@ -97,6 +107,7 @@ class MetricsSection(Section, frozen=True):
         "127.0.0.1"
     )
     port: Port = 9464
+    hosts: tuple[Host, ...] = ()
 
 
 class TracesSection(Section, frozen=True):
@@ -123,6 +134,7 @@ class GatewaySettings(Section, frozen=True):
     local_draft: LocalDraftSection = LocalDraftSection()
     policy: PolicySection = PolicySection()
     api: ApiSection = ApiSection()
+    limits: LimitsSection = LimitsSection()
     link: LinkSection = LinkSection()
     metrics: MetricsSection = MetricsSection()
     traces: TracesSection = TracesSection()
@@ -132,6 +144,9 @@ class GatewaySettings(Section, frozen=True):
         """What cannot stand together."""
         if self.api.max_tokens > self.api.max_tokens_limit:
             yield "api.max_tokens", f"at most `api.max_tokens_limit`, which is {self.api.max_tokens_limit}"
+        if self.limits.unproven_connections > self.limits.connections // 2:
+            most = self.limits.connections // 2
+            yield "limits.unproven_connections", f"at most half of `limits.connections`, which makes it {most}"
         if self.target.prefill_chunk > self.target.context:
             yield "target.prefill_chunk", f"at most `target.context`, which is {self.target.context}"
         ports = [self.link.port, self.api.port, self.metrics.port]

@@ -5,8 +5,9 @@ No label comes from a client or a worker: no prompt, key, model or worker name i
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from aiohttp import web
@@ -22,6 +23,7 @@ MAX_REASONS = 32
 """Distinct reasons of refused frames that get a label of their own; the protocol has fewer."""
 TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 ROUND_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1)
+Scrape = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HOST_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.02)
 
 
@@ -162,12 +164,26 @@ def _totals(name: str, text: str, label: str, values: Mapping[str, int]) -> Metr
     return family
 
 
-def metrics_app(metrics: Metrics) -> web.Application:
-    """The app of the loopback listener: `GET /metrics` and nothing else, without a key."""
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "[::1]", "localhost"})
 
-    async def scrape(request: web.Request) -> web.Response:
+
+def metrics_app(metrics: Metrics, hosts: Iterable[str] = ()) -> web.Application:
+    """The app of the loopback listener: `GET /metrics` and nothing else, without a key.
+
+    Answers under loopback's own names and `hosts` only: a page in a browser on this machine can point a name of its own
+    at 127.0.0.1 (DNS rebinding), but the browser then sends that name as `Host`.
+    """
+    known = LOOPBACK_HOSTS | {host.lower() for host in hosts}
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Scrape) -> web.StreamResponse:
+        if re.sub(r":\d*\Z", "", request.headers.get("Host", "")).lower() not in known:
+            raise web.HTTPForbidden(text="This host name is not among `metrics.hosts`.")
+        return await handler(request)
+
+    async def scrape(request: web.Request) -> web.StreamResponse:
         return web.Response(body=metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application()
+    app = web.Application(middlewares=[guarded])
     app.router.add_route("GET", "/metrics", scrape)
     return app

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from aiohttp import web
 
 from cloud_gateway import config
+from cloud_gateway.acceptor import raise_descriptor_limit
 from cloud_gateway.advertise import Advertiser
 from cloud_gateway.api import Api, Backend, Limits, make_app
-from cloud_gateway.api.listener import Listener, check_free, listen
+from cloud_gateway.api.connection import Times
+from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_limits, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.bridge import Bridge
 from cloud_gateway.config import GatewaySettings
 from cloud_gateway.control import Commands
+from cloud_gateway.core.admission import AdmissionLimits, share_descriptors
 from cloud_gateway.engine import Engine
 from cloud_gateway.links import Links
 from cloud_gateway.loading import Models, engine_settings, in_thread, load_models
@@ -109,12 +111,15 @@ class Gateway:
         closing.push_async_callback(control.close)
         check_free(settings.link.host, settings.link.port, "link")
         api, metrics = settings.api, settings.metrics
-        await self._listen("api", make_app(self.api, self.keys), api.host, api.port, closing)
-        await self._listen("metrics", metrics_app(self.metrics), metrics.host, metrics.port, closing)
-
-    async def _listen(self, name: str, app: web.Application, host: str, port: int, closing: AsyncExitStack) -> None:
-        listener = self._listeners[name] = await listen(app, host, port, name)
-        closing.push_async_callback(listener.close)
+        limits, shares = settings.limits, _shares(settings)
+        admission = api_limits(shares["api"], limits.unproven_connections, limits.unproven_per_source)
+        times = Times(limits.head_timeout_s, limits.idle_timeout_s)
+        chat = await listen(make_app(self.api, self.keys), api.host, api.port, "api", admission, times)
+        closing.push_async_callback(chat.close)
+        app = metrics_app(self.metrics, metrics.hosts)
+        figures = await listen(app, metrics.host, metrics.port, "metrics", METRICS_LIMITS, times)
+        closing.push_async_callback(figures.close)
+        self._listeners = {"api": chat, "metrics": figures}
 
     async def _start(self, models: Models, closing: AsyncExitStack) -> None:
         settings = self.settings
@@ -237,6 +242,16 @@ def configured(args: argparse.Namespace) -> GatewaySettings:
 def _limits(settings: GatewaySettings) -> Limits:
     api = settings.api
     return Limits(max_tokens=api.max_tokens_limit, default_tokens=api.max_tokens, keepalive_s=api.keepalive_s)
+
+
+def _shares(settings: GatewaySettings) -> dict[str, int]:
+    """Connections of each port, so that all together leave file descriptors for everything else."""
+    wanted = {"api": settings.limits.connections, "link": AdmissionLimits().total, "metrics": METRICS_LIMITS.total}
+    available = raise_descriptor_limit()
+    shares = share_descriptors(wanted, available)
+    if shares != wanted:
+        log.warning("%d file descriptors (LimitNOFILE) leave the API %d connections", available, shares["api"])
+    return shares
 
 
 def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:

@@ -1,41 +1,119 @@
-"""One HTTP connection of a listener, with refusals of our own for what is no HTTP.
+"""One connection of the API or metrics port: aiohttp's, with bounds on what a client without a key can cost.
 
-aiohttp quotes what it cannot parse, to the client and to its log: a header with an API key, a body with a prompt.
+The head of a request must arrive in time. A body that was not read is never parsed or inflated: after the response a
+little of it is thrown away, so that the client reads the response before its own writing fails, and the connection
+ends. What is not HTTP is answered in the shape of every other error, and neither answer nor log repeats a byte of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import time
+from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.api.errors import error_response, internal
 from cloud_gateway.api.request_id import HEADER, new_id
 from edgespec.core.errors import ClientError
-from edgespec.shared.throttle import Throttle
+from edgespec.shared.occasional import Occasional
 
-log = logging.getLogger("cloud_gateway.api")
+MAX_DROPPED_BYTES = 64 * 1024
+"""Of an unread body, thrown away after the response; an ordinary chat request is shorter."""
+DROP_S = 1.0
+"""For that body to arrive: a round trip and a little more."""
+MAX_HEAD_LINE = 8190
+"""Bytes of the request line, and of one header, as nginx and Apache have it."""
 
-_refused = Throttle()
+lines = Occasional(logging.getLogger("cloud_gateway.api"))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long a connection may keep the gateway waiting, in seconds."""
+
+    head_s: float = 10.0
+    """From the first byte of a request, or from the connection's beginning, to the end of the headers."""
+    idle_s: float = 75.0
+    """Between two requests; longer than the 60 s that proxies keep theirs, so that they close first."""
 
 
 class Connection(RequestHandler):
-    """aiohttp's protocol of one connection."""
+    """What the acceptor makes of a connection."""
+
+    __slots__ = ("_acceptor", "_droppable", "_dropped", "_head_late", "_times")
+
+    def __init__(self, server: web.Server, acceptor: Acceptor, times: Times) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=times.idle_s,
+            access_log=None,  # type: ignore[arg-type]  # aiohttp's own way to have none
+            lingering_time=0,
+            auto_decompress=False,
+            max_line_size=MAX_HEAD_LINE,
+            max_field_size=MAX_HEAD_LINE,
+        )
+        self._acceptor, self._times = acceptor, times
+        self._head_late: asyncio.TimerHandle | None = None
+        self._droppable: int | None = None
+        self._dropped: asyncio.Event | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._head_late = self._loop.call_later(self._times.head_s, self._give_up)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_waiting()
+        if self._dropped is not None:
+            self._dropped.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._droppable is not None:
+            self._droppable -= len(data)
+            if self._droppable < 0 and self._dropped is not None:
+                self._dropped.set()
+            return
+        before = self._request_count
+        super().data_received(data)
+        if self._request_count > before:
+            self._stop_waiting()
+        elif data and self._head_late is None and self._between_requests():
+            self._head_late = self._loop.call_later(self._times.head_s, self._give_up)
+
+    def proven(self) -> bool:
+        """A valid key came over this connection, so it makes no room for newcomers. False where none is left."""
+        seat = self._acceptor.seat(self.transport)
+        return seat is None or seat.proven()
+
+    async def drop_body(self) -> None:
+        """Ends the connection after a response to a request whose body was not read."""
+        transport = self.transport
+        if transport is None:
+            return
+        self.close()
+        self._droppable, self._dropped = MAX_DROPPED_BYTES, asyncio.Event()
+        transport.write_eof()
+        transport.resume_reading()
+        try:
+            async with asyncio.timeout(DROP_S):
+                await self._dropped.wait()
+        except TimeoutError:
+            pass
+        self.force_close()
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """The response to a request that is none, or that failed outside the application; the connection ends."""
         if request.writer.output_size > 0:
             raise ConnectionError  # a response has begun: aiohttp closes the connection
         if status < 500:
-            _note(request, status)
+            lines.warning(status, f"refused what is not HTTP from {request.remote} with {status}")
             error = ClientError("The request is not valid HTTP/1.1.", status=status, code="malformed_http")
         else:
             error = internal(exc or "a request outlived its time")
@@ -44,30 +122,20 @@ class Connection(RequestHandler):
         response.force_close()
         return response
 
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """The type only: texts of HTTP errors quote what they were sent."""
+        error = kw.get("exc_info")
+        lines.warning(("lost", type(error).__name__), f"a connection ended by {type(error).__name__}")
 
-class Server(web.Server):
-    """Makes a `Connection` for each connection that is accepted."""
+    def _between_requests(self) -> bool:
+        return self._waiter is not None and not self._messages
 
-    def __call__(self) -> Connection:
-        return Connection(self, loop=self._loop, **self._kwargs)
+    def _stop_waiting(self) -> None:
+        if self._head_late is not None:
+            self._head_late.cancel()
+            self._head_late = None
 
-
-class Runner(web.AppRunner):
-    """As aiohttp's, over `Connection`s."""
-
-    async def _make_server(self) -> Server:
-        made = await super()._make_server()
-        return Server(
-            made.request_handler,
-            request_factory=made.request_factory,
-            handler_cancellation=made.handler_cancellation,
-            **made._kwargs,
-        )
-
-
-def _note(request: web.BaseRequest, status: int) -> None:
-    """Anybody can provoke this line, so at most one a minute for each status."""
-    more = _refused.admit(status, time.monotonic())
-    if more is not None:
-        others = f" (and {more} more like it)" if more else ""
-        log.info("refused what is not HTTP from %s with %d%s", request.remote, status, others)
+    def _give_up(self) -> None:
+        self._head_late = None
+        if self.transport is not None:
+            self.transport.abort()

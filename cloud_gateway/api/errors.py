@@ -22,6 +22,7 @@ HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
     404: ("unknown_url", "There is nothing at {method} {path}; docs/api.md lists the endpoints."),
     405: ("method_not_allowed", "{path} does not take {method}."),
     413: ("request_too_large", "The request body is larger than this gateway takes."),
+    417: ("expectation_failed", "The header 'Expect' asks for something else than '100-continue'."),
 }
 """Code and sentence for what the HTTP library refuses by itself."""
 
@@ -46,6 +47,8 @@ def as_client_error(error: Exception, request: web.Request) -> ClientError:
     """What the client is told of any exception."""
     if isinstance(error, ClientError):
         return error
+    if isinstance(error, web.RequestPayloadError):
+        return ClientError("The request body ended early, or its chunks are not valid.", code="malformed_http")
     if isinstance(error, web.HTTPException):
         code, sentence = HTTP_ERRORS.get(error.status, ("bad_request", error.reason))
         return ClientError(sentence.format(method=request.method, path=request.path), status=error.status, code=code)

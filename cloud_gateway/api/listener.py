@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from cloud_gateway.api.connection import Runner
+from cloud_gateway.acceptor import Acceptor
+from cloud_gateway.api.connection import Connection, Times
+from cloud_gateway.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError
 
 REASONS: Mapping[int, str] = {
@@ -20,11 +23,37 @@ REASONS: Mapping[int, str] = {
 }
 
 
+log = logging.getLogger("cloud_gateway.api")
+MAX_CONNECTIONS, MAX_UNPROVEN = 1024, 256
+"""Of the API, and of those the ones that have not presented a valid key yet."""
+API_RATE_PER_S, API_BURST = 1000.0, 4000
+"""New connections of one source. A proxy brings everybody's from one address, so this only bounds the time that
+accepting takes (about 0.1 ms each); whose connection makes room is decided among the unproven ones."""
+
+
+def api_limits(total: int = MAX_CONNECTIONS, unproven: int = MAX_UNPROVEN, per_source: int = 0) -> AdmissionLimits:
+    """Bounds of the API port. `per_source`: unproven connections of one source, 0 for as many as there may be."""
+    unproven = max(1, min(unproven, total // 2))
+    return AdmissionLimits(
+        total=total,
+        unproven=unproven,
+        unproven_per_source=min(per_source or unproven, unproven),
+        per_source=total,
+        rate_per_s=API_RATE_PER_S,
+        burst=API_BURST,
+    )
+
+
+METRICS_LIMITS = AdmissionLimits(total=64, unproven=32, unproven_per_source=32, rate_per_s=100, burst=200)
+"""Nobody presents a key there, and one Prometheus needs one connection."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Open from `listen` to `close`; `port` is the actual one where 0 was asked for."""
 
     runner: web.AppRunner
+    acceptor: Acceptor
     host: str
     port: int
 
@@ -36,19 +65,31 @@ class Listener:
 
     async def close(self) -> None:
         """Stops listening and drops what is still open."""
+        self.acceptor.close()
+        await self.acceptor.wait_closed()
         await self.runner.cleanup()
 
 
-async def listen(app: web.Application, host: str, port: int, section: str) -> Listener:
+async def listen(
+    app: web.Application,
+    host: str,
+    port: int,
+    section: str,
+    limits: AdmissionLimits | None = None,
+    times: Times | None = None,
+) -> Listener:
     """Binds and serves `app`; port 0 takes a free one. Raises AddressError naming the address and what to change."""
-    runner = Runner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
+    server = runner.server
+    assert server is not None
+    acceptor = Acceptor(f"`{section}` port", limits or api_limits(), log)
     try:
-        await web.TCPSite(runner, host, port).start()
+        bound = await acceptor.start(host, port, lambda: Connection(server, acceptor, times or Times()))
     except OSError as error:
         await runner.cleanup()
         raise address_error(error, host, port, section) from error
-    return Listener(runner, host, int(runner.addresses[0][1]))
+    return Listener(runner, acceptor, host, bound)
 
 
 def check_free(host: str, port: int, section: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -10,11 +11,13 @@ from typing import Literal
 from aiohttp import web
 
 from cloud_gateway.api import report
-from cloud_gateway.api.errors import as_client_error, error_response
+from cloud_gateway.api.connection import Connection
+from cloud_gateway.api.errors import as_client_error, error_response, unavailable
 from cloud_gateway.api.request_id import ID, new_id, show
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.stream import ClientGoneError
 from cloud_gateway.auth import KeyRing
+from edgespec.core.errors import ClientError
 
 Guard = Literal["public", "key"]
 Endpoint = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
@@ -35,6 +38,7 @@ class Route:
 
 ROUTES = (
     Route("GET", "/healthz", "public", Api.healthz),
+    Route("GET", "/health", "public", Api.healthz),
     Route("GET", "/v1/models", "key", Api.models),
     Route("GET", "/v1/models/{model:.+}", "key", Api.model),
     Route("POST", "/v1/chat/completions", "key", Api.chat),
@@ -52,7 +56,7 @@ def make_app(api: Api, keys: KeyRing) -> web.Application:
         route = table.get(request.match_info.route)
         status = CLIENT_LEFT
         try:
-            _admit(request, route, keys)
+            _admit(request, route, keys, api.limits.max_body_bytes)
             response = await handler(request)
             status = response.status
         except ClientGoneError:
@@ -65,18 +69,47 @@ def make_app(api: Api, keys: KeyRing) -> web.Application:
             status = response.status
         finally:
             api.metrics.request(route.path if route is not None else "other", status)
-        return response
+        return await _ended(request, response)
 
     app = web.Application(middlewares=[guarded], client_max_size=api.limits.max_body_bytes)
     app.on_response_prepare.append(show)
     for route in ROUTES:
-        table[app.router.add_route(route.method, route.path, partial(route.endpoint, api))] = route
+        handler = partial(route.endpoint, api)
+        table[app.router.add_route(route.method, route.path, handler, expect_handler=_expect_later)] = route
     return app
 
 
-def _admit(request: web.Request, route: Route | None, keys: KeyRing) -> None:
-    """Lets a request through to its endpoint, with its key. Raises ClientError 401, HTTPException 404 or 405."""
+async def _expect_later(request: web.Request) -> None:
+    """Nothing: a client that waits for "100 Continue" gets it when its body is about to be read (service.py)."""
+
+
+def _admit(request: web.Request, route: Route | None, keys: KeyRing, max_body_bytes: int) -> None:
+    """Lets a request through to its endpoint, with its key, before a byte of its body is read.
+
+    Raises ClientError 401, 413, 415, 503, HTTPException 404 or 405.
+    """
     if route is None:
         raise request.match_info.http_exception or web.HTTPNotFound  # the latter: a route behind the table's back
     if route.guard == "key":
-        request[KEY] = keys.check(request.headers.get("Authorization"))
+        key = keys.check(request.headers.get("Authorization"))
+        if isinstance(request.protocol, Connection) and not request.protocol.proven():
+            raise unavailable("The gateway has as many connections as it may; try again shortly.", code="busy")
+        request[KEY] = key
+    if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+        sentence = "Bodies are read as they are: send this one without the header 'Content-Encoding'."
+        raise ClientError(sentence, status=415, code="unsupported_encoding")
+    if (request.content_length or 0) > max_body_bytes:
+        raise web.HTTPRequestEntityTooLarge(max_body_bytes, request.content_length or 0)
+
+
+async def _ended(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """The response, after which a connection stays open only to who has a key and has sent the whole body."""
+    unread = not request.content.is_eof()
+    if not response.prepared and (unread or (KEY not in request and response.status >= 400)):
+        response.force_close()
+    if unread and isinstance(request.protocol, Connection):
+        with suppress(ConnectionError):
+            await response.prepare(request)
+            await response.write_eof()
+            await request.protocol.drop_body()
+    return response

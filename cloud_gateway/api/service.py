@@ -220,7 +220,7 @@ class Api:
         self._ready()
         try:
             async with asyncio.timeout(self.limits.read_timeout_s):
-                data = await request.read()
+                data = await read_body(request, self.limits.max_body_bytes)
         except TimeoutError:
             raise ClientError("The request body did not arrive in time.", status=408, code="request_timeout") from None
         return decode(data, kind)
@@ -241,6 +241,22 @@ class Api:
             sentence = f"The model '{model[:100]}' does not exist here; this gateway serves '{backend.model.id}'."
             raise ClientError(sentence, status=404, param="model", code="model_not_found")
         return backend
+
+
+async def read_body(request: web.Request, most: int) -> bytes:
+    """The whole body, of at most so many bytes. Raises HTTPException 413, 417, RequestPayloadError."""
+    expect = request.headers.get("Expect")
+    if expect is not None:
+        if expect.lower() != "100-continue":
+            raise web.HTTPExpectationFailed
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the response proper has not begun
+    data = bytearray()
+    async for chunk in request.content.iter_any():
+        data += chunk
+        if len(data) > most:
+            raise web.HTTPRequestEntityTooLarge(most, len(data))
+    return bytes(data)
 
 
 def _prepared(body: ChatBody, backend: Backend) -> Prepared:

@@ -16,8 +16,10 @@ from typing import Any
 import aiohttp
 
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
+from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import Listener, listen
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.admission import AdmissionLimits
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.stream import Stream
@@ -137,7 +139,13 @@ class Echo:
 
 @asynccontextmanager
 async def echo_gateway(
-    state: Path, limits: Limits | None = None, engine: EchoEngine | None = None, *, loaded: bool = True
+    state: Path,
+    limits: Limits | None = None,
+    engine: EchoEngine | None = None,
+    *,
+    loaded: bool = True,
+    times: Times | None = None,
+    connections: AdmissionLimits | None = None,
 ) -> AsyncIterator[Echo]:
     """Serves an EchoEngine on a free port of loopback."""
     keys, engine = KeyRing(state / "keys"), engine or EchoEngine()
@@ -145,7 +153,7 @@ async def echo_gateway(
     api = Api(limits or Limits(), Metrics())
     if loaded:
         api.serve(Backend(engine, ByteText(), MODEL))
-    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api")
+    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", connections, times)
     try:
         yield Echo(api, engine, keys, listener, key)
     finally:

@@ -1,0 +1,246 @@
+"""What clients without a key can cost: bodies, heads that never end, connections, file descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from cloud_gateway.acceptor import raise_descriptor_limit
+from cloud_gateway.api import Limits
+from cloud_gateway.api.connection import MAX_DROPPED_BYTES, Times
+from cloud_gateway.api.listener import api_limits
+from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head, until
+
+PATH = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+BOMB = gzip.compress(bytes(300 * 2**20), 9)
+"""About 0.3 MB that become 300."""
+SENDER = """
+import socket, sys
+port, head, copies = int(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3])
+bomb = sys.stdin.buffer.read()
+for _ in range(copies):
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        try:
+            sock.sendall(head.replace(b"LENGTH", str(len(bomb)).encode()) + bomb)
+            while sock.recv(65536):
+                pass
+        except OSError:
+            pass
+"""
+
+
+@pytest.fixture
+async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
+    async with echo_gateway(tmp_path) as running:
+        yield running
+
+
+async def answer_to(echo: Echo, sent: bytes, timeout_s: float = 5.0) -> bytes:
+    """All that comes back for these bytes until the gateway closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(timeout_s):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_gzip_bombs_without_a_key_cost_no_time(echo: Echo) -> None:
+    head = PATH + "Content-Encoding: gzip\r\nContent-Length: LENGTH\r\n\r\n"
+    began = time.process_time()
+    sender = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SENDER, str(echo.listener.port), head, "10", stdin=subprocess.PIPE
+    )
+    await sender.communicate(BOMB)
+    assert time.process_time() - began < 1.0, "3 MB that become 3 GB: inflating them takes seconds"
+
+
+async def test_the_connection_ends_with_the_refusal_of_its_key(echo: Echo) -> None:
+    for encoding in ("", "Content-Encoding: gzip\r\n"):
+        answer = await answer_to(echo, f"{PATH}{encoding}Content-Length: 1000000\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 401 ") and b"\r\nConnection: close\r\n" in answer
+
+
+async def test_a_refused_client_that_goes_on_sending_is_cut_off(echo: Echo) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+    writer.write(f"{PATH}Content-Length: 1000000000\r\n\r\n".encode())
+    await reader.readuntil(b"\r\n\r\n")
+    with pytest.raises(ConnectionError):
+        for _ in range(1000):
+            writer.write(bytes(65536))
+            await writer.drain()
+    assert MAX_DROPPED_BYTES <= 65536
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "GZIP"])
+async def test_an_encoded_body_is_refused_before_it_is_read(echo: Echo, encoding: str) -> None:
+    head = request_head(echo, length=1_000_000).replace(b"Host: x", f"Host: x\r\nContent-Encoding: {encoding}".encode())
+    assert (await answer_to(echo, head)).startswith(b"HTTP/1.1 415 ")
+    assert echo.engine.requests == []
+
+
+async def test_an_encoded_body_is_told_what_to_do(echo: Echo) -> None:
+    status, body, _ = await post(echo, gzip.compress(json.dumps(CHAT).encode()), **{"Content-Encoding": "gzip"})
+    assert (status, body["error"]["code"]) == (415, "unsupported_encoding")
+    assert (await post(echo, CHAT, **{"Content-Encoding": "identity"}))[0] == 200
+
+
+async def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, Limits(max_body_bytes=1000)) as echo:
+        assert (await answer_to(echo, request_head(echo, length=1001))).startswith(b"HTTP/1.1 413 ")
+        chunked = request_head(echo, length=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        answer = await answer_to(echo, chunked + b"400\r\n" + b" " * 1024 + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 413 "), "a body of unknown length is counted while it is read"
+
+
+async def test_only_a_client_with_a_key_is_told_to_continue(echo: Echo) -> None:
+    body = json.dumps(CHAT).encode()
+    head = request_head(echo, len(body)).replace(b"Host: x", b"Host: x\r\nConnection: close\r\nExpect: 100-continue")
+    assert (await answer_to(echo, head.replace(echo.key.encode(), b"es-x"))).startswith(b"HTTP/1.1 401 ")
+    reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+    writer.write(head)
+    assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+    writer.write(body)
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /canary HTTP/1.1\r\nAuthorization: Bearer canary\x00\r\n\r\n",
+        b"canary canary canary\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: canary" + b"y" * 20_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X-%d: canary\r\n" * 2000 + b"\r\n",
+    ],
+)
+async def test_what_is_not_http_is_answered_in_openais_shape_without_an_echo(
+    echo: Echo, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    head, _, body = (await answer_to(echo, sent)).partition(b"\r\n\r\n")
+    assert head.split()[1] == b"400" and json.loads(body)["error"]["code"] == "malformed_http"
+    assert b"canary" not in head + body and "canary" not in caplog.text
+
+
+async def test_a_body_with_bad_chunks_is_a_400_without_an_echo(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    chunked = request_head(echo, length=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    head, _, body = (await answer_to(echo, chunked + b"canary\r\ncanary\r\n")).partition(b"\r\n\r\n")
+    assert head.split()[1] == b"400" and json.loads(body)["error"]["code"] == "malformed_http"
+    assert b"canary" not in head + body and "canary" not in caplog.text
+
+
+# --- heads that never end, and connections that do nothing ----------------------------------------------------------
+
+
+async def closed_after(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, trickle: bytes) -> bool:
+    """Whether the gateway closes the connection while a byte goes out every 50 ms."""
+    for _ in range(200):
+        with suppress(ConnectionError):
+            writer.write(trickle)
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(0.05):
+                if not await reader.read(1000):
+                    return True
+        if writer.is_closing():
+            return True
+    return False
+
+
+async def test_a_head_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, times=Times(head_s=0.3)) as echo:
+        first, whole = b"GET /healthz HTTP/1.1\r\nX-", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        for begin, trickle in ((b"", b""), (first, b"x"), (whole + first, b"x")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+            writer.write(begin)
+            assert await closed_after(writer, reader, trickle), "the second request's head counts as well"
+            writer.close()
+
+
+async def test_a_request_in_time_may_take_longer_than_its_head(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, times=Times(head_s=0.1)) as echo:
+        echo.engine.step_s = 0.05
+        assert (await post(echo, CHAT))[0] == 200
+
+
+async def test_a_connection_without_requests_is_closed(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, times=Times(idle_s=0.2)) as echo:
+        answer = await answer_to(echo, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+    assert Times().idle_s == 75 and Times().head_s == 10
+
+
+async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> None:
+    if raise_descriptor_limit() < 3500:
+        pytest.skip("needs 3500 file descriptors")
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}"}) as early:
+        async with early.post(echo.base_url + "/chat/completions", json=CHAT) as response:
+            assert response.status == 200
+        admission = echo.listener.acceptor.admission
+        opened = []
+        for _ in range(40):
+            opened += await asyncio.gather(
+                *(asyncio.open_connection("127.0.0.1", echo.listener.port) for _ in range(50))
+            )
+            for _, writer in opened[-50:]:
+                with suppress(ConnectionError):
+                    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ")
+        await until(lambda: admission.unproven <= api_limits().unproven)
+        assert (await post(echo, CHAT))[0] == 200, "a new connection with a key"
+        async with early.post(echo.base_url + "/chat/completions", json=CHAT) as response:
+            assert response.status == 200
+        assert admission.proven >= 1, "the connection that has presented a key is kept"
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+GATEWAY = """
+import asyncio, logging, resource, sys
+from pathlib import Path
+from tests.support.echo import echo_gateway
+
+async def main():
+    async with echo_gateway(Path(sys.argv[1])) as echo:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
+        print(echo.listener.port, echo.key, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+logging.basicConfig(level="INFO", stream=sys.stderr)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.live
+async def test_without_file_descriptors_keys_are_served_and_the_log_stays_short(tmp_path: Path) -> None:
+    gateway = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", GATEWAY, str(tmp_path),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert gateway.stdout and gateway.stdin and gateway.stderr
+    port, key = (await gateway.stdout.readline()).split()
+    writers = []
+    for _ in range(300):
+        _, writer = await asyncio.open_connection("127.0.0.1", int(port))
+        writer.write(b"G")
+        writers.append(writer)
+    url = f"http://127.0.0.1:{int(port)}/v1/chat/completions"
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key.decode()}"}) as session:
+        async with session.post(url, json=CHAT, timeout=aiohttp.ClientTimeout(20)) as response:
+            assert response.status == 200
+    for writer in writers:
+        writer.transport.abort()
+    gateway.stdin.close()
+    log = (await gateway.stderr.read()).decode()
+    await gateway.wait()
+    assert "Too many open files" in log, "the limit was reached"
+    assert len(log.splitlines()) < 10, log[:2000]
