@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloud_gateway.core.accept import Walk, walk
-from cloud_gateway.core.actions import Controller, Outcome
+from cloud_gateway.core.actions import Action, Controller, Costs, LinkView, Outcome
+from cloud_gateway.core.controller import Plain, reason
 from cloud_gateway.core.flatten import FlatTree, flatten
 from cloud_gateway.core.guide import GRAMMAR, Guide
 from cloud_gateway.core.logprobs import token_logprob
 from cloud_gateway.core.merge import LOCAL, CandidateTree, Merged
 from cloud_gateway.core.request import Finish, GenerationRequest, TokenLogprob, Usage
+from cloud_gateway.core.rounds import RoundBudget
 from cloud_gateway.core.tape import Tape, TapedController, TapedTree
 from cloud_gateway.core.verification import Verification
 from cloud_gateway.scope import scope_for
@@ -23,7 +25,7 @@ from edgespec.core.tree import Node
 if TYPE_CHECKING:
     from cloud_gateway.core.estimators import StepCurve
     from cloud_gateway.stream import Stream
-    from cloud_gateway.target import Verified
+    from cloud_gateway.target import Target, Verified
 
 OPEN_TOKENS = 4096
 """Token ids sent in the `Open` itself; the rest of a long prompt follows in `Commit`s."""
@@ -52,12 +54,21 @@ class Active:
     context: int
     """Most tokens that a slot can hold."""
     verification: Verification
+    rounds: RoundBudget
     told: Sampling
     """The sampling parameters as workers are told them: without the seed where they must not, or need not, know it."""
     usage: Usage = field(default_factory=Usage)
     slot: int = -1
     prefilled: int = 0
-    """Prompt tokens whose keys and values the target holds; the last one is row 0 of the first verify."""
+    """Tokens of `reading` whose keys and values the target holds; the last one is row 0 of the first verify."""
+    reading: Sequence[int] = ()
+    """What the slot is given to read: the prompt, and after a retry also what was emitted before."""
+    retries: int = 0
+    """Times that it was put into a fresh slot because a pass of the target had failed."""
+    alone: bool = False
+    """Its passes are its own until one succeeds: an earlier one, over several requests perhaps, has failed."""
+    plain_since_fault: bool = False
+    ended: bool = False
     cancelled: bool = False
     assignment: Assignment | None = None
     epoch: int = 0
@@ -75,6 +86,7 @@ class Active:
 
     def __post_init__(self) -> None:
         self.tree = CandidateTree(self.request.tokens)
+        self.reading = self.request.tokens
         self.usage.prompt_tokens = len(self.request.tokens)
         self.usage.policy = self.controller.name
         constraint = self.request.constraint
@@ -90,7 +102,7 @@ class Active:
     @property
     def prefilling(self) -> bool:
         """Whether prompt tokens are still to be read."""
-        return self.prefilled < len(self.request.tokens) - 1
+        return self.prefilled < len(self.reading) - 1
 
     @property
     def remaining(self) -> int:
@@ -101,6 +113,26 @@ class Active:
     def room(self) -> int:
         """Tokens that the slot can still take."""
         return self.context - len(self.tree.prefix)
+
+    def open(self, target: Target) -> None:
+        """Claims a slot for all tokens so far. Raises what the target raises."""
+        self.reading = list(self.tree.prefix.tokens)
+        self.slot, self.prefilled = target.open(self.reading, self.request.cache_scope)
+
+    def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """What the policy wants next, within the bounds of a round."""
+        return self.rounds.bound(self.controller.decide(self.tree, link, costs, now), self.tree, now)
+
+    def decode_plainly(self, why: str) -> None:
+        """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker, no trace from here."""
+        self.usage.fallbacks += self.controller.fallbacks
+        self.usage.why = reason(self.controller) or self.usage.why
+        self.usage.why_off = f"decoded plainly since {why}"
+        if self.tape is not None:
+            self.tape.stop()
+        self.controller, self.guide, self.offload = Plain(), None, False
+        self.tree = CandidateTree(self.tree.prefix.tokens)
+        self.plain_since_fault = True
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
@@ -146,20 +178,24 @@ class Active:
     def add_local(self, leaf: Node, proposal: Proposal) -> None:
         """Candidates of the local draft below one leaf."""
         for token, cost in zip(proposal.tokens, proposal.costs, strict=True):
-            self.tree.add_local(leaf, token, cost, proposal.entropy)
+            if self.tree.add_local(leaf, token, cost, proposal.entropy) is None:
+                return
 
     # --- one round -----------------------------------------------------------------------------------------------
 
-    def flatten(self, nodes: Sequence[Node]) -> FlatTree:
-        """The tree to verify; near the end of the context only as many candidates as there is room for."""
+    def select(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """What of these to verify: near the end of the context only as many as there is room for, and what the
+        constraint allows."""
         if len(nodes) > self.room:
             nodes = self.tree.best(self.room)
-        if self.guide is not None:
-            nodes = self.guide.select(self.tree, nodes, self.room)
+        return nodes if self.guide is None else self.guide.select(self.tree, nodes, self.room)
+
+    def flatten(self, nodes: Sequence[Node]) -> FlatTree:
+        """The tree to verify."""
         return flatten(self.tree.root, nodes)
 
-    def accept(self, flat: FlatTree, result: Verified, eos: frozenset[int], now: float) -> Walk:
-        """Walks the verified tree, commits what the target chose, and tells the controller. Raises ConstraintError."""
+    def accept(self, flat: FlatTree, result: Verified, eos: frozenset[int]) -> tuple[Walk, Outcome]:
+        """Walks the verified tree and commits what the target chose. Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else eos
         choose = self.verification.at(flat, result)
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining)
@@ -175,9 +211,18 @@ class Active:
             self.guide.propose(self.tree)
         depth = max(flat.depths)
         entropy = result.entropies[taken.rows[-1]]
-        outcome = Outcome(depth, len(taken.tokens), at_leaf, entropy, self.tree.root.position)
+        return taken, Outcome(depth, len(taken.tokens), at_leaf, entropy, self.tree.root.position)
+
+    def time_round(self, now: float) -> None:
+        """A round's tokens are there."""
+        self.first_token = self.first_token or now
+        self.usage.decode_s = now - self.first_token
+        self.usage.total_s = now - self.admitted
+
+    def round_ended(self, outcome: Outcome, now: float) -> None:
+        """Tells the policy what became of its candidates."""
+        self.rounds.verified()
         self.controller.verified(outcome, now)
-        return taken
 
     def _forbade(self, flat: FlatTree, row: int) -> bool:
         """Whether the constraint forbade a guess after this row, which was then a wrong guess."""

@@ -1,4 +1,4 @@
-"""The loop that tells the story: take in, prefill, decide, draft, verify, send. One thread owns the models.
+"""Engine loop: take in, admit, prefill, decide, draft, verify, send. One thread owns the models.
 
 The event loop hands work over through `_inbox` and gets results back through `call_soon_threadsafe`; it never waits
 for a model, and the engine never waits for the network.
@@ -18,27 +18,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloud_gateway.active import Active
+from cloud_gateway.caught import Caught
 from cloud_gateway.core import controller as policies
-from cloud_gateway.core.actions import CatchUp, Draft, Verify, Wait
+from cloud_gateway.core.actions import Action, CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.adaptive import Prefer
 from cloud_gateway.core.estimators import StepCurve
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.request import ConstraintError, DoneEvent, Finish, GenerationRequest, Method, TokensEvent
+from cloud_gateway.core.request import DoneEvent, Event, Finish, GenerationRequest, Method
+from cloud_gateway.core.rounds import RoundBudget
 from cloud_gateway.core.verification import method_of, told_to_workers, verification
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.local import LocalDrafting
 from cloud_gateway.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.recorder import Recorder
+from cloud_gateway.recovery import Recovery
 from cloud_gateway.stats import Stats
 from cloud_gateway.stream import Stream
-from cloud_gateway.target import Target, Verified, Work
+from cloud_gateway.target import Target
+from cloud_gateway.verifier import Verifier
 from cloud_gateway.waiting import Waiting
 from edgespec.core.errors import ClientError
+from edgespec.core.faults import describe_fault
 from edgespec.core.messages import Tree
 
 log = logging.getLogger("cloud_gateway.engine")
 
-MAX_FAILURES = 5
 IDLE_S = 0.5
 """Longest sleep of the loop with nothing to do."""
 
@@ -83,13 +86,25 @@ class Engine:
         self._active: dict[int, Active] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._outbox: list[Callable[[], None]] = []
-        self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add)
+        self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add, self._merge_fault)
+        self.recovery = Recovery(target, self.local, self.offloading, self.stats, self._end_with_error)
+        self._verifier = Verifier(
+            target,
+            self.local,
+            self.offloading,
+            self.recovery,
+            self.stats,
+            self._verify_s,
+            clock,
+            self._emit,
+            self._finish,
+        )
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_failure: Callable[[], None] = lambda: None
-        """Called on the event loop when the engine gave up after MAX_FAILURES failed passes."""
+        """Called on the event loop when the engine gave up: the target fails for every request (recovery.py)."""
 
     # --- called on the event loop --------------------------------------------------------------------------------
 
@@ -177,6 +192,7 @@ class Engine:
             self.clock(),
             self.target.context,
             verification(request, method, self.local.spread, self._rng),
+            RoundBudget(settings.verify_nodes),
             told_to_workers(request.sampling, method, settings.share_seed),
         )
         active.usage.verification = method
@@ -189,22 +205,19 @@ class Engine:
     # --- the engine's thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures = rounds = 0
-        while not self._stopping and failures < MAX_FAILURES:
-            try:
+        while not self._stopping and not self.recovery.target_broken:
+            with Caught() as caught:
                 self._serve()
-            except Exception as error:  # one failed pass must not end the other answers, nor the gateway
-                log.exception("a pass failed; its answers end with an error")
-                failures, rounds = (failures + 1 if self.stats.rounds == rounds else 1), self.stats.rounds
-                self._fail(error)
+            if caught.error is not None:  # what no request caused must not end the gateway either
+                self.recovery.turn_failed(list(self._active.values()), caught.error)
         for active in [*self._active.values(), *self._queue.all()]:
             self._finish(active, "cancelled")
         self._flush()
-        if failures >= MAX_FAILURES and self._loop is not None:
+        if self.recovery.target_broken and self._loop is not None:
             self._loop.call_soon_threadsafe(self.on_failure)
 
     def _serve(self) -> None:
-        while not self._stopping:
+        while not self._stopping and not self.recovery.target_broken:
             wake = self.turn()
             if wake is not None:
                 self._wait(wake)
@@ -220,7 +233,7 @@ class Engine:
         for active, action in drafts:
             self.local.run(active, action)
         if verifies:
-            self._verify(verifies)
+            self._verifier.run(verifies)
         self._flush()
         if not (verifies or drafts or prefilled):
             return wake
@@ -236,27 +249,41 @@ class Engine:
 
     def _take_in(self) -> None:
         while self._inbox:
-            self._inbox.popleft()()
+            item = self._inbox.popleft()
+            with Caught() as caught:
+                item()
+            if caught.error is not None:
+                self.stats.faults += 1
+                log.error("an event from the links or a client was lost: %s", describe_fault(caught.error))
 
     def _admit(self) -> None:
         """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile."""
         while len(self._active) < self.target.slots and (active := self._queue.take()) is not None:
             active.admitted = self.clock()
             active.usage.queued_s = active.admitted - active.submitted
-            active.slot, active.prefilled = self.target.open(active.request.tokens, active.request.cache_scope)
             self._active[active.id] = active
             self.stats.requests += 1
+            with Caught() as caught:
+                active.open(self.target)
+            if caught.error is not None:
+                self.recovery.pass_failed([active], caught.error)
+                continue
             self.local.open(active)
-            self.offloading.assign(active)
+            with self.recovery.guard(active, "choosing its worker"):
+                self.offloading.assign(active)
 
     def _prefill_chunk(self) -> bool:
         """One chunk of one prompt, so that long prompts don't stall other answers (design section 8)."""
         active = next((a for a in self._active.values() if a.prefilling), None)
         if active is None:
             return self._prefill_draft_chunk()
-        end = min(active.prefilled + self.settings.prefill_chunk, len(active.request.tokens) - 1)
+        end = min(active.prefilled + self.settings.prefill_chunk, len(active.reading) - 1)
         began = self.clock()
-        self.target.prefill(active.slot, active.request.tokens[active.prefilled : end])
+        with Caught() as caught:
+            self.target.prefill(active.slot, active.reading[active.prefilled : end])
+        if caught.error is not None:
+            self.recovery.pass_failed([active], caught.error)
+            return True
         spent = self.clock() - began
         active.prefilled = end
         active.usage.prefill_s += spent
@@ -279,9 +306,7 @@ class Engine:
             if active.cancelled:
                 self._finish(active, "cancelled")
             elif not active.prefilling and not self.local.prompt_pending(active):
-                action = active.controller.decide(
-                    active.tree, self.offloading.link_of(active), self.local.costs(active), now
-                )
+                action = self._action(active, now)
                 if isinstance(action, Verify):
                     verifies.append((active, action))
                 elif isinstance(action, Wait):
@@ -290,55 +315,26 @@ class Engine:
                     drafts.append((active, action))
         return verifies, drafts, wake
 
-    def _verify(self, ready: Sequence[tuple[Active, Verify]]) -> None:
-        """One pass of the target over every ready request's tree, and what follows from it."""
-        works = [Work(active.slot, active.flatten(action.nodes)) for active, action in ready]
-        began = self.clock()
-        results = self.target.verify(works)
-        spent = self.clock() - began
-        self.stats.target_s += spent
-        self._verify_s.sample(sum(len(work.tree) for work in works), spent)
-        for (active, _), work, result in zip(ready, works, results, strict=True):
-            self._end_round(active, work.tree, result)
-        self.stats.rounds += 1
-
-    def _end_round(self, active: Active, flat: FlatTree, result: Verified) -> None:
-        now = self.clock()
-        try:
-            taken = active.accept(flat, result, self.target.eos, now)
-        except ConstraintError as error:
-            self._finish(active, "error", str(error))
-            return
-        self.target.keep(active.slot, taken.rows)
-        self.local.commit(active, taken.tokens)
-        self.offloading.commit(active, taken.tokens)
-        active.first_token = active.first_token or now
-        active.usage.decode_s = now - active.first_token
-        active.usage.total_s = now - active.admitted
-        self.stats.tokens += len(taken.tokens)
-        finish = active.finish_of(taken.tokens, self.target.eos)
-        answer = taken.tokens[:-1] if finish == "stop" else taken.tokens
-        if answer and not active.cancelled:
-            logprobs = active.logprobs(taken, result)
-            event = TokensEvent(tuple(answer), logprobs and logprobs[: len(answer)])
-            self._outbox_add(lambda: active.stream.push(event))
-        if finish is not None:
-            self._finish(active, finish)
+    def _action(self, active: Active, now: float) -> Action:
+        """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
+        with self.recovery.guard(active, "deciding"):
+            return active.decide(self.offloading.link_of(active), self.local.costs(active), now)
+        return Wait(now)
 
     def _finish(self, active: Active, finish: Finish, error: str | None = None) -> None:
         """Frees everything that the request holds and tells the client's stream."""
         if self._active.pop(active.id, None) is not None:
             self._queue.ended(active)
-            self.target.close(active.slot)
+            self.recovery.close_slot(active)
             self.local.close(active)
         self.offloading.release(active, finish)
-        active.usage.fallbacks = active.controller.fallbacks
-        active.usage.why = policies.reason(active.controller)
+        active.usage.fallbacks += active.controller.fallbacks
+        active.usage.why = policies.reason(active.controller) or active.usage.why
         self.stats.add(active.usage)
         if self.recorder is not None and active.tape is not None:
             self.recorder.end(active.tape, finish)
-        done = DoneEvent(finish, active.usage, error)
-        self._outbox_add(lambda: active.stream.push(done))
+        active.ended = True
+        self._emit(active, DoneEvent(finish, active.usage, error))
 
     def _cancel(self, active: Active) -> None:
         """One in a slot ends with its round; one that still waits gives up its place at once."""
@@ -352,11 +348,15 @@ class Engine:
         self._wake.clear()
         self.stats.waited_s += self.clock() - began
 
-    def _fail(self, error: Exception) -> None:
-        """Ends every answer in a slot: after a failed pass nothing is known of the slots' contents."""
-        for active in list(self._active.values()):
-            self._finish(active, "error", f"The target model failed ({type(error).__name__}); please try again.")
-        self._flush()
+    def _end_with_error(self, active: Active, error: str) -> None:
+        if not active.ended:
+            self._finish(active, "error", error)
+
+    def _merge_fault(self, active: Active, stage: str, error: Exception) -> None:
+        self.recovery.fault(active, stage, error)
+
+    def _emit(self, active: Active, event: Event) -> None:
+        self._outbox_add(lambda: active.stream.push(event))
 
     def _outbox_add(self, item: Callable[[], None]) -> None:
         self._outbox.append(item)
@@ -371,4 +371,7 @@ class Engine:
 
 def _run_all(batch: Sequence[Callable[[], None]]) -> None:
     for item in batch:
-        item()
+        with Caught() as caught:  # what follows belongs to other requests
+            item()
+        if caught.error is not None:
+            log.error("a message of the engine was lost: %s", describe_fault(caught.error))

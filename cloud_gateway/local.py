@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import TracebackType
 
 from cloud_gateway.active import Active
 from cloud_gateway.core.actions import CatchUp, Costs, Draft
@@ -12,6 +13,7 @@ from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.stats import Stats
 from edgespec.core.errors import EdgespecError
+from edgespec.core.faults import describe_fault
 from edgespec.core.ranking import Spread
 
 log = logging.getLogger("cloud_gateway.local")
@@ -34,40 +36,41 @@ class LocalDrafting:
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
         if self.model is not None and active.controller.name != "plain":
-            try:
+            with _Spared(self, active):  # too many requests, or too long a prompt
                 self.model.open(active.id, active.request.tokens, active.request.cache_scope)
                 active.local = True
-            except EdgespecError as error:  # too many requests, or too long a prompt: the answer needs no draft
-                log.info("request %d goes without the local draft: %s", active.id, error)
 
     def close(self, active: Active) -> None:
         """Ends a request here."""
         if self.model is not None and active.local:
-            self.model.close(active.id)
             active.local = False
+            with _Spared(self, active):
+                self.model.close(active.id)
 
     def commit(self, active: Active, tokens: list[int]) -> None:
         """The target emitted these tokens."""
         if self.model is not None and active.local:
-            self.model.commit(active.id, tokens)
+            with _Spared(self, active):
+                self.model.commit(active.id, tokens)
 
     def prompt_pending(self, active: Active) -> bool:
         """Whether the draft still reads the prompt of a request whose policy drafts from the first token on."""
         wanted = active.local and active.controller.drafts_from_start and active.first_token is None
-        return wanted and self.model is not None and self.model.owed(active.id) > 1
+        return wanted and self._owed(active) > 1
 
     def prefill(self, active: Active, chunk: int) -> None:
         """One chunk of a prompt."""
         assert self.model is not None
         began, passes = self.clock(), self.model.passes
-        self.model.catch_up(active.id, chunk)
+        with _Spared(self, active):
+            self.model.catch_up(active.id, chunk)
         active.usage.prefill_s += self._book(began, passes)
 
     def run(self, active: Active, action: Draft | CatchUp) -> None:
         """One draft pass, or one batch of catch-up (WANSpec section 4.5)."""
         assert self.model is not None
         began, passes = self.clock(), self.model.passes
-        try:
+        with _Spared(self, active):  # the request may have outgrown the draft's memory
             if isinstance(action, CatchUp):
                 self.model.catch_up(active.id, self._batch(self.model))
             else:
@@ -76,9 +79,6 @@ class LocalDrafting:
                 found = self.model.draft(active.id, paths, action.width, active.verification.rank)
                 for leaf, proposal in zip(leaves, found, strict=True):
                     active.add_local(leaf, proposal)
-        except EdgespecError as error:  # the request has outgrown the draft's memory
-            log.info("request %d goes on without the local draft: %s", active.id, error)
-            self.close(active)
         active.usage.local_draft_passes += self.model.passes - passes
         active.usage.local_s += self._book(began, passes)
 
@@ -87,8 +87,16 @@ class LocalDrafting:
         model = self.model
         if model is None or not active.local:
             return Costs(self.verify_s)
-        debt_s = max(model.owed(active.id) - 1, 0) * model.token_s
+        debt_s = max(self._owed(active) - 1, 0) * model.token_s
+        if not active.local:
+            return Costs(self.verify_s)
         return Costs(self.verify_s, model.step_s, debt_s, self._batch(model) * model.token_s, model.leaves)
+
+    def _owed(self, active: Active) -> int:
+        """Committed tokens that the draft has not read."""
+        with _Spared(self, active):
+            return self.model.owed(active.id) if self.model is not None else 0
+        return 0
 
     def _batch(self, model: DraftModel) -> int:
         """Tokens of one catch-up batch: as many as take about one target step, so that no gap is much longer."""
@@ -100,3 +108,27 @@ class LocalDrafting:
         self.stats.draft_s += spent
         self.stats.local_passes += self.model.passes - passes
         return spent
+
+
+class _Spared:
+    """A context in which whatever the local draft raises costs the request its local draft and nothing else."""
+
+    __slots__ = ("_active", "_local")
+
+    def __init__(self, local: LocalDrafting, active: Active) -> None:
+        self._local, self._active = local, active
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if isinstance(error, EdgespecError):  # no memory for it: expected, and its text is ours
+            log.info("request %d goes without the local draft: %s", self._active.id, error)
+        else:
+            self._local.stats.faults += 1
+            what = describe_fault(error)
+            log.error("request %d goes without the local draft after a fault: %s", self._active.id, what)
+        self._local.close(self._active)
+        return True

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud_gateway.active import Active
+from cloud_gateway.caught import Caught
 from cloud_gateway.core.actions import LinkView
+from cloud_gateway.core.merge import Merged
 from cloud_gateway.core.router import WorkerView, choose
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Open, Tree
@@ -65,6 +67,8 @@ class Offloading:
     workers: Workers
     active: Mapping[int, Active]
     post: Callable[[Callable[[], None]], None]
+    on_fault: Callable[[Active, str, Exception], None]
+    """Told of an exception in one request's own handling of a frame."""
     frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})
 
     def assign(self, active: Active) -> None:
@@ -109,11 +113,16 @@ class Offloading:
         if active is None or assignment is None or (assignment.worker, assignment.epoch) != (worker, frame.epoch):
             self.frames["stale"] += 1
             return
-        try:
+        with Caught() as caught:
             merged = active.take(frame, now)
-        except RemoteProtocolError as error:
-            self._reject(active, worker, error)
-            return
+        if isinstance(caught.error, RemoteProtocolError):
+            self.reject(active, worker, caught.error)
+        elif caught.error is not None:
+            self.on_fault(active, "merging a frame", caught.error)
+        else:
+            self._count(worker, frame, merged)
+
+    def _count(self, worker: str, frame: Tree, merged: Merged) -> None:
         self.frames["used" if merged.fresh else "stale"] += 1
         if not merged.prefix:
             text = f"a tree for request {frame.request} names {frame.prefix_len} tokens that never were its prefix"
@@ -146,8 +155,8 @@ class Offloading:
     def _drafted_by(self, worker: str) -> Iterable[Active]:
         return [a for a in self.active.values() if a.assignment is not None and a.assignment.worker == worker]
 
-    def _reject(self, active: Active, worker: str, error: RemoteProtocolError) -> None:
-        """A hostile frame costs its sender the link and the request nothing."""
+    def reject(self, active: Active, worker: str, error: RemoteProtocolError) -> None:
+        """What breaks the protocol, or the gateway's own code, costs its sender the link and the request nothing."""
         active.usage.frames["rejected"] += 1
         self.frames["rejected"] += 1
         active.shunned.add(worker)

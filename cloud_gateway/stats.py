@@ -23,6 +23,12 @@ class Stats:
     drafted: dict[str, int] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
     fallbacks: int = 0
+    faults: int = 0
+    """Exceptions that stayed within one request."""
+    failed_passes: int = 0
+    """Passes of the target that failed."""
+    retries: int = 0
+    """Requests put into a fresh slot after such a pass."""
 
     def add(self, usage: Usage) -> None:
         """Takes in an answer that has ended."""

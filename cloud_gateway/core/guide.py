@@ -62,6 +62,9 @@ class Guide:
     def _force(self, tree: CandidateTree, node: Node, limit: int) -> list[Node]:
         forced: list[Node] = []
         for token in self._constraint.forced(node.path(tree.root))[: max(limit, 0)]:
-            node = tree.add_local(node, token, 0.0, 0.0, owner=GRAMMAR)
+            added = tree.add_local(node, token, 0.0, 0.0, owner=GRAMMAR)
+            if added is None:
+                break
+            node = added
             forced.append(node)
         return forced

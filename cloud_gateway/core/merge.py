@@ -101,9 +101,11 @@ class CandidateTree:
         lost_at = lost_at if lost_at >= reached else -1
         return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, lost_at=lost_at)
 
-    def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node:
-        """A candidate of the gateway's own: of its draft, or of another `owner`."""
+    def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
+        """A candidate of the gateway's own: of its draft, or of another `owner`; None where the tree is full."""
         parent.expanded = True
+        if len(self.tree) >= self.max_nodes and token not in parent.children:
+            return None
         node = self.tree.append(parent, token, cost, entropy)
         self.owner.setdefault(node, owner)
         return node

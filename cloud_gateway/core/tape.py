@@ -41,6 +41,10 @@ class Tape:
         if not self.full:
             self.events.append(event)
 
+    def stop(self) -> None:
+        """The rest of the request goes unrecorded."""
+        self.full = True
+
     def worker(self, owner: str) -> int:
         """The number of a worker in this trace."""
         return self.workers.setdefault(owner, len(self.workers))
@@ -65,7 +69,7 @@ class TapedTree(CandidateTree):
         self._tape.add(event, 4 * len(frame.tokens))
         return super().merge(source, frame, owner)
 
-    def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node:
+    def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
         """As the tree; a trace does not tell the gateway's own sources apart."""
         self._tape.add(trace.Local(parent.id, token, cost, entropy))
         return super().add_local(parent, token, cost, entropy, owner)
