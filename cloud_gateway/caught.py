@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from edgespec.shared.reduced import kind_of, origin
+
 
 class Caught:
     """A context that keeps the exception raised inside it, if any. Cancellation and exits pass through."""
@@ -21,3 +23,8 @@ class Caught:
             return False
         self.error = error
         return True
+
+
+def describe_fault(error: BaseException) -> str:
+    """Type and place, as in `ValueError at edgespec/core/processing.py:130`; the text may quote a prompt."""
+    return kind_of(error) + origin(error)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloud_gateway.active import Active
-from cloud_gateway.caught import Caught
+from cloud_gateway.caught import Caught, describe_fault
 from cloud_gateway.core import controller as policies
 from cloud_gateway.core.actions import Action, CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.adaptive import Prefer
@@ -37,7 +37,6 @@ from cloud_gateway.target import Target
 from cloud_gateway.verifier import Verifier
 from cloud_gateway.waiting import Waiting
 from edgespec.core.errors import ClientError
-from edgespec.core.faults import describe_fault
 from edgespec.core.messages import Tree
 
 log = logging.getLogger("cloud_gateway.engine")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from cloud_gateway.active import Active
+from cloud_gateway.caught import describe_fault
 from cloud_gateway.core.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.estimators import StepCurve
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.stats import Stats
 from edgespec.core.errors import EdgespecError
-from edgespec.core.faults import describe_fault
 from edgespec.core.ranking import Spread
 
 log = logging.getLogger("cloud_gateway.local")

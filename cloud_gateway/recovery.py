@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from cloud_gateway.active import Active
-from cloud_gateway.caught import Caught
+from cloud_gateway.caught import Caught, describe_fault
 from cloud_gateway.local import LocalDrafting
 from cloud_gateway.offloading import Offloading
 from cloud_gateway.stats import Stats
 from cloud_gateway.target import Target
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.faults import describe_fault
 
 log = logging.getLogger("cloud_gateway.engine")
 

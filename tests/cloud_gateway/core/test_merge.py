@@ -130,3 +130,10 @@ def test_a_worker_cannot_fill_memory() -> None:
     tree = CandidateTree(PROMPT, max_nodes=10)
     merged = tree.merge("w", frame(1, [0] * 60, list(range(60))), "w")
     assert merged.fresh == 10 and merged.stale == 50
+
+
+def test_the_gateways_own_candidates_are_bounded_too() -> None:
+    tree = CandidateTree(PROMPT, max_nodes=10)
+    found = [tree.add_local(tree.root, token, 0.1, 0.1) for token in range(20)]
+    assert len(tree.tree) == 10 and found[10:] == [None] * 10
+    assert tree.add_local(tree.root, 3, 0.1, 0.1) is found[3], "one that is there is found where nothing more fits"
