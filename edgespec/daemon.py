@@ -1,5 +1,8 @@
 """The worker's loop: take in what the gateway committed, draft one step, stream what is new. One thread owns the model.
 
+Whatever fails while the worker serves one request ends that request only: it is declined, and the others go on. The
+loop itself ends when the model fails, which is judged by a request of the worker's own.
+
 The event loop hands messages over through `_inbox`; deltas go back through `outlet`, one at a time: while the link is
 busy, unsent nodes stay in their tree, where a commit still prunes them (design section 4, back-pressure).
 """
@@ -12,19 +15,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from edgespec.core.bestfirst import BestFirst, BestFirstRule
 from edgespec.core.calibration import Calibrator
-from edgespec.core.drafting import Drafting, DraftRule
-from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.drafting import Drafting, DraftRule, Proposal
+from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Decline, Open, Tree
 from edgespec.core.ranking import Ranker, Spread
 from edgespec.core.tree import Node
-from edgespec.drafter import Drafter, DraftMemoryError
+from edgespec.drafter import Drafter, DraftMemoryError, DraftTokenError
+from edgespec.shared.reduced import places
 
 log = logging.getLogger("edgespec.daemon")
 
 FromGateway = Open | Commit | Close
+About = TypeVar("About", bound=Drafting | FromGateway)
+Result = TypeVar("Result")
+
+FAILED = "drafting for it failed at this worker"
+"""What the gateway is told of any failure that is not foreseen."""
+MAX_MODEL_FAILURES = 3
+"""Failed checks of the model in a row, without a step between that succeeded, after which the loop ends."""
+_CHECK = "check of the model"
+_CHECK_TOKENS = (0,)
 
 
 @dataclass(slots=True)
@@ -81,6 +95,7 @@ class Daemon:
     _wake: threading.Event = field(default_factory=threading.Event)
     _sendable: bool = True
     _stopping: bool = False
+    _model_failures: int = 0
 
     # --- called on the event loop --------------------------------------------------------------------------------
 
@@ -117,7 +132,7 @@ class Daemon:
     # --- the drafting thread -------------------------------------------------------------------------------------
 
     def run(self) -> None:  # main loop
-        """Drafts until `stop`."""
+        """Drafts until `stop`. Raises what the model fails with MAX_MODEL_FAILURES times without success."""
         while not self._stopping:
             began, modelled = self.clock(), self.given.drafting_s
             self._take_in()
@@ -139,44 +154,49 @@ class Daemon:
         numbers = list(self._requests)
         for i in range(len(numbers)):
             drafting = self._requests[numbers[(self._turn + i) % len(numbers)]]
-            if not drafting.ready:
-                continue
-            owes = self._owes(drafting)
-            leaves = [] if owes else drafting.candidates()
-            if owes or leaves:
+            leaves = self._isolated(drafting, self._leaves)
+            if leaves is not None:
                 self._turn = (self._turn + i + 1) % len(numbers)
                 return drafting, leaves
         return None
 
-    def _owes(self, drafting: Drafting) -> bool:
-        return self.drafter.pending(drafting.request) > self.prefill_batch
+    def _leaves(self, drafting: Drafting) -> list[Node] | None:
+        """What to evaluate next; nothing where it has to catch up first, None where there is nothing to do."""
+        if not drafting.ready:
+            return None
+        if self.drafter.pending(drafting.request) > self.prefill_batch:
+            return []
+        return drafting.candidates() or None
 
     def _draft(self, drafting: Drafting, leaves: Sequence[Node]) -> None:
         """One batch of catch-up, or one step over the most probable leaves (Algorithm 2)."""
         began = self.clock()
-        try:
-            if not leaves:
-                self.drafter.catch_up(drafting.request, self.prefill_batch)
-                self.given.drafting_s += self.clock() - began
-                return
-            root = drafting.tree.root
-            paths = [leaf.path(root) for leaf in leaves]
-            rank = self._rankers[drafting.request]
-            proposals = self.drafter.step(drafting.request, paths, drafting.rule.branching, rank)
-        except DraftMemoryError as error:
-            self._decline(drafting.request, drafting.epoch, str(error))
-            return
+        proposals = self._isolated(drafting, lambda drafting: self._evaluate(drafting, leaves))
         self.given.drafting_s += self.clock() - began
+        if not proposals:
+            return
         self.given.steps += 1
         self._take_in()
-        drafting.record(leaves, proposals)
+        self._isolated(drafting, lambda drafting: drafting.record(leaves, proposals))
+
+    def _evaluate(self, drafting: Drafting, leaves: Sequence[Node]) -> Sequence[Proposal]:
+        """The model's part of `_draft`; nothing comes of a catch-up."""
+        proposals: Sequence[Proposal] = ()
+        if leaves:
+            paths = [leaf.path(drafting.tree.root) for leaf in leaves]
+            rank = self._rankers[drafting.request]
+            proposals = self.drafter.step(drafting.request, paths, drafting.rule.branching, rank)
+        else:
+            self.drafter.catch_up(drafting.request, self.prefill_batch)
+        self._model_failures = 0
+        return proposals
 
     def _send_one(self) -> None:
         """The next delta of the request that waited longest, if the link can take one."""
         if not self._sendable:
             return
         for number in list(self._requests):
-            tree = self._requests[number].delta()
+            tree = self._isolated(self._requests[number], lambda drafting: drafting.delta())
             if tree is not None:
                 self._requests[number] = self._requests.pop(number)  # to the end of the line
                 self._sendable = False
@@ -189,15 +209,55 @@ class Daemon:
         while self._inbox:
             message = self._inbox.popleft()
             try:
-                self._apply(message)
+                if message is None:
+                    self._forget_all()
+                else:
+                    self._isolated(message, self._apply)
             except RemoteProtocolError as error:
                 self.outlet.broken(error)
 
-    def _apply(self, message: FromGateway | None) -> None:
+    def _isolated(self, about: About, work: Callable[[About], Result]) -> Result | None:
+        """Does the work; where it fails, the request that it is about is declined, and the result is None.
+
+        Raises RemoteProtocolError for what the gateway did wrong, and ModelError when the model is out of order.
+        """
+        try:
+            return work(about)
+        except RemoteProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001  one request's failure, whatever it is, must not end the others
+            expected = isinstance(error, DraftMemoryError | DraftTokenError)
+            if not expected:
+                # The type and the place only: the text of a foreign exception may quote the prompt.
+                log.warning("request %d is declined, drafting for it failed: %s", about.request, places(error))
+            if not isinstance(about, Drafting) or self._requests.get(about.request) is about:
+                self._decline(about.request, about.epoch, str(error) if expected else FAILED, keep=expected)
+            if isinstance(error, ModelError):
+                self._check_model()
+        return None
+
+    def _check_model(self) -> None:
+        """Whether the model still evaluates a token: what one request does to it must not end the loop."""
+        try:
+            self.drafter.open(_CHECK, _CHECK_TOKENS)
+            try:
+                self.drafter.step(_CHECK, [()], 1)
+            finally:
+                self.drafter.close(_CHECK, keep=False)
+            self._model_failures = 0
+        except DraftMemoryError:  # other requests hold it all, so it works
+            return
+        except Exception:  # whatever it is, one token is not evaluated
+            self._model_failures += 1
+            if self._model_failures >= MAX_MODEL_FAILURES:
+                raise
+
+    def _forget_all(self) -> None:
+        for number in list(self._requests):
+            self._close(number)
+
+    def _apply(self, message: FromGateway) -> None:
         match message:
-            case None:
-                for number in list(self._requests):
-                    self._close(number)
             case Open():
                 self._open(message)
             case Commit():
@@ -207,13 +267,7 @@ class Daemon:
                 if drafting is not None and drafting.epoch == message.epoch:
                     self._close(message.request)
 
-    def _check(self, tokens: Sequence[int]) -> None:
-        if tokens and max(tokens) >= self.drafter.vocab_size:
-            size = self.drafter.vocab_size
-            raise RemoteProtocolError("vocabulary", f"the gateway sent a token outside the vocabulary of {size}")
-
     def _open(self, message: Open) -> None:
-        self._check(message.tokens)
         if message.request in self._requests:
             self._close(message.request)
         if len(self._requests) >= self.max_requests:
@@ -224,11 +278,7 @@ class Daemon:
             return
         drafting = self._drafting(message)
         drafting.commit(0, message.tokens)
-        try:
-            self.drafter.open(message.request, message.tokens, message.cache_scope)
-        except DraftMemoryError as error:
-            self._decline(message.request, message.epoch, str(error))
-            return
+        self.drafter.open(message.request, message.tokens, message.cache_scope)
         self._requests[message.request] = drafting
         self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread, resolved=True)
         self.given.requests += 1
@@ -244,7 +294,6 @@ class Daemon:
         drafting = self._requests.get(message.request)
         if drafting is None or drafting.epoch != message.epoch:
             return
-        self._check(message.tokens)
         matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash)
         self.drafter.commit(message.request, message.tokens)
         in_answer = message.prefix_len >= drafting.prompt_len
@@ -252,11 +301,12 @@ class Daemon:
         self.given.committed += len(message.tokens)
         self.given.matched += matched
 
-    def _decline(self, request: int, epoch: int, reason: str) -> None:
-        self._close(request)
+    def _decline(self, request: int, epoch: int, reason: str, *, keep: bool = True) -> None:
+        self._close(request, keep=keep)
         self.outlet.send(Decline(request, epoch, reason[:200]))
 
-    def _close(self, number: int) -> None:
+    def _close(self, number: int, *, keep: bool = True) -> None:
+        """`keep` is False where nothing is known of the state in which a failure left the model's memory."""
         if self._requests.pop(number, None) is not None:
-            self.drafter.close(number, keep=self.prefix_cache)
             self._rankers.pop(number, None)
+            self.drafter.close(number, keep=keep and self.prefix_cache)

@@ -37,6 +37,10 @@ class DraftMemoryError(EdgespecError):
     fault = "operator"
 
 
+class DraftTokenError(EdgespecError, ValueError):
+    """A token lies outside the draft model's vocabulary. The target's may have more, unused ones."""
+
+
 class Drafter:
     """Evaluates the speculation trees of several requests, one request a call. Owned by one thread.
 
@@ -189,7 +193,7 @@ class Drafter:
         rows, row_of = batch_rows(r, leaves)
         try:
             self._decode(rows)
-        except DraftMemoryError:
+        except Exception:
             for sequence in forks:
                 self._drop(sequence)
             raise
@@ -300,4 +304,4 @@ class Drafter:
 
     def _check(self, tokens: Sequence[int]) -> None:
         if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
-            raise ValueError(f"a token lies outside the draft model's vocabulary of {self.vocab_size}")
+            raise DraftTokenError(f"a token lies outside the draft model's vocabulary of {self.vocab_size}")

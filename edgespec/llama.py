@@ -119,8 +119,13 @@ class Context:
         return bool(code == 0)
 
     def logits(self, index: int) -> NDArray[np.float32]:
-        """Raw logits, shape [vocab_size], of a row of the last decode: a read-only view, valid until the next one."""
+        """Raw logits, shape [vocab_size], of a row of the last decode: a read-only view, valid until the next one.
+
+        Raises ModelError where llama.cpp has none.
+        """
         first = llama.llama_get_logits_ith(self._context, index)
+        if not first:
+            raise ModelError(f"llama.cpp has no logits of a row that it evaluated{_reason()}")
         buffer = memoryview(self._logits_row.from_address(ctypes.addressof(first.contents)))
         row = np.frombuffer(buffer, np.float32)
         row.flags.writeable = False

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cloud_gateway.core.merge import CandidateTree
 from edgespec.core.bestfirst import BestFirstRule
 from edgespec.core.drafting import DraftRule
-from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Decline, Open, Sampling, Tree
 from edgespec.core.prefix import prefix_hash
-from edgespec.daemon import Daemon, Outlet
+from edgespec.daemon import FAILED, MAX_MODEL_FAILURES, Daemon, Outlet
 from edgespec.drafter import Drafter
+from edgespec.llama import Row
 from tests.support.tiny_gguf import make_tiny_gguf
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -228,8 +232,6 @@ def test_a_closed_or_replaced_epoch_is_not_served(start: Callable[..., Desk]) ->
     [
         (Commit(1, 1, 99, [3], b"x" * 32), "prefix"),
         (Commit(1, 1, len(PROMPT), [3], b"x" * 32), "prefix"),
-        (Commit(1, 1, len(PROMPT), [64], prefix_hash([*PROMPT, 64])), "vocabulary"),
-        (Open(2, 1, 1, [1_000_000], Sampling()), "vocabulary"),
     ],
 )
 def test_a_gateway_that_breaks_the_protocol_is_told_off_and_the_thread_lives(
@@ -242,3 +244,125 @@ def test_a_gateway_that_breaks_the_protocol_is_told_off_and_the_thread_lives(
     desk.daemon.forget_all()
     desk.daemon.take(opened(7))
     assert any(isinstance(frame, Tree) and frame.request == 7 for frame in desk.settle())
+
+
+# --- one request's failure ----------------------------------------------------------------------------------------
+
+CANARY = 61
+"""A token of the prompts that make something fail; it must not show in a log."""
+
+
+def declined(desk: Desk) -> dict[int, str]:
+    return {message.request: message.reason for message in desk.settle() if isinstance(message, Decline)}
+
+
+def serves_on(desk: Desk, number: int) -> None:
+    """A request that was open all the time is still drafted for, and so is a new one."""
+    for message in (Commit(number, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])), opened(number + 100)):
+        desk.daemon.take(message)
+    frames = [message for message in desk.settle() if isinstance(message, Tree)]
+    assert {number, number + 100} <= {frame.request for frame in frames}
+
+
+@pytest.mark.parametrize("penalty", [1e-310, 1e-307, math.nan])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_sampling_that_no_wire_lets_in_ends_its_own_request_at_most(
+    start: Callable[..., Desk], penalty: float, temperature: float
+) -> None:
+    desk = start(rule=BestFirstRule(sequences=4, max_depth=8))
+    desk.daemon.take(opened(1))
+    sampling = Sampling(temperature, repetition_penalty=penalty, seed=5)
+    for number in (2, 3, 4, 5, 6):
+        desk.daemon.take(Open(number, 1, len(PROMPT), PROMPT, sampling))
+        desk.daemon.take(Commit(number, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
+    desk.settle()
+    assert np.isfinite(desk.daemon._spread._loss).all()
+    serves_on(desk, 1)
+
+
+class Poisoned:
+    """Makes the real model's decode fail for batches with a certain token, the first `times` of them."""
+
+    def __init__(self, desk: Desk, error: Callable[[], Exception], times: int = 10**6) -> None:
+        context = desk.daemon.drafter._llama
+        decode, self.failed = context.decode, 0
+
+        def poisoned(rows: Sequence[Row]) -> bool:
+            if any(row.token == CANARY for row in rows) and self.failed < times:
+                self.failed += 1
+                raise error()
+            return decode(rows)
+
+        context.decode = poisoned  # type: ignore[method-assign]
+
+
+FAILURES = [lambda: ModelError(f"code -3 at {CANARY}"), lambda: ValueError(f"token {CANARY}"), MemoryError]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["llama.cpp", "ours", "memory"])
+@pytest.mark.parametrize("prompt", [[*PROMPT, CANARY], [CANARY] * 200], ids=["in a step", "in a catch-up"])
+def test_a_failure_of_one_request_declines_it_and_the_others_go_on(
+    start: Callable[..., Desk], caplog: pytest.LogCaptureFixture, failure: Callable[[], Exception], prompt: list[int]
+) -> None:
+    desk = start()
+    ids = len(desk.daemon.drafter._free)
+    Poisoned(desk, failure)
+    desk.daemon.take(opened(1))
+    for number in (2, 3, 4, 5, 6):
+        desk.daemon.take(opened(number, prompt))
+    reasons = declined(desk)
+    assert reasons == dict.fromkeys((2, 3, 4, 5, 6), FAILED)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 5 and all("declined" in line and type(failure()).__name__ in line for line in lines)
+    assert not any(str(CANARY) in line.split(" at ")[0] or f"token {CANARY}" in line for line in lines)
+    serves_on(desk, 1)
+    for number in (1, 101):
+        desk.daemon.take(Close(number, 1, "done"))
+    desk.settle()
+    assert len(desk.daemon.drafter._free) == ids, "no sequence of the model is lost"
+
+
+def test_a_failure_between_the_model_and_the_link_declines_the_request(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.take(opened(1))
+    desk.daemon.take(opened(2))
+    desk.settle()
+    broken = desk.daemon._requests[2]
+    for name in ("record", "delta", "candidates"):
+        setattr(broken, name, lambda *_: 1 / 0)
+    desk.daemon.take(Commit(2, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
+    assert declined(desk) == {2: FAILED}
+    serves_on(desk, 1)
+
+
+def test_a_token_that_the_draft_does_not_have_declines_the_request(start: Callable[..., Desk]) -> None:
+    desk = start()
+    for number in (1, 2):
+        desk.daemon.take(opened(number))
+    desk.daemon.take(Commit(2, 1, len(PROMPT), [64], prefix_hash([*PROMPT, 64])))
+    desk.daemon.take(Open(3, 1, 1, [1_000_000], Sampling()))
+    reasons = declined(desk)
+    assert set(reasons) == {2, 3} and all("vocabulary of 64" in reason for reason in reasons.values())
+    assert desk.broken.empty()
+    serves_on(desk, 1)
+
+
+def test_the_loop_ends_when_the_model_itself_fails_again_and_again(model: Path) -> None:
+    desk = Desk()
+    drafter = Drafter(model, context=2048, sequences=4)
+    desk.daemon = Daemon(drafter, RULE, Outlet(desk.send, desk.broken.put))
+    context = drafter._llama
+    decode, calls = context.decode, itertools.count()
+
+    def failing(rows: Sequence[Row]) -> bool:
+        if next(calls) != 2:  # one success between starts the count anew
+            raise ModelError("llama.cpp could not evaluate a batch")
+        return decode(rows)
+
+    context.decode = failing  # type: ignore[method-assign]
+    for number in range(1, 9):
+        desk.daemon.take(opened(number))
+    with pytest.raises(ModelError, match="could not evaluate"):
+        desk.daemon.run()
+    assert next(calls) == 3 + 2 * MAX_MODEL_FAILURES
+    drafter.shutdown()
