@@ -190,7 +190,7 @@ class Resume(Message, tag="resume", frozen=True):
 
 
 class Decline(Message, tag="decline", frozen=True):
-    """The worker cannot draft for this request (too long for its context, too many at once)."""
+    """The worker cannot draft for this request (too long for its context, too many at once, or drafting failed)."""
 
     request: U63
     epoch: U32
