@@ -48,10 +48,12 @@ class Seat:
         self._acceptor, self._ticket, self._sock = acceptor, ticket, sock
         self.transport: asyncio.BaseTransport | None = None
         """Known once the connection is set up, TLS included."""
+        self.is_proven = False
 
     def proven(self) -> bool:
         """The peer has proven a key: it is not dropped for newcomers any more. False where the port is full."""
-        return self._acceptor.admission.prove(self._ticket)
+        self.is_proven = self._acceptor.admission.prove(self._ticket)
+        return self.is_proven
 
     def drop(self) -> None:
         """Ends the connection without a word."""
@@ -132,6 +134,12 @@ class Acceptor:
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of this port."""
         return self._loop
+
+    def drop_unproven(self) -> None:
+        """Ends all connections that have proven no key."""
+        for seat in list(self._seats.values()):
+            if not seat.is_proven:
+                seat.drop()
 
     def close(self) -> None:
         """Stops listening, and ends what is still in its TLS handshake; other connections are the protocol's."""

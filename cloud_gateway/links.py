@@ -13,65 +13,22 @@ import os
 import ssl as ssl_module
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
 
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.http11 import Request, Response
+from websockets.asyncio.server import ServerConnection
 
+from cloud_gateway.link_server import DEFAULT_LINK_LIMITS, LinkConnection, LinkLimits, LinkServer
 from cloud_gateway.offloading import LinkedWorker
-from cloud_gateway.workers import LinkEvents, Rejections, WorkerInfo
+from cloud_gateway.workers import LinkEvents, WorkerInfo
 from edgespec.core.errors import AddressError, RemoteProtocolError
 from edgespec.core.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, Lookup
 from edgespec.core.messages import Bye, Close, Commit, Decline, Open, Pause, Resume, Tree, check_tree_shape
 from edgespec.core.names import key_id
 from edgespec.core.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
 from edgespec.shared.address import LINK_PATH, PAIR_PATH
-from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
+from edgespec.shared.occasional import Occasional
+from edgespec.shared.wire import Wire
 
 log = logging.getLogger("cloud_gateway.links")
-_quiet = logging.getLogger("cloud_gateway.links.websockets")
-_quiet.setLevel(logging.CRITICAL)  # what it would report, with tracebacks, is reported here in one line
-
-
-@dataclass(frozen=True, slots=True)
-class LinkLimits:
-    """Bounds on what peers can make the gateway do."""
-
-    pending: int = 64
-    """Connections that have not proven themselves yet."""
-    frames_per_s: float = 1000.0
-    """Frames read from one worker; more wait in its own buffers."""
-
-
-class _Connection(ServerConnection):
-    """Counts as pending from the TLS handshake until it is paired or proven, and hangs up at once beyond the limit."""
-
-    def __init__(
-        self,
-        *args: Any,
-        pending: set[ServerConnection],
-        limit: int,
-        turned_away: Callable[[ServerConnection], None],
-        **options: Any,
-    ) -> None:
-        super().__init__(*args, **options)
-        self._pending, self._limit, self._turned_away = pending, limit, turned_away
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio once TLS stands."""
-        super().connection_made(transport)
-        if len(self._pending) >= self._limit:
-            self._turned_away(self)
-            self.transport.abort()
-        else:
-            self._pending.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio at the end."""
-        self._pending.discard(self)
-        super().connection_lost(exc)
 
 
 class Links:
@@ -87,73 +44,63 @@ class Links:
         name_of: Callable[[bytes], str],
         pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
         timers: Timers = DEFAULT_TIMERS,
-        limits: LinkLimits = LinkLimits(),
+        limits: LinkLimits = DEFAULT_LINK_LIMITS,
     ) -> None:
         """`vocab_size`: of the target; `name_of`: a paired key's name in the list; `pair` serves `/pair`, if given."""
         self._me, self._vocab_size, self._is_paired, self._events = me, vocab_size, is_paired, events
         self._name_of = name_of
-        self._pair, self._timers, self._limits = pair, timers, limits
-        self._rejections = Rejections()
+        self._pair, self._timers = pair, timers
+        self.rejected: Counter[str] = Counter()
+        """How often each reason for a refusal occurred."""
+        self._lines = Occasional(log)
         self._workers: dict[str, WorkerInfo] = {}
-        self._pending: set[ServerConnection] = set()
-        self._server: Server | None = None
+        paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
+        self._server = LinkServer(self._serve, paths, limits, timers.handshake_s, self._count)
 
     # --- the server ----------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, ssl: ssl_module.SSLContext) -> int:
         """Serves links; returns the port, which matters for port 0. Raises AddressError where it cannot be bound."""
-        make = partial(_Connection, pending=self._pending, limit=self._limits.pending, turned_away=self._turned_away)
-        options = WEBSOCKET_OPTIONS | {"open_timeout": self._timers.handshake_s}
         try:
-            self._server = await serve(
-                self._serve, host, port, ssl=ssl, process_request=_only_our_paths(self._pair is not None),
-                logger=_quiet, server_header=None, create_connection=cast("type[ServerConnection]", make), **options,
-            )  # fmt: skip
+            return await self._server.start(host, port, ssl)
         except OSError as error:
             raise AddressError(f"Cannot listen on {host} port {port}: {error.strerror or error}.") from None
-        return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Says goodbye to every worker and stops serving."""
         for worker in self.workers():
             self._hang_up(worker, Bye("stopping"), why="stopping")
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        await self._server.stop()
 
-    async def _serve(self, ws: ServerConnection) -> None:
+    async def _serve(self, ws: LinkConnection) -> None:
         try:
             if self._pair is not None and ws.request is not None and ws.request.path == PAIR_PATH:
-                self._pending.discard(ws)  # pairing has a window of its own
                 await self._pair(ws)
+                if ws.flooded is not None:
+                    self._reject(peer_of(ws), ws.flooded.reason, str(ws.flooded))
             else:
                 await self._serve_link(ws)
         except Exception:  # a fault of ours: it must end this connection only
             log.exception("%s: connection ended by a fault of this gateway", peer_of(ws))
             await ws.close(CloseCode.OURS, "internal")
 
-    async def _serve_link(self, ws: ServerConnection) -> None:
+    async def _serve_link(self, ws: LinkConnection) -> None:
         now = asyncio.get_running_loop().time()
         session = GatewaySession(self._me, self._is_paired, os.urandom(NONCE_BYTES), now, self._timers)
         link = _Link(ws, session, self._vocab_size, self._name_of, self._up, self._events)
-        wire = link.wire = Wire(ws, session, link.take, self._limits.frames_per_s)
+        wire = link.wire = Wire(ws, session, link.take)
         code, why = int(CloseCode.OURS), "internal"
         try:
             why = await wire.run()
             code = CloseCode.NORMAL
         except RemoteProtocolError as error:
             code, why = error.close_code, error.reason
-            self._reject(link.who, error.reason, str(error))
+            self._reject(link.who, error.reason, str(error), is_worker=link.worker is not None)
         finally:
             self._down(link.worker, why)
         await wire.close(code, why)
 
     # --- for the engine ------------------------------------------------------------------------------------------
-
-    @property
-    def rejected(self) -> Counter[str]:
-        """How often each reason for a refusal occurred."""
-        return self._rejections.counts
 
     def workers(self) -> list[WorkerInfo]:
         """All linked workers, the paused ones included."""
@@ -178,7 +125,7 @@ class Links:
     def note(self, worker: str, reason: str, text: str) -> None:
         """Counts and logs something that was dropped but does not end the link."""
         info = self._workers.get(worker)
-        self._reject(str(info) if info else f"worker ({worker})", reason, text)
+        self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
 
     def revoke(self, worker_key: bytes) -> None:
         """Ends the link of a key that was just revoked, at once; the caller has changed what `is_paired` says."""
@@ -189,15 +136,17 @@ class Links:
 
     # --- for the links -------------------------------------------------------------------------------------------
 
-    def _up(self, worker: WorkerInfo, ws: ServerConnection) -> None:
-        self._pending.discard(ws)
+    def _up(self, worker: WorkerInfo, ws: LinkConnection) -> None:
+        if not ws.proven():
+            raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
         former = self._workers.get(worker.id)
         if former is not None:
             text = f"a newer session of the same key came from {worker.address}"
             error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
             self._hang_up(former, Bye("superseded"), error)
         self._workers[worker.id] = worker
-        log.info("%s linked from %s, round trip %.1f ms", worker, worker.address, worker.rtt_s * 1000)
+        text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
+        self._lines.line(logging.INFO, ("up", worker.id), text)
         self._events.on_up(worker)
 
     def _down(self, worker: WorkerInfo | None, why: str) -> None:
@@ -205,7 +154,7 @@ class Links:
         if worker is None or self._workers.get(worker.id) is not worker:
             return
         del self._workers[worker.id]
-        log.info("%s is gone: %s", worker, why)
+        self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
         self._events.on_down(worker, why)
 
     def _hang_up(self, worker: WorkerInfo, bye: Bye, error: RemoteProtocolError | None = None, why: str = "") -> None:
@@ -214,11 +163,13 @@ class Links:
         worker.wire.end(error, why)
         self._down(worker, error.reason if error else why)
 
-    def _turned_away(self, ws: ServerConnection) -> None:
-        self._reject(peer_of(ws), "busy", f"{self._limits.pending} connections have not proven themselves yet")
+    def _reject(self, who: str, reason: str, text: str, *, is_worker: bool = False) -> None:
+        """`text` names no token and nothing of a prompt; strangers share one line a minute for each reason."""
+        self._lines.warning((who if is_worker else "", reason), f"{who} refused: {reason}: {text}")
+        self._count(reason)
 
-    def _reject(self, who: str, reason: str, text: str) -> None:
-        self._rejections.note(who, reason, text, asyncio.get_running_loop().time())
+    def _count(self, reason: str) -> None:
+        self.rejected[reason] += 1
         self._events.on_rejected(reason)
 
 
@@ -227,11 +178,11 @@ class _Link:
 
     def __init__(
         self,
-        ws: ServerConnection,
+        ws: LinkConnection,
         session: GatewaySession,
         vocab_size: int,
         name_of: Callable[[bytes], str],
-        up: Callable[[WorkerInfo, ServerConnection], None],
+        up: Callable[[WorkerInfo, LinkConnection], None],
         events: LinkEvents,
     ) -> None:
         self.wire: Wire
@@ -300,12 +251,3 @@ def peer_of(ws: ServerConnection) -> str:
     """The peer's address, for logs."""
     address = ws.remote_address
     return f"peer {address[0]}" if isinstance(address, tuple) else "peer at an unknown address"
-
-
-def _only_our_paths(pairing: bool) -> Callable[[ServerConnection, Request], Response | None]:
-    known = {LINK_PATH, PAIR_PATH} if pairing else {LINK_PATH}
-
-    def process_request(ws: ServerConnection, request: Request) -> Response | None:
-        return None if request.path in known else ws.respond(404, "This is an edgespec gateway's link port.\n")
-
-    return process_request

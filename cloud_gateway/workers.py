@@ -1,9 +1,7 @@
-"""A linked worker as the gateway knows it, what links tell the engine, and the book of what was refused."""
+"""A linked worker as the gateway knows it, and what links tell the engine."""
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,12 +9,7 @@ from cloud_gateway.core.estimators import RttEstimator, StepClock
 from edgespec.core.messages import Decline, Hello, Tree
 from edgespec.shared.wire import Wire
 
-log = logging.getLogger("cloud_gateway.links")
-
 FIRST_STEP_S = 0.010
-LOG_EVERY_S = 1.0
-MAX_LOGGED = 1024
-"""Peers and reasons whose last log line is remembered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,26 +74,3 @@ class LinkEvents(Protocol):
 
     def on_rejected(self, reason: str) -> None:
         """Something was refused; `reason` is a closed label for metrics."""
-
-
-class Rejections:
-    """Counts what was refused and logs it: at most one line per peer and reason each second."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._last: dict[tuple[str, str], float] = {}
-        self._unlogged: Counter[tuple[str, str]] = Counter()
-
-    def note(self, who: str, reason: str, text: str, now: float) -> None:
-        """`text` names no token and nothing of a prompt."""
-        self.counts[reason] += 1
-        key = (who, reason)
-        if now - self._last.get(key, -LOG_EVERY_S) < LOG_EVERY_S:
-            self._unlogged[key] += 1
-            return
-        if len(self._last) >= MAX_LOGGED:
-            self._last.clear()
-            self._unlogged.clear()
-        self._last[key] = now
-        more = self._unlogged.pop(key, 0)
-        log.warning("%s refused: %s: %s%s", who, reason, text, f" (and {more} more like it)" if more else "")

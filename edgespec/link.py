@@ -12,6 +12,7 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from websockets.asyncio.client import connect
@@ -24,6 +25,7 @@ from edgespec.core.names import key_id
 from edgespec.core.reasons import shown
 from edgespec.core.session import DEFAULT_TIMERS, Event, Linked, Timers, WorkerSession
 from edgespec.shared.address import LINK_PATH, Address, parse_address
+from edgespec.shared.guarded import PinnedClient
 from edgespec.shared.reduced import cause
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
@@ -110,9 +112,13 @@ class _Attempt:
         self._me = me
         try:
             address = parse_address(where) if isinstance(where, str) else where
-            async with connect(
-                address.url(LINK_PATH), ssl=client_context(), logger=_quiet, **WEBSOCKET_OPTIONS, **_route(address)
-            ) as ws:
+            options: dict[str, Any] = {
+                "create_connection": partial(PinnedClient, pin.spki_hash),
+                "user_agent_header": None,
+            }
+            options |= {"ssl": client_context(), "logger": _quiet} | WEBSOCKET_OPTIONS | _route(address)
+            async with connect(address.url(LINK_PATH), **options) as ws:
+                assert isinstance(ws, PinnedClient)
                 seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
                 now = asyncio.get_running_loop().time()
                 session = WorkerSession(me, pin, seen_spki, os.urandom(NONCE_BYTES), now, timers)

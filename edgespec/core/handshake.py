@@ -38,6 +38,7 @@ class CloseCode(enum.IntEnum):
     SUPERSEDED = 4409
     TOKENIZER = 4415
     VERSION = 4426
+    FLOOD = 4429
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.handshake import CloseCode
 from edgespec.core.messages import MAX_FRAME_BYTES, AnyBody, Bye
 from edgespec.core.reasons import shown
-from edgespec.core.session import Event, Session, State
+from edgespec.core.session import Event, Linked, Session, State
+from edgespec.shared.guarded import Guarded
 
 WEBSOCKET_OPTIONS: dict[str, Any] = {
     "compression": None,
@@ -35,7 +36,6 @@ WEBSOCKET_OPTIONS: dict[str, Any] = {
 MAX_BACKLOG_BYTES = 1 << 20
 """Written but not taken by the operating system; beyond it the peer does not read."""
 _CLOSE_S = 2.0
-_BURST = 64
 _SIOCOUTQNSD = 0x894B
 """Linux: bytes in a TCP socket's queue that were never sent (linux/sockios.h)."""
 _FAULTS = {1002: "websocket", 1007: "websocket", 1009: "oversize"}
@@ -45,23 +45,16 @@ _FAULTS = {1002: "websocket", 1007: "websocket", 1009: "oversize"}
 class Wire:
     """One session on one WebSocket, from the first byte to the last."""
 
-    def __init__(
-        self,
-        ws: Connection,
-        session: Session,
-        handle: Callable[[Event], None],
-        frames_per_s: float | None = None,
-    ) -> None:
-        """`handle` gets every event, in order; what it raises ends the wire. `frames_per_s` bounds reading."""
+    def __init__(self, ws: Guarded, session: Session, handle: Callable[[Event], None]) -> None:
+        """`handle` gets every event, in order; what it raises ends the wire."""
         self.ws, self.session = ws, session
         self.frames_in = self.frames_out = self.bytes_in = self.bytes_out = 0
-        self._handle, self._frames_per_s = handle, frames_per_s
+        self._handle = handle
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._error: RemoteProtocolError | None = None
         self._why = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._next_read_at = 0.0
         set_nodelay(ws)
 
     async def run(self) -> str:
@@ -137,10 +130,11 @@ class Wire:
             try:
                 data = await self.ws.recv()
             except ConnectionClosed as closed:
+                if self.ws.flooded is not None:
+                    raise self.ws.flooded from None
                 return _why_closed(closed)
             if isinstance(data, str):
                 raise RemoteProtocolError("malformed", "a text message instead of a binary one")
-            await self._slow_down()
             self.frames_in += 1
             self.bytes_in += len(data)
             try:
@@ -148,19 +142,10 @@ class Wire:
             finally:
                 self.flush()  # a refusal is written before the error ends the link
             for event in events:
+                self.ws.inflow.proven |= isinstance(event, Linked)
                 self._handle(event)
                 why = f"bye: {shown(event.reason)}" if isinstance(event, Bye) else why
         return why
-
-    async def _slow_down(self) -> None:
-        """Delays reading so that a flood costs the event loop a bounded share (GCRA, ITU-T I.371 annex A)."""
-        if self._frames_per_s is None:
-            return
-        now = self._loop.time()
-        step_s = 1 / self._frames_per_s
-        self._next_read_at = max(self._next_read_at, now - _BURST * step_s) + step_s
-        if self._next_read_at > now:
-            await asyncio.sleep(self._next_read_at - now)
 
     def _write(self, data: bytes) -> None:
         broadcast({self.ws}, data)  # writes at once, without waiting for the buffer to drain

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from cloud_gateway.links import LinkLimits
-from cloud_gateway.workers import Rejections
+from cloud_gateway.core.admission import AdmissionLimits
+from cloud_gateway.link_server import LinkLimits
 from edgespec.core import messages as m
 from edgespec.core.errors import AddressError
 from edgespec.core.handshake import NONCE_BYTES
+from edgespec.core.inflow import InflowLimits
 from edgespec.core.names import key_id
 from edgespec.core.session import Linked, Timers
 from tests.support.links import HASH, Client, client, make_certificate, raw, serving, some_tree, until, worker_identity
@@ -204,7 +204,7 @@ async def test_a_silent_worker_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
-    limits = LinkLimits(frames_per_s=200.0)
+    limits = LinkLimits(inflow=InflowLimits(frames_per_s=200.0))
     async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
         began = asyncio.get_running_loop().time()
         for i in range(164):
@@ -215,23 +215,16 @@ async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
 
 
 async def test_unproven_connections_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    limits = LinkLimits(pending=3)
-    async with (
-        serving(tmp_path, limits=limits) as gateway,
-        client(gateway),
-        raw(gateway) as one,
-        raw(gateway),
-        raw(gateway),
-    ):
-        with pytest.raises((OSError, InvalidHandshake)):
-            async with raw(gateway, open_timeout=2):
-                pass
-        assert gateway.links.rejected["busy"] == 1
-        assert "have not proven themselves" in caplog.text
-        await one.close()
-        await until(lambda: len(gateway.links._pending) == 2)
-        async with raw(gateway):
-            pass
+    limits = LinkLimits(AdmissionLimits(unproven=3, unproven_per_source=3))
+    async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
+        async with raw(gateway) as one, raw(gateway), raw(gateway), raw(gateway):
+            with pytest.raises(ConnectionClosed):  # the oldest makes room, and the proven one does not
+                await asyncio.wait_for(one.recv(), 5)
+            assert gateway.links.rejected["busy"] == 1
+            assert "had proven no key" in caplog.text
+            async with client(gateway, worker_identity()):
+                await until(lambda: len(gateway.seen.of("up")) == 2)
+        assert await linked.closed() == 4409
 
 
 async def test_a_fault_of_ours_ends_only_the_link_where_it_happened(
@@ -261,15 +254,13 @@ async def test_other_paths_are_not_found(tmp_path: Path) -> None:
             assert caught.value.response.status_code == 404
 
 
-async def test_pairing_is_handed_on_and_counts_as_pending_no_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_pairing_is_handed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def pair(ws: ServerConnection) -> None:
         if await ws.recv() == b"raise":
             raise ValueError("a bug")
         await ws.send(b"paired")
 
-    async with serving(tmp_path, pair=pair, limits=LinkLimits(pending=1)) as gateway:
+    async with serving(tmp_path, pair=pair) as gateway:
         async with raw(gateway, "/pair") as one, raw(gateway, "/pair") as two:
             await one.send(b"hello")
             assert await one.recv() == b"paired"
@@ -287,29 +278,3 @@ async def test_a_port_in_use_is_said_in_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(AddressError) as caught:
             await gateway.links.start("127.0.0.1", gateway.port, context)
         assert str(gateway.port) in str(caught.value) and "\n" not in str(caught.value)
-
-
-# --- the log -----------------------------------------------------------------------------------------------------
-
-
-def test_refusals_are_all_counted_and_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    book = Rejections()
-    for now in (0.0, 0.1, 0.9, 1.1):
-        book.note("worker a", "stale", "old", now)
-    book.note("worker a", "padding", "bad", 0.2)
-    book.note("worker b", "stale", "old", 0.3)
-    assert book.counts == {"stale": 5, "padding": 1}
-    assert [record.getMessage() for record in caplog.records if "worker a" in record.getMessage()] == [
-        "worker a refused: stale: old",
-        "worker a refused: stale: old (and 2 more like it)",
-        "worker a refused: padding: bad",
-    ]
-    assert caplog.records[-1].getMessage() == "worker b refused: stale: old"
-
-
-def test_the_memory_of_the_log_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-    book = Rejections()
-    for i in range(5000):
-        book.note(f"peer {i}", "unpaired", "", float(i) / 1e6)
-    assert len(book._last) <= 1024 and book.counts["unpaired"] == 5000

@@ -14,11 +14,13 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from cloud_gateway.links import LinkLimits, Links
+from cloud_gateway.link_server import LinkLimits
+from cloud_gateway.links import Links
 from cloud_gateway.workers import WorkerInfo
 from edgespec.core import messages as m
 from edgespec.core import signing
 from edgespec.core.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
+from edgespec.core.inflow import InflowLimits
 from edgespec.core.session import DEFAULT_TIMERS, State, Timers, WorkerSession
 from edgespec.core.signing import SigningKey
 from edgespec.link import FromGateway, Link
@@ -108,6 +110,7 @@ async def serving(
     *,
     timers: Timers = DEFAULT_TIMERS,
     limits: LinkLimits | None = None,
+    inflow: InflowLimits | None = None,
     pair: Callable[[Any], Any] | None = None,
     paired: Sequence[WorkerIdentity] = (),
     seen: Seen | None = None,
@@ -126,7 +129,7 @@ async def serving(
         name_of=lambda key: names[key],
         pair=pair,
         timers=timers,
-        limits=limits or LinkLimits(),
+        limits=limits or LinkLimits(inflow=inflow or InflowLimits()),
     )
     port = await links.start("127.0.0.1", 0, context)
     try:
