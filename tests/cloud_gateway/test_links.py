@@ -210,7 +210,7 @@ async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
         for i in range(164):
             await linked.send(some_tree(1 + 2 * i))
         await until(lambda: len(gateway.seen.of("tree")) == 164)
-        assert asyncio.get_running_loop().time() - began > 0.45  # 64 in a burst, then 100 at 200 a second
+        assert asyncio.get_running_loop().time() - began > 0.4  # 64 in a burst and 16 at once, then 84 at 200 a second
         assert not gateway.seen.of("down")
 
 
