@@ -1,4 +1,4 @@
-"""The same text with any drafter, whatever happens to it: `tools.lossless.matrix` and `.schema` in small.
+"""The same text with any drafter, whatever happens to it: `tools.lossless matrix` and `.schema` in small.
 
 LOSSLESS_MATRIX holds other options for the command, for the full matrix for example
 "--prompts FILE --limit 20 --seeds 3 --max-tokens 64 --others 4".
@@ -19,9 +19,11 @@ from rich.progress import Progress
 
 from edgespec.demo import read_prompts
 from edgespec.demo.stage import Stage
-from tools.lossless import matrix, schema
+from tools.lossless import __main__ as command
+from tools.lossless import matrix
 from tools.lossless.conditions import CONDITIONS
 from tools.lossless.served import Served
+from tools.lossless.topics import TOPICS
 
 pytestmark = pytest.mark.live
 SMALL = "--limit 1 --seeds 2 --max-tokens 28 --others 1 --at-once 4"
@@ -29,7 +31,7 @@ SMALL = "--limit 1 --seeds 2 --max-tokens 28 --others 1 --at-once 4"
 
 @pytest.fixture(scope="module")
 def args() -> argparse.Namespace:
-    return matrix.parse(shlex.split(os.environ.get("LOSSLESS_MATRIX", SMALL)))
+    return command.parser().parse_args(["matrix", *shlex.split(os.environ.get("LOSSLESS_MATRIX", SMALL))])
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +88,8 @@ async def test_drafted_json_completions_are_valid_and_equal_plain_decoding(
     if not stage.runs("worker"):
         stage.stop("random")
         stage.start_worker()
-    options, served = schema.parse(["--worker"]), Served(stage)
-    for topic in schema.TOPICS[:2]:
+    options, served = command.parser().parse_args(["schema", "--worker"]), Served(stage)
+    for topic in TOPICS[:2]:
         answer = await served.answer(topic, options, grammar=True)
         assert answer["valid"], json.dumps(answer)
         assert answer["identical"] and answer["finish"] == "stop"

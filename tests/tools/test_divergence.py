@@ -14,7 +14,8 @@ from cloud_gateway.target import Work
 from edgespec.core.messages import Sampling
 from tests.support.table_model import TableTarget, next_logits
 from tests.support.tiny_target import make_tiny_target
-from tools.lossless.divergence import SHAPES, Answer, Shape, comb, decode, main, speculate
+from tools.lossless.__main__ import main
+from tools.lossless.divergence import SHAPES, Answer, Shape, comb, decode, speculate
 from tools.lossless.divergence_report import poisson_interval
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -101,18 +102,18 @@ def test_intervals_are_those_of_the_tables() -> None:
 def test_the_command_measures_writes_merges_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = make_tiny_target(tmp_path / "tiny", vocab=300), tmp_path / "out.json"
     options = ["--limit", "2", "--max-tokens", "24", "--model", str(model), "--json", str(out)]
-    assert main([*options, "--ways", "fp32-transformers", "packed", "transformers"]) == 0
+    assert main(["divergence", *options, "--ways", "fp32-transformers", "packed", "transformers"]) == 0
     report = json.loads(out.read_text())
     assert [arm["divergences"] for arm in report["arms"] if arm["way"] != "transformers"] == [0] * 16
     assert {base["way"]: base["exact"] for base in report["baselines"]} == {
         "fp32-transformers": False, "packed": True, "transformers": False,
     }  # fmt: skip
     assert len(report["arms"]) == 3 * 2 * len(SHAPES) and len(report["baselines"]) == 6
-    assert main(["--merge", str(out), str(out), "--plot", str(tmp_path / "plot")]) == 0
+    assert main(["divergence", "--merge", str(out), str(out), "--plot", str(tmp_path / "plot")]) == 0
     assert (tmp_path / "plot.png").stat().st_size > 1000 and (tmp_path / "plot.svg").exists()
     for arm in report["arms"]:
         arm["exact"], arm["divergences"] = True, 1
     out.write_text(json.dumps(report))
-    assert main(["--merge", str(out)]) == 1, "an exact way that diverged"
+    assert main(["divergence", "--merge", str(out)]) == 1, "an exact way that diverged"
     out.write_text("{}")
-    assert main(["--merge", str(out)]) == 78 and "Not figures of this command" in capsys.readouterr().err
+    assert main(["divergence", "--merge", str(out)]) == 78 and "Not figures of this command" in capsys.readouterr().err

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.table_model import TableDraft, TableTarget
-from tools.lossless.freerunning import CLASSIC, GREEDY, PLAINLY, SHARED, Way, answers, figures, parse, table
+from tools.lossless.__main__ import parser
+from tools.lossless.freerunning import CLASSIC, GREEDY, PLAINLY, SHARED, Way, answers, figures, table
 
 PROMPTS = [[3, 1, 4, number] for number in range(1, 7)]
 
@@ -25,7 +26,7 @@ def test_acceptance_is_conditional_on_the_positions_before() -> None:
 async def test_a_draft_equal_to_the_target_is_right_unless_it_ranks_plainly(
     way: Way, temperature: float, least: float, most: float
 ) -> None:
-    args = parse(["--max-tokens", "40", "--top-p", "1", "--k", "3"])
+    args = parser().parse_args(["freerunning", "--max-tokens", "40", "--top-p", "1", "--k", "3"])
     target = TableTarget(slots=1, pass_s=0.0)
     target.eos = frozenset()  # type: ignore[misc]
     found = await answers(target, TableDraft(1.0), way, temperature, PROMPTS, args)
@@ -35,6 +36,6 @@ async def test_a_draft_equal_to_the_target_is_right_unless_it_ranks_plainly(
 
 
 async def test_a_worse_draft_is_accepted_less_often() -> None:
-    args = parse(["--max-tokens", "60", "--top-p", "1", "--k", "3"])
+    args = parser().parse_args(["freerunning", "--max-tokens", "60", "--top-p", "1", "--k", "3"])
     found = await answers(TableTarget(slots=1, pass_s=0.0), TableDraft(0.5), GREEDY, 0.0, PROMPTS, args)
     assert 0.3 < found["acceptance"] < 0.7

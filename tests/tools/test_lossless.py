@@ -15,7 +15,7 @@ from edgespec.core.errors import ModelError
 from edgespec.core.messages import Sampling
 from edgespec.core.processing import History, process
 from tools.lossless import __main__ as command
-from tools.lossless import cases, exact, mutants, shared_noise
+from tools.lossless import cases, distribution, exact, mutants, shared_noise
 from tools.lossless.cases import Case
 from tools.lossless.mutants import MUTANTS, Mutant
 from tools.lossless.scene import RULES, SYNTHETIC_RULES, synthetic
@@ -143,11 +143,11 @@ def test_a_surviving_fault_or_a_failing_method_fails_the_command() -> None:
     scene = synthetic()
     few = mutants.run(MUTANTS[0], scene, 64, seed=1)
     honest = cases.run(Case("shared-noise", "honest", 1, "plain"), scene, RULES["plain"], 1024, seed=1)
-    assert command.build_report([honest], [], 1, 0.0)["ok"]
-    assert not command.build_report([honest], [few], 1, 0.0)["ok"]
+    assert distribution.build_report([honest], [], 1, 0.0)["ok"]
+    assert not distribution.build_report([honest], [few], 1, 0.0)["ok"]
     wrong = cases.run(Case("shared-noise", "honest", 1, "plain"), scene, Sampling(temperature=1.0), 20_000, seed=1)
     biased = cases.Result(wrong.case, wrong.trials, chi_square(np.array([900, 100]), np.array([0.5, 0.5])), 0.0)
-    assert not command.build_report([biased], [], 1, 0.0)["ok"]
+    assert not distribution.build_report([biased], [], 1, 0.0)["ok"]
 
 
 def test_bad_arguments_and_a_missing_model_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The parts of `tools.lossless.matrix` that need no model; tests/live/test_matrix.py runs it."""
+"""The parts of `tools.lossless matrix` that need no model; tests/live/test_matrix.py runs it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from cloud_gateway.core.merge import CandidateTree
 from edgespec.core.messages import Open, Sampling, check_tree_shape
+from tools.lossless import __main__ as command
 from tools.lossless import matrix
 from tools.lossless.conditions import CONDITIONS, Answer, Case, Cut, stream
 from tools.lossless.random_worker import Request
@@ -97,7 +98,7 @@ def test_a_completion_counts_only_where_its_condition_was_applied() -> None:
 
 
 def test_one_different_text_is_found_and_named() -> None:
-    table = matrix.Matrix(NoStage(), matrix.parse([]))  # type: ignore[arg-type]
+    table = matrix.Matrix(NoStage(), command.parser().parse_args(["matrix"]))  # type: ignore[arg-type]
     table.cases = [Case("sampled", name, {}) for name in ("a", "b")]
     for condition in CONDITIONS:
         table.found[condition] = {"a": answer("same"), "b": answer("same" if condition != "killed" else "other")}
@@ -124,11 +125,11 @@ def test_a_mistake_on_the_command_line_is_said_in_one_sentence(
     argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        matrix.main(argv)
+        command.main(["matrix", *argv])
     last = capsys.readouterr().err.splitlines()[-1]
     assert ended.value.code == 2 and says in last
 
 
 def test_prompts_that_cannot_be_read_are_found_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
-    assert matrix.main(["--prompts", "/nowhere.jsonl"]) == 78
+    assert command.main(["matrix", "--prompts", "/nowhere.jsonl"]) == 78
     assert "The prompts in /nowhere.jsonl cannot be read" in capsys.readouterr().err

@@ -1,164 +1,27 @@
-"""`python -m tools.lossless`: are the answers a sample of the target's own distribution, with any drafter?
-
-Each case draws whole answers of a few tokens by one method, under trees of 1 to 8 siblings from an honest, a random or
-an adversarial drafter, and compares their frequencies with the exact distribution by a chi-square test. P-values are
-corrected for the number of tests by Holm-Bonferroni. `--mutants` plants faults that the test must catch. Exit code 0
-only when every honest case passes and every fault is caught.
-"""
+"""`python -m tools.lossless [VERB]`: the tests of losslessness that take minutes; `distribution` without a verb."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from tools import verbs
 
-from edgespec.core.errors import EdgespecError
-from tools.lossless import cases, mutants
-from tools.lossless.cases import Case, Result
-from tools.lossless.mutants import MUTANTS, Verdict
-from tools.lossless.scene import RULES, Scene, synthetic
-from tools.lossless.statistics import holm
-
-Job = tuple[Case, Scene, int]
-"""A case, what it samples from, and its number of trials."""
-ALPHA = 0.001
-"""Corrected p-values of honest cases must be above this."""
+NAMES = ("distribution", "matrix", "schema", "divergence", "acceptance", "freerunning")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what was asked for; see the module."""
-    args = parse(argv)
-    began = time.perf_counter()
-    console = Console(stderr=True)
-    try:
-        with console.status("loading the real target and listing its exact distributions" if args.real else "begins"):
-            jobs = list_jobs(args)
-    except EdgespecError as error:
-        console.print(str(error))
-        return error.exit_code
-    faults = MUTANTS if args.mutants else ()
-    results: list[Result] = []
-    verdicts: list[Verdict] = []
-    columns = (TextColumn("{task.description:<44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(jobs) + len(faults))
-        for number, (case, scene, trials) in enumerate(jobs):
-            progress.update(task, description=f"{case.method}, {case.drafter}, {case.siblings} wide")
-            results.append(cases.run(case, scene, RULES[case.rule], trials, args.seed * 1000 + number))
-            progress.advance(task)
-        for number, mutant in enumerate(faults):
-            progress.update(task, description=f"fault: {mutant.name}")
-            verdicts.append(mutants.run(mutant, synthetic(), args.trials, args.seed * 1000 + 900 + number))
-            progress.advance(task)
-    report = build_report(results, verdicts, args.seed, time.perf_counter() - began)
-    _show(report, Console() if sys.stdout.isatty() else Console(width=120))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0 if report["ok"] else 1
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status of the verb."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+        given.insert(0, NAMES[0])
+    return verbs.run(parser(), given)
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.lossless", description=__doc__)
-    parser.add_argument("--trials", type=int, default=131072, help="answers per case (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the whole run: the same one repeats it exactly")
-    parser.add_argument("--mutants", action="store_true", help="plant faults, each of which must be caught")
-    parser.add_argument("--real", action="store_true", help="also the first tokens of the real target, in fp32")
-    parser.add_argument("--real-trials", type=int, default=None, help="answers per real case (default trials / 8)")
-    parser.add_argument("--model", type=Path, default=None, help="GGUF file of the real target (default: the demo's)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the verdicts here")
-    args = parser.parse_args(argv)
-    if args.trials < 1 or (args.real_trials is not None and args.real_trials < 1):
-        parser.error("--trials and --real-trials must be at least 1")
-    if args.json and not args.json.parent.is_dir():
-        parser.error(f"the folder of --json {args.json} does not exist")
-    return args
-
-
-def list_jobs(args: argparse.Namespace) -> list[Job]:
-    """All cases that were asked for. Raises ModelError where the real target is missing."""
-    scene = synthetic()
-    jobs: list[Job] = [(case, scene, args.trials) for case in cases.all_cases()]
-    if args.real:
-        from tools.lossless import real
-
-        trials = args.real_trials or max(args.trials // 8, 1)
-        jobs += [(case, scene, trials) for case, scene in real.jobs(args.model)]
-    return jobs
-
-
-def build_report(results: Sequence[Result], verdicts: Sequence[Verdict], seed: int, seconds: float) -> dict[str, Any]:
-    """All verdicts, ready for JSON."""
-    corrected = holm([result.fit.p for result in results])
-    rows = [
-        {
-            "method": result.case.method,
-            "drafter": result.case.drafter,
-            "siblings": result.case.siblings,
-            "rule": result.case.rule,
-            "trials": result.trials,
-            "cells": result.fit.cells,
-            "chi_square": round(result.fit.statistic, 3),
-            "p": result.fit.p,
-            "p_corrected": p,
-            "hits": round(result.hits, 4),
-            "mismatches": result.mismatches,
-            "ok": p > ALPHA and result.mismatches == 0,
-        }
-        for result, p in zip(results, corrected, strict=True)
-    ]
-    faults = [
-        {
-            "name": verdict.mutant.name,
-            "fault": (verdict.mutant.fault.__doc__ or "").strip(),
-            "method": "rejection" if verdict.changed is None else "shared-noise",
-            "siblings": verdict.mutant.siblings,
-            "trials": verdict.trials,
-            "p": verdict.fit.p,
-            "answers_changed_by_drafts": verdict.changed,
-            "caught": verdict.caught,
-        }
-        for verdict in verdicts
-    ]
-    return {
-        "ok": all(row["ok"] for row in rows) and all(fault["caught"] for fault in faults),
-        "alpha": ALPHA,
-        "correction": f"Holm-Bonferroni over {len(rows)} tests",
-        "mutant_caught_below": mutants.CAUGHT_BELOW,
-        "seed": seed,
-        "seconds": round(seconds, 1),
-        "cases": rows,
-        "mutants": faults,
-    }
-
-
-def _show(report: dict[str, Any], console: Console) -> None:
-    table = Table(title=f"Honest cases ({report['correction']}, alpha {ALPHA})")
-    for name in ("method", "drafter", "wide", "rule", "trials", "cells", "p", "corrected", "hits", "verdict"):
-        table.add_column(name)
-    for row in report["cases"]:
-        verdict = "passes" if row["ok"] else "FAILS"
-        figures = (f"{row['p']:.3g}", f"{row['p_corrected']:.3g}", f"{row['hits']:.2f}" if row["hits"] else "", verdict)
-        table.add_row(*(str(row[k]) for k in ("method", "drafter", "siblings", "rule", "trials", "cells")), *figures)
-    console.print(table)
-    if report["mutants"]:
-        faults = Table(title=f"Planted faults (caught below {mutants.CAUGHT_BELOW})")
-        for name in ("fault", "p", "answers changed by drafts", "verdict"):
-            faults.add_column(name)
-        for row in report["mutants"]:
-            changed = row["answers_changed_by_drafts"]
-            verdict = "caught" if row["caught"] else "SURVIVES"
-            faults.add_row(row["name"], f"{row['p']:.3g}", "" if changed is None else f"{changed:.1%}", verdict)
-        console.print(faults)
-    console.print(f"{'all well' if report['ok'] else 'NOT lossless'}, {report['seconds']} s")
+def parser() -> argparse.ArgumentParser:
+    """The parser of all verbs."""
+    return verbs.command("tools.lossless", NAMES, __doc__ or "")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m tools.lossless.acceptance`: how often sampled drafts are right, with the shared noise and without it.
+"""How often sampled drafts are right, with the shared noise and without it.
 
 The target answers prompts at several temperatures by plain decoding with the shared noise. The draft model then ranks
 its draft tokens at every position of those answers. The answer does not depend on the drafts, so a chain drafted after
@@ -9,8 +9,6 @@ answer gives the acceptance of every draft position. Classic rejection sampling 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +24,10 @@ from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.core.sampler import Chooser
 from cloud_gateway.target import Target, Verified, Work
 from edgespec.core.drafting import Proposal
-from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
 from edgespec.core.processing import Processor
 from edgespec.core.ranking import Ranker, Spread
+from tools import options, verbs
 
 DEPTHS = (1, 2, 3, 4)
 MISSED = 8.0
@@ -64,28 +62,24 @@ class Series:
         }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a table per temperature, and writes all figures where asked."""
-    parser = argparse.ArgumentParser(prog="python -m tools.lossless.acceptance", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.lossless acceptance`."""
     parser.add_argument("--draft", choices=("quantised", "dropped"), default="dropped")
     parser.add_argument("--prompts", type=Path, default=None, metavar="FILE", help="JSON lines: `prompt` or `turns`")
-    parser.add_argument("--limit", type=int, default=8, help="prompts to use")
-    parser.add_argument("--max-tokens", type=int, default=48)
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0])
-    parser.add_argument("--top-p", type=float, default=0.95)
+    parser.add_argument("--limit", type=options.number(int, 1, 4096), default=8, help="prompts to use")
+    parser.add_argument("--max-tokens", type=options.number(int, 1, 4096), default=48)
+    parser.add_argument("--temperatures", type=options.number(float, 0, 2), nargs="+", default=[0.0, 0.7, 1.0])
+    parser.add_argument("--top-p", type=options.number(float, 0.01, 1), default=0.95)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    args = parser.parse_args(argv)
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    try:
-        report = measure(args)
-    except EdgespecError as error:
-        Console(stderr=True).print(str(error))
-        return error.exit_code
+    parser.add_argument("--json", type=options.output, metavar="OUT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints a table per temperature, and writes all figures where asked. Raises ModelError, ConfigError."""
+    report = measure(args)
     for temperature, ways in report["temperatures"].items():
-        console.print(_table(f"{args.draft}, T = {temperature}, top-p {args.top_p}", ways))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+        verbs.console().print(_table(f"{args.draft}, T = {temperature}, top-p {args.top_p}", ways))
+    verbs.write_json(args.json, report)
     return 0
 
 
@@ -218,7 +212,3 @@ def _table(title: str, ways: dict[str, Any]) -> Table:
         rest = [f"{way[key]:.3f}" if way.get(key) is not None else "" for key in ("top_2", "price_nats", "entropy_auc")]
         table.add_row(name, *(f"{value:.3f}" for value in way["by_position"]), *rest)
     return table
-
-
-if __name__ == "__main__":
-    sys.exit(main())

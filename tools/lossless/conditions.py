@@ -1,4 +1,4 @@
-"""Five ways of helping or hindering one gateway, and the result of one request (for `tools.lossless.matrix`)."""
+"""Five ways of helping or hindering one gateway, and the result of one request (for `tools.lossless matrix`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tools.lossless.divergence`: how often speculation's tokens differ from plain decoding's, and at what gaps.
+"""How often speculation's tokens differ from plain decoding's, and at what gaps.
 
 Each way of computing the target answers prompts by plain decoding, one token a pass. The same answers are then verified
 in chains and trees, as the engine does it: keys and values come from those passes too. Every position is compared once:
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -30,9 +29,9 @@ from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.core.sampler import Chooser
 from cloud_gateway.target import Target, Verified, Work
 from edgespec.core.children import largest
-from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.errors import ConfigError
 from edgespec.core.messages import Sampling
-from tools import options
+from tools import options, verbs
 from tools.lossless.divergence_report import draw, figures, table
 
 CHUNK = 128
@@ -97,24 +96,8 @@ class Divergence:
     speculative_gap: float
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a table, writes figures and plot where asked. 1 where an arm that is meant to be exact was not."""
-    args = parse(argv)
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    try:
-        report = merged(args.merge) if args.merge else measure(args)
-    except EdgespecError as error:
-        Console(stderr=True).print(str(error))
-        return error.exit_code
-    console.print(table(report))
-    if args.plot:
-        draw(report, args.plot)
-    return int(any(arm["exact"] and arm["divergences"] for arm in report["arms"]))
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.lossless.divergence", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.lossless divergence`."""
     parser.add_argument("--prompts", type=Path, default=None, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     count = options.number(int, 1, 4096)
     parser.add_argument("--limit", type=count, default=8, help="prompts to use (default %(default)s)")
@@ -129,7 +112,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing: show these figures")
     parser.add_argument("--plot", type=options.output, metavar="STEM", help="write STEM.png and STEM.svg")
-    return parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints a table, writes figures and plot where asked. 1 where an arm that is meant to be exact was not."""
+    report = merged(args.merge) if args.merge else measure(args)
+    verbs.console().print(table(report))
+    if args.plot:
+        draw(report, args.plot)
+    return int(any(arm["exact"] and arm["divergences"] for arm in report["arms"]))
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -154,8 +145,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                     same | figures(shape.name, [one.gaps for one in found[0]], [asdict(one) for one in found[1][shape]])
                     for shape in SHAPES
                 ]
-                if args.json:
-                    args.json.write_text(json.dumps(report, indent=1) + "\n")
+                verbs.write_json(args.json, report)
     return report
 
 
@@ -295,7 +285,3 @@ def _opened(target: Target, prompt: list[int]) -> Iterator[int]:
         target.prefill(slot, prompt[start : min(start + CHUNK, len(prompt) - 1)])
     yield slot
     target.close(slot)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Table and plot of divergences (`python -m tools.lossless.divergence`), from its JSON figures alone."""
+"""Table and plot of divergences (`python -m tools.lossless divergence`), from its JSON figures alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`python -m tools.lossless.freerunning`: how many drafted tokens the engine accepts, position by position, as it runs.
+"""How many drafted tokens the engine accepts, position by position, as it runs.
 
 The real engine, target and local draft answer prompts by co-located speculation with chains of k tokens, once for each
 way to draft: greedy; sampled with the shared noise; sampled with candidates ranked plainly, as by a worker without the
-seed; and classic rejection sampling. Each way continues from its own tokens. `tools.lossless.acceptance` ranks
+seed; and classic rejection sampling. Each way continues from its own tokens. `tools.lossless acceptance` ranks
 candidates along given completions instead, which compares more ways in less time.
 """
 
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
-import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +26,8 @@ from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.target import Target, Verified, Work
 from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
-from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
-from tools import options
+from tools import options, verbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +92,8 @@ class PlainDraft:
         return getattr(self._model, name)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a table, and writes all figures where asked."""
-    args = parse(argv)
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    try:
-        report = asyncio.run(measure(args))
-    except EdgespecError as error:
-        Console(stderr=True).print(str(error))
-        return error.exit_code
-    console.print(table(report))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.lossless.freerunning", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.lossless freerunning`."""
     parser.add_argument("--draft", choices=("quantised", "dropped"), default="dropped")
     parser.add_argument("--prompts", type=Path, default=None, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     count, positive = options.number(int, 1, 4096), options.number(float, 0.01, 2)
@@ -125,7 +106,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=options.number(int, 0, 2**53), default=1)
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
-    return parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints a table, and writes all figures where asked. Raises ModelError, ConfigError."""
+    report = asyncio.run(measure(args))
+    verbs.console().print(table(report))
+    verbs.write_json(args.json, report)
+    return 0
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -226,7 +214,3 @@ def table(report: dict[str, Any]) -> Table:
             str(arm["tokens"]),
         )
     return made
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m tools.lossless.matrix`: is the text the same with any drafter, whatever happens to it?
+"""Is the text the same with any drafter, whatever happens to it?
 
 A real gateway, real workers behind a delayed TLS link, real models. Each request is answered under five conditions
 (conditions.py): no worker, one, two, one killed (-9) half-way through, one that sends random trees. Exit code 0 only
@@ -8,7 +8,6 @@ where all texts are the same and each condition was applied to at least half of 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
@@ -24,10 +23,9 @@ from rich.table import Table
 
 from cloud_gateway.core.controller import POLICIES
 from edgespec import models
-from edgespec.core.errors import EdgespecError
 from edgespec.demo import PROMPTS, read_prompts
 from edgespec.demo.stage import Stage
-from tools import options
+from tools import options, verbs
 from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
 
 WORKERS = ("worker", "second", "random")
@@ -206,31 +204,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print("[red]A condition was applied to too few of its requests, which proves nothing.[/]")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what was asked for; see the module."""
-    args, console, began = parse(argv), Console(stderr=True), time.monotonic()
-    columns = TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    report: dict[str, Any] = {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
-    try:
-        prompts = read_prompts(args.prompts, args.limit, seed=1)
-        with tempfile.TemporaryDirectory(prefix="edgespec-matrix-") as folder, make_stage(Path(folder), args) as stage:
-            set_up(stage, console)
-            with Progress(*columns, console=console) as progress:
-                for report in Matrix(stage, args).run(prompts, progress):
-                    report["seconds"] = round(time.monotonic() - began, 1)
-                    if args.json:
-                        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    except EdgespecError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    show(report, Console())
-    return 0 if report["identical"] and report["exercised"] else 1
-
-
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.lossless.matrix", description=(__doc__ or "").split("\n")[0])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.lossless matrix`."""
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--limit", type=options.number(int, 1, 10_000), default=4, help="prompts to use")
     parser.add_argument("--seeds", type=options.number(int, 1, 1000), default=1, help="answers to each prompt")
@@ -263,8 +238,20 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--rtt-ms", type=options.number(float, 0, 10_000), default=20.0, help="round trip of the link in milliseconds"
     )
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write everything here, texts included")
-    return parser.parse_args(argv)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run(args: argparse.Namespace) -> int:
+    """All conditions. Raises ModelError, StageError, ConfigError."""
+    console, began = Console(stderr=True), time.monotonic()
+    columns = TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    report: dict[str, Any] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
+    prompts = read_prompts(args.prompts, args.limit, seed=1)
+    with tempfile.TemporaryDirectory(prefix="edgespec-matrix-") as folder, make_stage(Path(folder), args) as stage:
+        set_up(stage, console)
+        with Progress(*columns, console=console) as progress:
+            for report in Matrix(stage, args).run(prompts, progress):
+                report["seconds"] = round(time.monotonic() - began, 1)
+                verbs.write_json(args.json, report)
+    show(report, Console())
+    return 0 if report["identical"] and report["exercised"] else 1

@@ -1,4 +1,4 @@
-"""`python -m tools.lossless.schema`: are answers with a JSON schema valid, and what does the grammar cost speculation?
+"""Are answers with a JSON schema valid, and what does the grammar cost speculation?
 
 Each prompt is answered twice by the real target, with and without a nested schema; the draft is the gateway's own
 (policy `colocated`), so that the tokens per round depend on no clock. With `--worker` the answers come over the API of
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import statistics
 import sys
 import time
@@ -25,88 +24,12 @@ from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.grammar import Grammars, Schema
 from cloud_gateway.text import Text
-from edgespec.core.errors import EdgespecError
 from edgespec.core.messages import Sampling
-from tools import options
+from tools import options, verbs
+from tools.lossless.topics import QUESTION, SCHEMA, TOPICS, valid
 
 if TYPE_CHECKING:
     from cloud_gateway.target.load import Dtype
-
-TOPICS = (
-    "a lighthouse,a violin,the Atlantic,a fox,a bakery,a glacier,chess,a telescope,a tram,an orchard,a desert,"
-    "a submarine,a library,an owl,a bridge,a volcano,a bicycle,a market,a whale,a clock,a harbour,a forest,"
-    "a kite,a castle,a robot,a piano,a rainbow,a spider,a school,a pyramid,a comet,a tea house,a windmill,"
-    "a river,a wolf,a museum,a rocket,a garden,a mirror,a camel,a stadium,an island,a beehive,a train,"
-    "a canyon,a theatre,a penguin,a ship,a cave,a farm"
-).split(",")
-"""Fifty, one for each prompt."""
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 30},
-        "kind": {"enum": ["place", "animal", "thing", "idea"]},
-        "size": {
-            "type": "object",
-            "properties": {
-                "metres": {"type": "number", "minimum": 0, "maximum": 100000},
-                "large": {"type": "boolean"},
-            },
-            "required": ["metres", "large"],
-            "additionalProperties": False,
-        },
-        "facts": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 2,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "year": {"type": ["integer", "null"], "minimum": 1000, "maximum": 2100},
-                    "text": {"type": "string", "maxLength": 60},
-                    "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"},
-                },
-                "required": ["year", "text", "code"],
-                "additionalProperties": False,
-            },
-        },
-    },
-    "required": ["name", "kind", "size", "facts"],
-    "additionalProperties": False,
-}
-QUESTION = "Describe {topic} as JSON with the fields name, kind, size and facts."
-KINDS: dict[str, tuple[type, ...]] = {
-    "object": (dict,), "array": (list,), "string": (str,), "number": (int, float), "integer": (int,),
-    "boolean": (bool,), "null": (type(None),),
-}  # fmt: skip
-
-
-def satisfies(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a JSON value satisfies a schema of the keywords that SCHEMA uses."""
-    if "enum" in schema:
-        return value in schema["enum"]
-    kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    if not any(isinstance(value, KINDS[kind]) and (kind == "boolean") == isinstance(value, bool) for kind in kinds):
-        return False
-    if isinstance(value, dict):
-        known = schema["properties"]
-        return set(schema["required"]) <= set(value) <= set(known) and all(
-            satisfies(one, known[key]) for key, one in value.items()
-        )
-    if isinstance(value, list):
-        return schema["minItems"] <= len(value) <= schema["maxItems"] and all(
-            satisfies(one, schema["items"]) for one in value
-        )
-    if isinstance(value, str):
-        return len(value) <= schema.get("maxLength", 10**9) and bool(re.search(schema.get("pattern", ""), value))
-    return value is None or isinstance(value, bool) or schema["minimum"] <= value <= schema["maximum"]
-
-
-def valid(text: str) -> bool:
-    """Whether a text is JSON that satisfies SCHEMA."""
-    try:
-        return satisfies(json.loads(text), SCHEMA)
-    except ValueError:
-        return False
 
 
 class Answerer(Protocol):
@@ -188,7 +111,7 @@ def answering(args: argparse.Namespace) -> Iterator[Answerer]:
         bench.engine.stop()
 
 
-async def run(args: argparse.Namespace) -> dict[str, Any]:
+async def both_arms(args: argparse.Namespace) -> dict[str, Any]:
     """Both arms over the first `args.prompts` topics. Raises ModelError, StageError."""
     arms: dict[str, list[dict[str, Any]]] = {"with_grammar": [], "without_grammar": []}
     with answering(args) as answerer:
@@ -203,28 +126,20 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what was asked for; see the module."""
-    args = parse(argv)
+def run(args: argparse.Namespace) -> int:
+    """Both arms, written and summed up. Raises ModelError, StageError."""
     began = time.perf_counter()
-    try:
-        report = asyncio.run(run(args))
-    except EdgespecError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    report = asyncio.run(both_arms(args))
     report["seconds"] = round(time.perf_counter() - began, 1)
-    text = json.dumps(report, indent=1, ensure_ascii=False)
-    if args.json:
-        args.json.write_text(text + "\n")
+    verbs.write_json(args.json, report)
     brief = {arm: {k: v for k, v in report[arm].items() if k != "each"} for arm in ("with_grammar", "without_grammar")}
     print(json.dumps(brief, indent=1))
     same = all(report[arm].get("identical_to_plain", len(TOPICS)) >= report[arm]["answers"] for arm in brief)
     return 0 if report["with_grammar"]["valid_share"] == 1 and same else 1
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.lossless.schema", description=(__doc__ or "").split("\n")[0])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.lossless schema`."""
     parser.add_argument(
         "--prompts",
         type=options.number(int, 1, len(TOPICS)),
@@ -253,8 +168,3 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=None, help="GGUF file of the target (default: the demo's)")
     parser.add_argument("--draft", type=Path, default=None, help="GGUF file of the draft (default: the demo's)")
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write everything here, answers included")
-    return parser.parse_args(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

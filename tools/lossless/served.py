@@ -1,4 +1,4 @@
-"""JSON answers over the API of a real gateway with a paired worker on a delayed link (for `tools.lossless.schema`)."""
+"""JSON answers over the API of a real gateway with a paired worker on a delayed link (for `tools.lossless schema`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from edgespec import models
 from edgespec.demo.stage import Stage
-from tools.lossless.schema import QUESTION, SCHEMA, valid
+from tools.lossless.topics import QUESTION, SCHEMA, valid
 
 RTT_MS = 20.0
 PHI = 3.0
