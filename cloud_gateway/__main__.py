@@ -24,7 +24,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=commands.VERSION)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     _add_serve(verbs)
-    _verb(verbs, "pair", commands.pair, "show a one-time code and wait for a worker to be paired with it")
+    pair = _verb(verbs, "pair", commands.pair, "show a one-time code and wait for a worker to be paired with it")
+    pair.add_argument(
+        "--group", action="append", default=[], metavar="GROUP",
+        help="put the worker into this group (may be given several times); without it `default`, or those it had",
+    )  # fmt: skip
     _add_workers(verbs)
     _add_keys(verbs)
     _verb(verbs, "status", commands.status, "show what the running gateway is doing")
@@ -56,6 +60,9 @@ def _add_workers(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         workers, "revoke", commands.revoke_worker, "end a worker's pairing and its link, until it is paired again"
     )
     revoke.add_argument("id", help="its id, or the beginning of it, as `workers list` shows it")
+    group = _verb(workers, "group", commands.group_worker, "put a worker into these groups, and into no others")
+    group.add_argument("id", metavar="WORKER", help="its id, the beginning of it, or its name")
+    group.add_argument("group", nargs="+", metavar="GROUP", help="such as `default`, `physics` or `trusted-2`")
 
 
 def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,7 +73,10 @@ def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     create = _verb(keys, "create", commands.create_key, "make an API key, which is shown this once")
     create.add_argument("--name", default="", help="whose key it is, for the list")
     create.add_argument(
-        "--offload", action="store_true", help="let workers draft for this key's requests, and so see their prompts"
+        "--offload",
+        nargs="*",
+        metavar="GROUP",
+        help="let workers of these groups (without a name: `default`) draft for this key, and so see its prompts",
     )
     create.add_argument(
         "--cache-group",

@@ -12,7 +12,7 @@ import hmac
 import secrets
 import string
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from typing import Annotated
 import msgspec
 
 from edgespec.core.errors import ClientError, KeyStoreError
+from edgespec.core.groups import DEFAULT_GROUPS, Groups, parse_groups
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
 ALPHABET = string.digits + string.ascii_letters
@@ -40,6 +41,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revoked: int | None = None
     cache_group: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)] = ""
     """Keys of one group continue each other's prompts in the prefix caches; empty: only this key its own."""
+    groups: Groups = DEFAULT_GROUPS
+    """Where `offload` is on: the groups of workers that may see its prompts."""
 
     def opens(self, secret: str) -> bool:
         """Whether `secret` belongs to this key and the key is not revoked; takes the same time either way."""
@@ -89,19 +92,32 @@ class KeyRing:
         return list(self._keys.values())
 
     def create(
-        self, name: str, *, offload: bool = False, cache_group: str = "", now: float | None = None
+        self,
+        name: str,
+        *,
+        offload: bool = False,
+        groups: Sequence[str] = DEFAULT_GROUPS,
+        cache_group: str = "",
+        now: float | None = None,
     ) -> tuple[Key, str]:
-        """Makes and stores a key; returns its record and the key itself, which is not kept anywhere."""
+        """Makes and stores a key; returns its record and the key itself, which is not kept anywhere.
+
+        `groups`: of workers, where `offload` is on.
+        """
         for what, text in (("name", name), ("cache group", cache_group)):
             if len(text) > NAME_LENGTH or not text.isprintable():
                 raise KeyStoreError(f"the {what} of an API key is at most {NAME_LENGTH} printable characters.")
+        try:
+            allowed = parse_groups(groups)
+        except ValueError as error:
+            raise KeyStoreError(str(error)) from None
         secret, salt = _random(SECRET_LENGTH), secrets.token_hex(16)
         created = int(time.time() if now is None else now)
         with self._locked():
             key_id = _random(ID_LENGTH)
             while key_id in self._keys:
                 key_id = _random(ID_LENGTH)
-            key = Key(key_id, name, created, salt, _digest(salt, secret), offload, cache_group=cache_group)
+            key = Key(key_id, name, created, salt, _digest(salt, secret), offload, None, cache_group, allowed)
             self._write([*self._keys.values(), key])
         return key, f"es-{key.id}-{secret}"
 

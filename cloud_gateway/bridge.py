@@ -25,6 +25,7 @@ class Bridge:
 
     def on_up(self, worker: WorkerInfo) -> None:
         """A worker is linked: requests may use it, and the list of workers remembers the day."""
+        worker.groups = self._paired.groups_of(worker.hello.worker_key)
         self.engine.worker_up(worker.id)
         asyncio.get_running_loop().run_in_executor(None, self._note_seen, worker.hello.worker_key)
 

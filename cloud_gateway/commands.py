@@ -56,7 +56,7 @@ def status(args: argparse.Namespace) -> int:
 
 def pair(args: argparse.Namespace) -> int:
     """`cloud-gateway pair`: shows codes until a worker is paired or the window closes (raised as PairingError)."""
-    for event in control.stream(_socket(args), "pair"):
+    for event in control.stream(_socket(args), "pair", groups=args.group):
         if args.json:
             _print_json(event)
         elif "code" in event:
@@ -89,8 +89,11 @@ def list_workers(args: argparse.Namespace) -> int:
     if not rows:
         print("No worker is paired yet; 'cloud-gateway pair' pairs one.")
         return 0
-    table = [[r["id"], r["name"], _state(r), _rtt(r), _when(r["paired_at"]), _when(r["last_seen"])] for r in rows]
-    _print_table(["ID", "NAME", "STATE", "RTT", "PAIRED", "LAST LINKED"], table)
+    table = [
+        [r["id"], r["name"], _state(r), " ".join(r["groups"]), _rtt(r), _when(r["paired_at"]), _when(r["last_seen"])]
+        for r in rows
+    ]
+    _print_table(["ID", "NAME", "STATE", "GROUPS", "RTT", "PAIRED", "LAST LINKED"], table)
     return 0
 
 
@@ -103,6 +106,18 @@ def revoke_worker(args: argparse.Namespace) -> int:
     if args.json:
         return _print_json(row)
     print(f"Worker {row['name']} ({row['id']}) is revoked and its link ended; pairing it again undoes that.")
+    return 0
+
+
+def group_worker(args: argparse.Namespace) -> int:
+    """`cloud-gateway workers group ID GROUP...`."""
+    if _is_running(path := _socket(args)):
+        row = control.call(path, "group_worker", id=args.id, groups=args.group)
+    else:
+        row = worker_row(_paired(args).regroup(args.id, args.group), None)
+    if args.json:
+        return _print_json(row)
+    print(f"Worker {row['name']} ({row['id']}) is now in: {' '.join(row['groups'])}.")
     return 0
 
 
@@ -136,19 +151,19 @@ def _rtt(row: Row) -> str:
 
 def create_key(args: argparse.Namespace) -> int:
     """`cloud-gateway keys create`: the only time that the key itself is seen."""
+    wish = {"offload": args.offload is not None, "groups": args.offload or [], "cache_group": args.cache_group}
     if _is_running(path := _socket(args)):
-        row = control.call(path, "create_key", name=args.name, offload=args.offload, cache_group=args.cache_group)
+        row = control.call(path, "create_key", name=args.name, **wish)
     else:
-        key, secret = _keys(args).create(args.name, offload=args.offload, cache_group=args.cache_group)
+        key, secret = _keys(args).create(args.name, **wish)
         row = {**key_row(key), "key": secret}
     if args.json:
         return _print_json(row)
     print(row["key"])
     print(f"\nThis is API key {row['id']}; it is not stored and cannot be shown again.")
-    print(
-        "Offloading is "
-        + ("on: workers may see its prompts." if row["offload"] else "off: no worker sees its prompts.")
-    )
+    groups = " ".join(row["groups"])
+    allowed = f"on: workers of these groups may see its prompts: {groups}."
+    print(f"Offloading is {allowed if row['offload'] else 'off: no worker sees its prompts.'}")
     return 0
 
 
@@ -167,7 +182,7 @@ def list_keys(args: argparse.Namespace) -> int:
         [
             r["id"],
             r["name"] or "-",
-            "yes" if r["offload"] else "no",
+            " ".join(r["groups"]) or "no",
             r["cache_group"] or "-",
             _when(r["created"]),
             _when(r["revoked"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ class Commands:
             "pair": self.pair,
             "workers": self.workers,
             "revoke_worker": self.revoke_worker,
+            "group_worker": self.group_worker,
             "create_key": self.create_key,
             "keys": self.keys,
             "revoke_key": self.revoke_key,
@@ -69,12 +70,12 @@ class Commands:
             "refused": dict(gateway.links.rejected),
         }
 
-    async def pair(self) -> AsyncIterator[dict[str, object]]:
+    async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
         """The pairing desk's events; each code comes with where the worker is to dial."""
         gateway = self._gateway
         if gateway.links is None:
             raise PairingError("The gateway is still loading its models; try again shortly.")
-        async with aclosing(gateway.desk.pair()) as events:  # type: ignore[type-var]
+        async with aclosing(gateway.desk.pair(groups)) as events:  # type: ignore[type-var]
             async for event in events:
                 if "code" in event:
                     event |= {"address": gateway.worker_address(), "mdns": gateway.settings.link.mdns}
@@ -92,10 +93,23 @@ class Commands:
             self._gateway.links.revoke(worker.key)
         return worker_row(worker, None)
 
-    async def create_key(self, name: str, offload: bool, cache_group: str = "") -> dict[str, object]:
+    async def group_worker(self, id: str, groups: list[str]) -> dict[str, object]:  # noqa: A002
+        """Puts a worker into other groups; requests that it may no longer see move on at once."""
+        gateway = self._gateway
+        worker = await asyncio.to_thread(gateway.paired.regroup, id, groups)
+        link = gateway.links.regroup(worker.key, frozenset(worker.groups)) if gateway.links else None
+        if link is not None and gateway.engine is not None:
+            gateway.engine.worker_down(link.id, "regrouped")
+            if not link.paused:
+                gateway.engine.worker_up(link.id)
+        return worker_row(worker, link)
+
+    async def create_key(
+        self, name: str, offload: bool, cache_group: str = "", groups: Sequence[str] = ()
+    ) -> dict[str, object]:
         """The only answer that holds a secret; the socket is its owner's alone."""
         create = self._gateway.keys.create
-        key, secret = await asyncio.to_thread(create, name, offload=offload, cache_group=cache_group)
+        key, secret = await asyncio.to_thread(create, name, offload=offload, groups=groups, cache_group=cache_group)
         return {**key_row(key), "key": secret}
 
     async def keys(self) -> dict[str, object]:

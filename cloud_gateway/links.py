@@ -108,7 +108,7 @@ class Links:
 
     def linked(self) -> Mapping[str, LinkedWorker]:
         """The same as the engine sees them; may be called on any thread."""
-        return {w.id: LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.step_s, w.paused) for w in self.workers()}
+        return {w.id: _view(w) for w in self.workers()}
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Signs and writes a message at once; one to a worker that has gone is dropped."""
@@ -126,6 +126,13 @@ class Links:
         """Counts and logs something that was dropped but does not end the link."""
         info = self._workers.get(worker)
         self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
+
+    def regroup(self, worker_key: bytes, groups: frozenset[str]) -> WorkerInfo | None:
+        """The operator has put a worker into other groups; returns it if it is linked."""
+        info = self._workers.get(key_id(worker_key))
+        if info is not None:
+            info.groups = groups
+        return info
 
     def revoke(self, worker_key: bytes) -> None:
         """Ends the link of a key that was just revoked, at once; the caller has changed what `is_paired` says."""
@@ -251,3 +258,7 @@ def peer_of(ws: ServerConnection) -> str:
     """The peer's address, for logs."""
     address = ws.remote_address
     return f"peer {address[0]}" if isinstance(address, tuple) else "peer at an unknown address"
+
+
+def _view(w: WorkerInfo) -> LinkedWorker:
+    return LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.step_s, w.paused, w.name, w.groups)

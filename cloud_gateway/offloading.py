@@ -12,6 +12,7 @@ from cloud_gateway.core.actions import LinkView
 from cloud_gateway.core.merge import Merged
 from cloud_gateway.core.router import WorkerView, choose
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.groups import DEFAULT_GROUPS
 from edgespec.core.messages import Close, Commit, Open, Tree
 
 
@@ -25,6 +26,8 @@ class LinkedWorker:
     step_s: float
     """Td, from the spacing of its frames."""
     paused: bool
+    name: str = ""
+    groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
 
 
 class Workers(Protocol):
@@ -60,6 +63,13 @@ class NoWorkers:
         """Nothing to note."""
 
 
+def why_none(linked: Iterable[LinkedWorker], groups: frozenset[str]) -> str:
+    """Why no worker drafts, for the usage."""
+    if all(worker.groups & groups for worker in linked):
+        return "no worker is linked"
+    return f"no worker of this API key's groups ({', '.join(sorted(groups))}) is linked"
+
+
 @dataclass(slots=True)
 class Offloading:
     """The assignments of all requests to workers. `post` hands a call to the event loop, in order."""
@@ -76,12 +86,13 @@ class Offloading:
         if not active.offload or active.assignment is not None:
             return
         load = [other.assignment.worker for other in self.active.values() if other.assignment]
-        views = (
-            WorkerView(w.id, w.rtt_s, w.step_s, w.paused, load.count(w.id)) for w in self.workers.linked().values()
-        )
-        worker = choose(views, exclude=active.shunned)
-        active.usage.why_off = None if worker else "no worker is linked"
+        linked = self.workers.linked()
+        views = (WorkerView(w.id, w.rtt_s, w.step_s, w.paused, load.count(w.id), w.groups) for w in linked.values())
+        groups = active.request.groups
+        worker = choose(views, groups, exclude=active.shunned)
+        active.usage.why_off = None if worker else why_none(linked.values(), groups)
         if worker is not None:
+            active.usage.workers = list(dict.fromkeys([*active.usage.workers, linked[worker].name or worker]))
             for body in active.assign(worker):
                 self._send(worker, body)
 

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import KeyStoreError, PairingError, RemoteProtocolError
+from edgespec.core.groups import parse_groups
 from edgespec.core.messages import encode
 from edgespec.core.names import key_id
 from edgespec.core.pairing import Entropy, GatewayExchange, Party, State
@@ -58,16 +59,20 @@ class PairingDesk:
         self._window = PairingWindow(Party(key, name), spki_hash, new_code, entropy)
         self._workers = workers
         self._operator: asyncio.Queue[Event] | None = None
+        self._groups: tuple[str, ...] | None = None
         self._connections = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def pair(self) -> AsyncIterator[dict[str, object]]:
+    async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
         """Opens the window and yields what happens; a control handler. Closing it early closes the window.
+
+        `groups`: of the worker that is paired in it; none keeps those of a worker that is known, or the default one.
 
         Yields {"code", "expires_in_s"} for each code to show, {"failed", "message", "left"} for each failed attempt,
         and last {"paired": {"name", "id"}}. Raises PairingError when the window closes without a pairing, or is open
         already.
         """
+        self._groups = _groups(groups)
         self._window.open(self._now())
         events = self._operator = asyncio.Queue()
         try:
@@ -125,7 +130,7 @@ class PairingDesk:
             if exchange.state is State.PROVEN:
                 # Written on the event loop: once in a worker's life, and nothing may come between proof and storing.
                 peer = exchange.peer
-                worker = self._workers.add(peer.key, peer.name, peer.version)
+                worker = self._workers.add(peer.key, peer.name, peer.version, self._groups)
                 await ws.send(encode(self._window.stored(exchange, worker.name)))
                 return
             if answer is not None:
@@ -189,6 +194,13 @@ _WHY_CLOSED: dict[Reason | None, str] = {
     Reason.BURNT: f"{MAX_FAILURES} attempts failed, so pairing was stopped; if they were not yours, somebody is "
     f"guessing codes; {_AGAIN}.",
 }
+
+
+def _groups(names: Sequence[str]) -> tuple[str, ...] | None:
+    try:
+        return parse_groups(names) if names else None
+    except ValueError as error:
+        raise PairingError(str(error)) from None
 
 
 def _decode(data: bytes | str) -> PairingMessage:

@@ -28,6 +28,8 @@ class WorkerInfo:
     rtt: RttEstimator = field(default_factory=RttEstimator)
     step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
     paused_because: str | None = None
+    groups: frozenset[str] = frozenset()
+    """Its groups in the operator's list (edgespec/core/groups.py); in none it drafts for nobody."""
     trees: int = 0
     nodes: int = 0
     wire: Wire = field(repr=False, kw_only=True)

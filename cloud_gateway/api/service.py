@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -163,7 +163,7 @@ class Api:
     ) -> web.StreamResponse:
         began = time.monotonic()
         key: Key = request[KEY]
-        answers = self._submit(body, backend, prepared, key)
+        answers = self._submit(body, backend, prepared, key, request[ID])
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         job = Job(Envelope(form, backend.model), answers, sum(map(len, prepared.prompts)), include_usage)
         try:
@@ -178,7 +178,7 @@ class Api:
             if not self._running:
                 self._idle.set()
 
-    def _submit(self, body: Common, backend: Backend, prepared: Prepared, key: Key) -> list[Answer]:
+    def _submit(self, body: Common, backend: Backend, prepared: Prepared, key: Key, request_id: str) -> list[Answer]:
         """All answers of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
         constraint = prepared.schema.constraint if prepared.schema else None
         wishes = generations(
@@ -194,6 +194,8 @@ class Api:
         answers: list[Answer] = []
         try:
             for wish in wishes:
+                groups = frozenset(key.groups)
+                wish = replace(wish, id=request_id, key=key.id, key_name=key.name, groups=groups)
                 stream = backend.engine.submit(wish)
                 text = backend.text
                 reason = KEY_FORBIDS if asked and not key.offload else None

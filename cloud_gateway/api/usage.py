@@ -34,6 +34,8 @@ def combined(choices: Sequence[Usage]) -> Usage:
 
 
 def _added(left: Any, right: Any) -> Any:
+    if isinstance(left, list):
+        return list(dict.fromkeys([*left, *right]))
     if isinstance(left, dict):
         return {key: left.get(key, 0) + right.get(key, 0) for key in left | right}
     return left + right if isinstance(left, int | float) else left or right
@@ -45,6 +47,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
         "policy": usage.policy,
         "verification": usage.verification,
         "why_off": usage.why_off,
+        "workers": usage.workers,
         "why": usage.why,
         "rounds": usage.rounds,
         "drafted": usage.drafted,

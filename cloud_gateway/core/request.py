@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.errors import EdgespecError
+from edgespec.core.groups import DEFAULT_GROUPS
 from edgespec.core.messages import Sampling
 
 Offload = Literal["auto", "never"]
@@ -70,6 +71,11 @@ class GenerationRequest:
     """So many alternatives to report for each token, 0 for the token's own log-probability alone; None: nothing."""
     key: str = ""
     """Id of the API key that asks; keys take turns (cloud_gateway/core/turns.py)."""
+    id: str = ""
+    """Of the API request (its `x-request-id`), for the audit log."""
+    key_name: str = ""
+    groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
+    """Groups of workers that may draft for it, where `speculation.offload` allows any."""
     most_running: int | None = None
     """Slots that this key may hold at once; None for all."""
 
@@ -95,6 +101,8 @@ class Usage:
     verification: Method = "shared-noise"
     why_off: str | None = None
     """Why speculation, or offloading, was off; None while it was on."""
+    workers: list[str] = field(default_factory=list)
+    """Names of the workers that were given the prompt, first one first."""
     why: str | None = None
     """Why the gateway drafted though a worker was there, where the policy says so."""
     queued_s: float = 0.0

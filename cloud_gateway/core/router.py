@@ -16,13 +16,15 @@ class WorkerView:
     paused: bool
     load: int
     """Requests that it drafts for now."""
+    groups: frozenset[str]
 
 
-def choose(workers: Iterable[WorkerView], *, exclude: Collection[str] = ()) -> str | None:
+def choose(workers: Iterable[WorkerView], groups: frozenset[str], *, exclude: Collection[str] = ()) -> str | None:
     """The worker with the least expected wait for a corrected guess, R + (load + 1) Td; None when none is free.
 
-    A worker shares its model fairly among its requests, so each sees a step time that grows with the load.
+    Only workers of one of `groups` are asked: they read the prompt. A worker shares its model fairly among its
+    requests, so each sees a step time that grows with the load.
     """
-    free = [worker for worker in workers if not worker.paused and worker.id not in exclude]
+    free = [one for one in workers if one.groups & groups and not one.paused and one.id not in exclude]
     best = min(free, key=lambda worker: (worker.rtt_s + (worker.load + 1) * worker.step_s, worker.id), default=None)
     return best.id if best else None

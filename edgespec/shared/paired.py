@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.core.groups import DEFAULT_GROUPS, Groups, parse_groups
 from edgespec.core.messages import Bytes32
 from edgespec.core.names import MAX_NAME, free_name, key_id
 from edgespec.core.pairing_messages import Version
@@ -55,6 +56,8 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True):
     min_version: Version = 1
     revoked_at: UnixTime | None = None
     last_seen: UnixTime | None = None
+    groups: Groups = DEFAULT_GROUPS
+    """It drafts for API keys that name one of these."""
 
     @property
     def standing(self) -> Standing:
@@ -194,10 +197,11 @@ class PairedWorkers(_List[PairedWorker]):
         """`folder`: `KeyStore.folder`."""
         super().__init__(folder, "workers.json", PairedWorker)
 
-    def add(self, key: bytes, name: str, min_version: int = 1) -> PairedWorker:
+    def add(self, key: bytes, name: str, min_version: int = 1, groups: tuple[str, ...] | None = None) -> PairedWorker:
         """Stores a worker just paired, in place of what was known of its key; that also ends a revocation.
 
-        A name that another worker has, revoked ones included, gets a number. Raises KeyStoreError.
+        A name that another worker has, revoked ones included, gets a number. Without `groups` it keeps those that it
+        had, or is in the default group. Raises KeyStoreError.
         """
 
         def change(records: dict[bytes, PairedWorker]) -> None:
@@ -205,7 +209,8 @@ class PairedWorkers(_List[PairedWorker]):
             if any(key_id(one.key) == key_id(key) for one in others):  # made on purpose, at great cost
                 raise KeyStoreError(f"Another worker's key has the id {key_id(key)}; the new one was not stored.")
             unique = free_name(name, [one.name for one in others])
-            records[key] = PairedWorker(key, unique, int(time.time()), min_version)
+            former = records[key].groups if key in records else DEFAULT_GROUPS
+            records[key] = PairedWorker(key, unique, int(time.time()), min_version, groups=groups or former)
 
         self._change(change)
         return self._records[key]
@@ -225,6 +230,20 @@ class PairedWorkers(_List[PairedWorker]):
         worker = self.find(text)
         if worker.revoked_at is None:
             self._replace(worker.key, revoked_at=int(time.time()))
+        return self.find(key_id(worker.key))
+
+    def groups_of(self, key: bytes) -> frozenset[str]:
+        """The groups of a paired worker; none for any other key."""
+        worker = self.get(key)
+        return frozenset(worker.groups) if worker is not None else frozenset()
+
+    def regroup(self, text: str, names: Sequence[str]) -> PairedWorker:
+        """Puts the worker that `text` means (`find`) into these groups and no others. Raises PairingError."""
+        worker = self.find(text)
+        try:
+            self._replace(worker.key, groups=parse_groups(names))
+        except ValueError as error:
+            raise PairingError(str(error)) from None
         return self.find(key_id(worker.key))
 
     def seen(self, key: bytes) -> None:

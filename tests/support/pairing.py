@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +29,13 @@ from edgespec.shared.words import parse_code
 class Operator:
     """Runs `cloud-gateway pair` against the desk and keeps what it shows."""
 
-    def __init__(self, desk: PairingDesk) -> None:
+    def __init__(self, desk: PairingDesk, groups: Sequence[str] = ()) -> None:
         self.shown: list[dict[str, Any]] = []
         self._new = asyncio.Event()
-        self.done = asyncio.ensure_future(self._watch(desk))
+        self.done = asyncio.ensure_future(self._watch(desk, groups))
 
-    async def _watch(self, desk: PairingDesk) -> None:
-        async for event in desk.pair():
+    async def _watch(self, desk: PairingDesk, groups: Sequence[str]) -> None:
+        async for event in desk.pair(groups):
             self.shown.append(event)
             self._new.set()
 

@@ -1,0 +1,33 @@
+"""Groups of workers: an API key names those whose members may read its prompts, and draft for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated
+
+from msgspec import Meta
+
+DEFAULT_GROUP = "default"
+"""Of a worker that was paired without naming another, and of a key whose `--offload` names none."""
+PATTERN = r"^[a-z0-9][a-z0-9._-]{0,31}\Z"
+MAX_GROUPS = 16
+"""Of one worker or one key; more would not fit on a line of a list."""
+
+Group = Annotated[str, Meta(pattern=PATTERN)]
+Groups = Annotated[tuple[Group, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
+DEFAULT_GROUPS = (DEFAULT_GROUP,)
+
+
+def parse_groups(names: Iterable[str]) -> tuple[str, ...]:
+    """Group names in order, each once; none at all means the default group. Raises ValueError with a sentence."""
+    groups = tuple(dict.fromkeys(names)) or DEFAULT_GROUPS
+    for name in groups:
+        if not re.match(PATTERN, name):
+            raise ValueError(
+                f"`{name}` is not the name of a group: choose 1 to 32 small letters, digits, dots, hyphens or "
+                "underscores, beginning with a letter or digit."
+            )
+    if len(groups) > MAX_GROUPS:
+        raise ValueError(f"These are {len(groups)} groups; name at most {MAX_GROUPS}.")
+    return groups
