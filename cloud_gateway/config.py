@@ -98,6 +98,10 @@ class LinkSection(Section, frozen=True):
     port: Port = DEFAULT_PORT
     name: MachineName = ""
     mdns: bool = True
+    connections: Annotated[int, Meta(ge=4, le=100_000)] = 1024
+    unproven_connections: Annotated[int, Meta(ge=2, le=10_000)] = 64
+    unproven_per_source: Annotated[int, Meta(ge=1, le=10_000)] = 16
+    connections_per_s: Annotated[float, Meta(ge=0.1, le=10_000)] = 20.0
 
 
 class MetricsSection(Section, frozen=True):

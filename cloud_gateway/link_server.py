@@ -35,6 +35,18 @@ class LinkLimits:
 
 
 DEFAULT_LINK_LIMITS = LinkLimits()
+BURST_S = 5.0
+"""New connections at once, in seconds of their rate: all workers behind one address come back after a restart."""
+
+
+def link_admission(total: int, unproven: int, per_source: int, rate_per_s: float) -> AdmissionLimits:
+    """Bounds of the link port. `unproven`: connections whose key is not proven yet, `per_source` those of one source.
+
+    A source may hold any number of proven ones: a campus often comes from one address.
+    """
+    unproven = max(1, min(unproven, total // 2))
+    burst = max(1, round(BURST_S * rate_per_s))
+    return AdmissionLimits(total, unproven, min(per_source, unproven), total, rate_per_s, burst)
 
 
 class LinkConnection(Guarded, ServerConnection):

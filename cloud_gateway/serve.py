@@ -24,8 +24,9 @@ from cloud_gateway.auth import KeyRing
 from cloud_gateway.bridge import Bridge
 from cloud_gateway.config import GatewaySettings
 from cloud_gateway.control import Commands
-from cloud_gateway.core.admission import AdmissionLimits, share_descriptors
+from cloud_gateway.core.admission import share_descriptors
 from cloud_gateway.engine import Engine
+from cloud_gateway.link_server import LinkLimits, link_admission
 from cloud_gateway.links import Links
 from cloud_gateway.loading import Models, engine_settings, in_thread, load_models
 from cloud_gateway.metrics import Metrics, metrics_app
@@ -75,6 +76,7 @@ class Gateway:
         self.links: Links | None = None
         self._listeners: dict[str, Listener] = {}
         self.link_port = 0
+        self._shares = _shares(settings)
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._failed = False
 
@@ -111,7 +113,7 @@ class Gateway:
         closing.push_async_callback(control.close)
         check_free(settings.link.host, settings.link.port, "link")
         api, metrics = settings.api, settings.metrics
-        limits, shares = settings.limits, _shares(settings)
+        limits, shares = settings.limits, self._shares
         admission = api_limits(shares["api"], limits.unproven_connections, limits.unproven_per_source)
         times = Times(limits.head_timeout_s, limits.idle_timeout_s)
         chat = await listen(make_app(self.api, self.keys), api.host, api.port, "api", admission, times)
@@ -126,7 +128,13 @@ class Gateway:
         bridge = Bridge(self.metrics, self.paired)
         me = GatewayIdentity(self.identity, self.name, self.tls.spki_hash, models.tokenizer_digest)
         links = Links(
-            me, models.target.vocab_size, self.paired.lookup, bridge, name_of=self.paired.name_of, pair=self.desk.handle
+            me,
+            models.target.vocab_size,
+            self.paired.lookup,
+            bridge,
+            name_of=self.paired.name_of,
+            pair=self.desk.handle,
+            limits=self._link_limits(),
         )
         engine = bridge.engine = Engine(
             models.target, models.local, engine_settings(settings), links, recorder=self.recorder
@@ -148,6 +156,12 @@ class Gateway:
         self.models, self.engine, self.links = models, engine, links
         self.metrics.watch(engine, links.workers)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars))
+
+    def _link_limits(self) -> LinkLimits:
+        link, total = self.settings.link, self._shares["link"]
+        return LinkLimits(
+            link_admission(total, link.unproven_connections, link.unproven_per_source, link.connections_per_s)
+        )
 
     def _announce(self) -> None:
         """Tells people, systemd and whoever waits for the ready file that all is up."""
@@ -246,11 +260,16 @@ def _limits(settings: GatewaySettings) -> Limits:
 
 def _shares(settings: GatewaySettings) -> dict[str, int]:
     """Connections of each port, so that all together leave file descriptors for everything else."""
-    wanted = {"api": settings.limits.connections, "link": AdmissionLimits().total, "metrics": METRICS_LIMITS.total}
+    wanted = {"api": settings.limits.connections, "link": settings.link.connections, "metrics": METRICS_LIMITS.total}
     available = raise_descriptor_limit()
     shares = share_descriptors(wanted, available)
     if shares != wanted:
-        log.warning("%d file descriptors (LimitNOFILE) leave the API %d connections", available, shares["api"])
+        log.warning(
+            "%d file descriptors (LimitNOFILE) leave the API %d connections and the link port %d",
+            available,
+            shares["api"],
+            shares["link"],
+        )
     return shares
 
 

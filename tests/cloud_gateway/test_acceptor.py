@@ -20,6 +20,7 @@ from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.core.admission import AdmissionLimits
 from edgespec.shared.tls import client_context
 from tests.support.links import make_certificate, until
+from tests.support.sockets import dial
 
 LOG = logging.getLogger("tests.acceptor")
 FEW = AdmissionLimits(total=16, unproven=8, unproven_per_source=3, rate_per_s=1000.0, burst=1000)
@@ -55,11 +56,6 @@ async def accepting(limits: AdmissionLimits, **options: Any) -> AsyncIterator[tu
             seat.drop()
         await until(lambda: not acceptor._seats)
         await acceptor.wait_closed()
-
-
-def dial(port: int, source: str = "127.0.0.1") -> socket.socket:
-    """A connection from one of loopback's addresses, which differ like those of machines."""
-    return socket.create_connection(("127.0.0.1", port), 5.0, (source, 0))
 
 
 async def says(sock: socket.socket, data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import time
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
 
 from edgespec.core import messages as m
 from edgespec.core.errors import NoGatewayError, PairingError, RemoteProtocolError, TokenizerMismatch
@@ -122,19 +122,33 @@ async def test_the_next_address_is_tried_at_once(tmp_path: Path) -> None:
 
 
 async def test_an_impostor_hears_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
-    """mDNS is a hint only: a machine with another TLS key gets no Hello, and the next address has its turn."""
+    """mDNS is a hint only: a machine with another TLS key gets no byte, and the next address has its turn."""
     (tmp_path / "impostor").mkdir()
-    daemon, heard = Daemon(), []
+    daemon, heard, ended = Daemon(), bytearray(), asyncio.Event()
 
-    async def listen(ws: ServerConnection) -> None:
-        heard.extend([message async for message in ws])
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1000):
+                heard.extend(data)
+        ended.set()
+        writer.close()
 
     context, _ = make_certificate(tmp_path / "impostor")
-    async with serve(listen, "127.0.0.1", 0, ssl=context) as impostor, serving(tmp_path) as gateway:
-        wrong = Address("127.0.0.1", impostor.sockets[0].getsockname()[1])
+    server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
+    async with server, serving(tmp_path) as gateway:
+        wrong = Address("127.0.0.1", server.sockets[0].getsockname()[1])
         async with running(gateway, daemon, addresses=[wrong, gateway.address]):
             await until(lambda: daemon.link)
-            assert heard == [] and len(gateway.links.workers()) == 1
+            await asyncio.wait_for(ended.wait(), 10)
+            assert heard == b"" and len(gateway.links.workers()) == 1
+
+
+async def test_the_upgrade_names_no_software(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, running(gateway, Daemon()):
+        await until(gateway.links.workers)
+        ws = gateway.links.workers()[0].wire.ws
+        assert ws.request is not None and ws.response is not None
+        assert "User-Agent" not in ws.request.headers and "Server" not in ws.response.headers
 
 
 async def test_after_a_link_the_next_attempt_waits_and_begins_with_the_first_address(tmp_path: Path) -> None:

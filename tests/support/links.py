@@ -200,10 +200,10 @@ async def raw(gateway: GatewayUnderTest, path: str = "/link", **options: Any) ->
 
 
 @asynccontextmanager
-async def client(gateway: GatewayUnderTest, me: WorkerIdentity | None = None) -> AsyncIterator[Client]:
-    """A linked worker made by hand."""
+async def client(gateway: GatewayUnderTest, me: WorkerIdentity | None = None, **options: Any) -> AsyncIterator[Client]:
+    """A linked worker made by hand; `options` as for `raw`."""
     me = me or worker_identity()
-    async with raw(gateway) as ws:
+    async with raw(gateway, **options) as ws:
         seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
         session = WorkerSession(me, gateway.pin, seen_spki, os.urandom(32), 0.0, Timers(1e9, 1e9, 1e9, 1e9))
         hand_made = Client(ws, session, me)
