@@ -31,6 +31,10 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     _add_workers(verbs)
     _add_keys(verbs)
+    audit = _verb(verbs, "audit", commands.show_audit, "show which workers were given which requests")
+    audit.add_argument(
+        "--since", type=commands.since, default=0.0, metavar="WHEN", help="only from then on: 90m, 24h, 7d, or a date"
+    )
     _verb(verbs, "status", commands.status, "show what the running gateway is doing")
     version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=commands.version)

@@ -37,8 +37,12 @@ class Assignment:
 
     worker: str
     epoch: int
+    name: str
+    """The worker's, for people."""
     ready: bool = False
     """It has sent a candidate, so it has read the prompt."""
+    frames: int = 0
+    """Frames that brought candidates."""
 
 
 @dataclass(slots=True, eq=False)
@@ -136,10 +140,10 @@ class Active:
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
-    def assign(self, worker: str) -> list[Open | Commit]:
+    def assign(self, worker: str, name: str = "") -> list[Open | Commit]:
         """Gives the request to a worker; returns the messages that tell it the whole prefix."""
         self.epoch += 1
-        self.assignment = Assignment(worker, self.epoch)
+        self.assignment = Assignment(worker, self.epoch, name or worker)
         prefix, scope = self.tree.prefix, scope_for(worker, self.request.cache_scope)
         opening = Open(self.id, self.epoch, len(prefix), prefix.tokens[:OPEN_TOKENS], self.told, scope)
         rest = range(OPEN_TOKENS, len(prefix), MAX_TOKENS_PER_FRAME)

@@ -6,23 +6,27 @@ Most ask the running gateway through its control socket. Where none runs, keys a
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import platform
+import re
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cloud_gateway import config
+from cloud_gateway.audit import entries
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.rows import key_row, worker_row
+from cloud_gateway.rows import audit_row, key_row, worker_row
 from edgespec import __version__
-from edgespec.core.errors import PairingError
+from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.shared import control, folders
 
 Command = Callable[[argparse.Namespace], int]
 Row = Mapping[str, Any]
+AUDIT_LINE = "{:19}  {:28}  {:24}  {:9}  {:28}  {:>6}  {}"
 VERSION = f"cloud-gateway {__version__} (Python {platform.python_version()})"
 
 
@@ -203,6 +207,47 @@ def revoke_key(args: argparse.Namespace) -> int:
         return _print_json(row)
     print(f"API key {row['id']} is revoked; a running gateway refuses it from now on.")
     return 0
+
+
+# --- audit log -----------------------------------------------------------------------------------------------------
+
+
+def show_audit(args: argparse.Namespace) -> int:
+    """`cloud-gateway audit`: the running gateway reads it, which may be another user; else its files are read."""
+    if not args.json:
+        print(AUDIT_LINE.format("TIME", "REQUEST", "KEY", "EVENT", "WORKER", "FRAMES", "ENDED").rstrip())
+    for row in _audit_rows(args):
+        if args.json:
+            _print_json(row)
+            continue
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
+        who, worker = f"{row['key_name'] or '-'} ({row['key']})", f"{row['worker_name']} ({row['worker']})"
+        frames = row.get("frames", "-")
+        line = AUDIT_LINE.format(when, row["request"], who, row["event"], worker, frames, row.get("reason", "-"))
+        print(line.rstrip())
+    return 0
+
+
+def since(text: str) -> float:
+    """What `--since` takes, as Unix seconds: `90m`, `24h`, `7d`, or a date with or without a time."""
+    if found := re.fullmatch(r"(\d{1,6})([mhd])", text):
+        return time.time() - int(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()  # without a zone: this machine's
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no time: give 90m, 24h, 7d or 2026-11-20T08:00") from None
+
+
+def _audit_rows(args: argparse.Namespace) -> Iterator[Row]:
+    if _is_running(path := _socket(args)):
+        for event in control.stream(path, "audit", since=args.since):
+            yield from event["entries"]
+        return
+    folder = folders.audit_dir(config.load(args.config).daemon.state_dir)
+    try:
+        yield from (audit_row(entry) for entry in entries(folder, args.since))
+    except OSError as error:
+        raise KeyStoreError(f"{folder}: cannot read it ({error.strerror or error}).") from None
 
 
 # --- common --------------------------------------------------------------------------------------------------------

@@ -123,6 +123,14 @@ class TracesSection(Section, frozen=True):
     keep: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
 
 
+class AuditSection(Section, frozen=True):
+    """[audit]: the record of which worker was given which request."""
+
+    enabled: bool = True
+    max_kb: Annotated[int, Meta(ge=16, le=1_048_576)] = 4096
+    keep: Annotated[int, Meta(ge=1, le=100)] = 4
+
+
 class DaemonSection(Section, frozen=True):
     """[daemon]: the process itself."""
 
@@ -142,6 +150,7 @@ class GatewaySettings(Section, frozen=True):
     link: LinkSection = LinkSection()
     metrics: MetricsSection = MetricsSection()
     traces: TracesSection = TracesSection()
+    audit: AuditSection = AuditSection()
     daemon: DaemonSection = DaemonSection()
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from cloud_gateway.rows import key_row, worker_row
+from cloud_gateway.audit import entries
+from cloud_gateway.rows import audit_row, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import PairingError
 from edgespec.core.names import key_id
@@ -17,6 +19,9 @@ from edgespec.shared.control import Handler
 
 if TYPE_CHECKING:
     from cloud_gateway.serve import Gateway
+
+AUDIT_BATCH = 200
+"""Entries of one message: about 70 KB, so that no other command waits long."""
 
 
 class Commands:
@@ -37,6 +42,7 @@ class Commands:
             "create_key": self.create_key,
             "keys": self.keys,
             "revoke_key": self.revoke_key,
+            "audit": self.audit,
         }
 
     async def status(self) -> dict[str, object]:
@@ -119,3 +125,9 @@ class Commands:
     async def revoke_key(self, id: str) -> dict[str, object]:  # noqa: A002
         """Revokes an API key."""
         return key_row(await asyncio.to_thread(self._gateway.keys.revoke, id))
+
+    async def audit(self, since: float = 0.0) -> AsyncIterator[dict[str, object]]:
+        """The audit log in batches, oldest entries first."""
+        found = entries(self._gateway.audit_folder, since)
+        while batch := await asyncio.to_thread(lambda: list(itertools.islice(found, AUDIT_BATCH))):
+            yield {"entries": [audit_row(entry) for entry in batch]}

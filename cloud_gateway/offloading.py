@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud_gateway.active import Active
+from cloud_gateway.audit import Audit, NoAudit
 from cloud_gateway.caught import Caught
 from cloud_gateway.core.actions import LinkView
 from cloud_gateway.core.merge import Merged
@@ -80,6 +81,7 @@ class Offloading:
     on_fault: Callable[[Active, str, Exception], None]
     """Told of an exception in one request's own handling of a frame."""
     frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})
+    audit: Audit = field(default_factory=NoAudit)
 
     def assign(self, active: Active) -> None:
         """Finds a worker for a request that may have one, and tells it the whole prefix."""
@@ -92,8 +94,10 @@ class Offloading:
         worker = choose(views, groups, exclude=active.shunned)
         active.usage.why_off = None if worker else why_none(linked.values(), groups)
         if worker is not None:
-            active.usage.workers = list(dict.fromkeys([*active.usage.workers, linked[worker].name or worker]))
-            for body in active.assign(worker):
+            name = linked[worker].name or worker
+            active.usage.workers = list(dict.fromkeys([*active.usage.workers, name]))
+            self.audit.assigned(active.request, worker, name)
+            for body in active.assign(worker, name):
                 self._send(worker, body)
 
     def assign_all(self) -> None:
@@ -131,6 +135,7 @@ class Offloading:
         elif caught.error is not None:
             self.on_fault(active, "merging a frame", caught.error)
         else:
+            assignment.frames += bool(merged.fresh)
             self._count(worker, frame, merged)
 
     def _count(self, worker: str, frame: Tree, merged: Merged) -> None:
@@ -150,10 +155,11 @@ class Offloading:
 
     def release(self, active: Active, reason: str) -> None:
         """Takes a request away from its worker."""
-        worker = active.assignment.worker if active.assignment else None
+        given = active.assignment
         close = active.release(reason)
-        if worker is not None and close is not None:
-            self._send(worker, close)
+        if given is not None and close is not None:
+            self._send(given.worker, close)
+            self.audit.released(active.request, given.worker, given.name, reason, given.frames)
 
     def link_of(self, active: Active) -> LinkView | None:
         """What the controller may know of the request's worker; None while nobody drafts for it."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cloud_gateway.auth import Key
 from edgespec.core.names import key_id
 
 if TYPE_CHECKING:
+    from cloud_gateway.audit import Entry
     from cloud_gateway.workers import WorkerInfo
     from edgespec.shared.paired import PairedWorker
 
@@ -42,3 +45,9 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, objec
         "trees": link.trees if link else None,
         "nodes": link.nodes if link else None,
     }
+
+
+def audit_row(entry: Entry) -> dict[str, object]:
+    """One entry of the audit log."""
+    row: dict[str, object] = msgspec.to_builtins(entry)
+    return row

@@ -20,6 +20,7 @@ from cloud_gateway.advertise import Advertiser
 from cloud_gateway.api import Api, Backend, Limits, make_app
 from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_limits, check_free, listen
+from cloud_gateway.audit import AuditLog
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.bridge import Bridge
 from cloud_gateway.config import GatewaySettings
@@ -70,6 +71,8 @@ class Gateway:
         self.metrics = Metrics()
         self.api = Api(_limits(settings), self.metrics)
         self.recorder = _recorder(settings, self.identity)
+        self.audit_folder = folders.audit_dir(settings.daemon.state_dir)
+        self.audit = _audit(settings, self.audit_folder)
         self.desk = PairingDesk(self.identity, self.name, self.tls.spki_hash, self.paired)
         self.models: Models | None = None
         self.engine: Engine | None = None
@@ -140,6 +143,9 @@ class Gateway:
             models.target, models.local, engine_settings(settings), links, recorder=self.recorder
         )
         engine.on_failure = self._engine_failed
+        if self.audit is not None:
+            engine.offloading.audit = self.audit
+            closing.push_async_callback(asyncio.to_thread, self.audit.close)
         if self.recorder is not None:
             closing.push_async_callback(asyncio.to_thread, self.recorder.close)
         engine.start()
@@ -280,6 +286,11 @@ def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
         return None
     folder = folders.expand(wish.folder)
     return Recorder(RecorderSettings(folder, wish.salt, wish.max_kb * 1024, wish.keep), key)
+
+
+def _audit(settings: GatewaySettings, folder: Path) -> AuditLog | None:
+    wish = settings.audit
+    return AuditLog(folder, wish.max_kb * 1024, wish.keep) if wish.enabled else None
 
 
 def _way_out(family: socket.AddressFamily) -> str | None:

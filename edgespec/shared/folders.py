@@ -31,6 +31,11 @@ def state_dir(role: Role, configured: str = "") -> Path:
     return _systemd("STATE_DIRECTORY") or _xdg("XDG_STATE_HOME", ".local/state") / "edgespec" / role
 
 
+def audit_dir(configured: str = "") -> Path:
+    """The folder of the gateway's audit log; it need not exist."""
+    return state_dir("gateway", configured) / "audit"
+
+
 def socket_file(role: Role, configured: str = "") -> Path:
     """Where a daemon of this role listens for its own commands. `configured` is `daemon.state_dir`."""
     return _socket_folder(role, configured) / f"{role}.sock"
