@@ -27,6 +27,7 @@ from edgespec.core.pairing_messages import (
     Start,
     decode_pairing,
 )
+from edgespec.core.pairing_sources import Waiting
 from edgespec.core.pairing_window import (
     MAX_FAILURES,
     WINDOW_S,
@@ -36,17 +37,17 @@ from edgespec.core.pairing_window import (
     Paired,
     PairingWindow,
     Shown,
-    Window,
 )
 from edgespec.core.signing import SigningKey
+from edgespec.shared.address import source_of
+from edgespec.shared.occasional import Occasional
 from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.words import new_code
 
 log = logging.getLogger("cloud_gateway.pair")
 
-MAX_CONNECTIONS = 8
-"""Connections to `/pair` at one time; nobody needs more than one."""
-FIRST_MESSAGE_S = 10.0
+FIRST_MESSAGE_S = 5.0
+"""For the first message, which an honest worker sends at once; a silent connection ends earlier if another comes."""
 
 
 class PairingDesk:
@@ -60,7 +61,10 @@ class PairingDesk:
         self._workers = workers
         self._operator: asyncio.Queue[Event] | None = None
         self._groups: tuple[str, ...] | None = None
-        self._connections = 0
+        self._waiting: Waiting[asyncio.Timeout] = Waiting()
+        self._running: asyncio.Timeout | None = None
+        """Ends the wait for the next message of the attempt that runs."""
+        self._occasional = Occasional(log)
         self._timer: asyncio.TimerHandle | None = None
 
     async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
@@ -89,40 +93,51 @@ class PairingDesk:
 
     async def handle(self, ws: ServerConnection) -> None:
         """Serves one connection to `/pair`, from its first message to the last; the caller hangs up."""
-        if self._connections >= MAX_CONNECTIONS:
-            with contextlib.suppress(ConnectionClosed):
-                await ws.send(encode(Refused(Reason.BUSY)))
-            return
-        self._connections += 1
         try:
             await self._serve(ws)
-        except (ConnectionClosed, TimeoutError):
+        except ConnectionClosed:
             pass  # counted and logged as a failed attempt, if it was one
         finally:
-            self._connections -= 1
             self._follow_up()
 
     async def _serve(self, ws: ServerConnection) -> None:
-        async with asyncio.timeout(FIRST_MESSAGE_S):
-            data = await ws.recv()
+        source = source_of(_host(ws))
+        try:
+            data = await self._first(ws, source)
+        except TimeoutError:
+            await ws.send(encode(Refused(Reason.BUSY)))
+            return
         exchange: GatewayExchange | None = None
         try:
             message = _decode(data)
             if not isinstance(message, Start):
                 raise PairingFailed(Reason.PROTOCOL)
-            exchange = self._window.begin(self._now())
+            exchange = self._window.begin(source, message.nameplate, self._now())
+            if self._running is not None and not self._running.expired():  # the attempt that this one took the place of
+                self._running.reschedule(0)
             await self._exchange(ws, exchange, message)
         except PairingFailed as failure:
             await self._refuse(ws, exchange, failure.reason)
         except RemoteProtocolError as error:
-            log.warning("pairing from %s: %s", _peer(ws), error)
+            self._occasional.warning("protocol", f"pairing from {source}: {error}")
             await self._refuse(ws, exchange, Reason.PROTOCOL)
         except KeyStoreError as error:
-            log.error("pairing from %s: %s", _peer(ws), error)
+            log.error("pairing from %s: %s", source, error)
             await self._refuse(ws, exchange, Reason.STORAGE)
         finally:
             if exchange is not None:
-                self._window.abandon(exchange, Reason.ABANDONED)  # unless it has ended already
+                self._window.abandon(exchange, Reason.ABANDONED, self._now())  # unless it has ended already
+
+    async def _first(self, ws: ServerConnection, source: str) -> bytes | str:
+        """The first message. Raises TimeoutError when it does not come, or a newcomer takes the place."""
+        async with asyncio.timeout(FIRST_MESSAGE_S) as limit:
+            gone = self._waiting.enter(source, limit)
+            if gone is not None and not gone.expired():
+                gone.reschedule(0)
+            try:
+                return await ws.recv()
+            finally:
+                self._waiting.leave(source, limit)
 
     async def _exchange(self, ws: ServerConnection, exchange: GatewayExchange, message: PairingMessage) -> None:
         while True:
@@ -142,17 +157,21 @@ class PairingDesk:
         if self._window.wake_at is None:  # the operator closed the window while a message was sent
             raise PairingFailed(Reason.WINDOW)
         try:
-            async with asyncio.timeout_at(self._window.wake_at):
+            async with asyncio.timeout_at(self._window.wake_at) as limit:
+                self._running = limit
                 return await ws.recv()
         except TimeoutError:
             self._window.poll(self._now())
-            closed = self._window.state is Window.CLOSED
-            raise PairingFailed(Reason.EXPIRED if closed else Reason.ABANDONED) from None
+            raise PairingFailed(self._window.why_over(exchange)) from None
+        finally:
+            if self._running is limit:
+                self._running = None
 
     async def _refuse(self, ws: ServerConnection, exchange: GatewayExchange | None, reason: Reason) -> None:
         if exchange is not None:
-            self._window.abandon(exchange, reason)
-        log.warning("pairing from %s refused: %s", _peer(ws), reason)
+            self._window.abandon(exchange, reason, self._now())
+        source = source_of(_host(ws))
+        self._occasional.warning(reason, f"pairing from {source} refused: {reason}")
         self._follow_up()
         await ws.send(encode(Refused(reason)))
 
@@ -212,6 +231,6 @@ def _decode(data: bytes | str) -> PairingMessage:
     raise RemoteProtocolError("malformed", "a pairing message that does not decode")
 
 
-def _peer(ws: ServerConnection) -> str:
+def _host(ws: ServerConnection) -> str:
     address = ws.remote_address
     return str(address[0]) if isinstance(address, tuple) else "an unknown address"

@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as draft.theta=1")
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
     pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
-    pair.add_argument("code", metavar="CODE", help="the one-time code, as 7-word-word-word")
+    pair.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
     _verb(verbs, "status", _status, "show what the running worker gives")
     pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
     pause.add_argument("--reason", default="paused by its admin", help="what the gateway's operator is told")

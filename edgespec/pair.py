@@ -1,4 +1,8 @@
-"""The worker's end of pairing: connect to a gateway whose key is not known yet, prove the code, store the gateway."""
+"""The worker's end of pairing: find the gateway that shows the code, prove the code, store the gateway.
+
+Addresses are only hints, mDNS is anybody's, and a gateway that does not fit the code's last digits is skipped before
+anything is sent to it. SPAKE2 (edgespec/core/pairing.py) proves the rest.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,14 @@ import logging
 import os
 import ssl
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
-from edgespec.core.errors import NoGatewayError, PairingError, RemoteProtocolError
+from edgespec.core.errors import EdgespecError, NoGatewayError, PairingError, RemoteProtocolError
 from edgespec.core.messages import encode
 from edgespec.core.pairing import Entropy, Party, Peer, State, WorkerExchange
 from edgespec.core.pairing_messages import (
@@ -26,17 +32,21 @@ from edgespec.core.pairing_messages import (
     decode_pairing,
 )
 from edgespec.core.signing import SigningKey
+from edgespec.dial import DIAL_S, Race, TurnTaking, dialled
 from edgespec.shared.address import PAIR_PATH, Address
 from edgespec.shared.paired import PairedGateway, PairedGateways
-from edgespec.shared.tls import client_context, peer_spki_hash
+from edgespec.shared.tls import peer_spki_hash
 
 _quiet = logging.getLogger("edgespec.pair.websockets")
 _quiet.setLevel(logging.CRITICAL)  # what it would report is raised here, in one sentence
 
-_NOT_WAITING = (Reason.WINDOW, Reason.EXPIRED, Reason.BURNT)
-CONNECT_S = 10.0
-EXCHANGE_S = 30.0
-"""For the whole exchange; the gateway gives up earlier."""
+MAX_ADDRESSES = 16
+"""Dialled for one code: a network that announces more gateways than that is not honest."""
+STEP_S = 6.0
+"""For each answer of the gateway, which itself waits for 5 s."""
+RETRIES_S = (1.0, 2.0, 4.0)
+"""Before a gateway that had no time is asked again: the other attempt ends within 5 s, a delay begins with 1 s."""
+_ASK_AGAIN = (Reason.BUSY, Reason.DELAYED)
 
 
 async def pair(
@@ -47,47 +57,135 @@ async def pair(
     gateways: PairedGateways,
     entropy: Entropy = os.urandom,
 ) -> PairedGateway:
-    """Pairs with the gateway at the first of `addresses` where one waits for a worker, and stores it in `gateways`.
+    """Pairs with the gateway at one of `addresses` that shows the code, and stores it in `gateways`.
 
-    Addresses may be of several gateways: one with no window open is passed over, which costs no code.
-    Raises NoGatewayError (nothing there, or something else), PairingError (wrong, expired or burnt code, no window
-    open, versions that do not meet) and KeyStoreError (it cannot be stored).
+    Raises NoGatewayError (nothing there, or something else), PairingError (another gateway; wrong, expired or burnt
+    code, no window open, versions that do not meet) and KeyStoreError (it cannot be stored).
     """
-    unreachable: list[str] = []
-    not_waiting: PairingFailed | None = None
-    for address in addresses:
+    attempt = Pairing(code, Party(key, name), gateways, entropy)
+    return await attempt.at(addresses) or attempt.fail()
+
+
+class _OtherGateway(Exception):
+    """The TLS key does not fit the code, or has answered before at another address."""
+
+
+class _Client(TurnTaking):
+    """Goes no further than TLS with a machine that is not wanted."""
+
+    def __init__(self, pairing: Pairing, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._pairing = pairing
+
+    async def handshake(self, *args: Any, **options: Any) -> None:
+        """Raises _OtherGateway, RemoteProtocolError (`tls`)."""
+        self.spki = peer_spki_hash(self.transport.get_extra_info("ssl_object"))
+        self._pairing.check(self.spki)
+        await super().handshake(*args, **options)
+
+
+class Pairing:
+    """One code, and all addresses that it is tried at."""
+
+    def __init__(self, code: Code, me: Party, gateways: PairedGateways, entropy: Entropy = os.urandom) -> None:
+        self._code, self._me, self._gateways, self._entropy = code, me, gateways, entropy
+        self._tried: dict[Address, EdgespecError | None] = {}
+        """Every address so far, with why it failed; None: another gateway is there."""
+        self._answered: dict[bytes, PairingFailed] = {}
+        """What the gateway that fits the code (by its TLS key) refused with."""
+        self._paired: PairedGateway | None = None
+
+    async def at(self, addresses: Sequence[Address]) -> PairedGateway | None:
+        """Tries those that were not tried before; None where none of them pairs. Raises KeyStoreError."""
+        fresh = [address for address in dict.fromkeys(addresses) if address not in self._tried]
+        fresh = fresh[: MAX_ADDRESSES - len(self._tried)]
+        for wait_s in (*RETRIES_S, None):
+            race = Race()
+            await race.run([partial(self._try, race, address) for address in fresh])
+            fresh = [address for address in fresh if self._may_have_time_later(address)]
+            if self._paired is not None or not fresh or wait_s is None:
+                break
+            self._answered.clear()
+            await asyncio.sleep(wait_s)
+        return self._paired
+
+    def check(self, spki: bytes) -> None:
+        """Whether to go on with a machine that has proven to hold this TLS key. Raises _OtherGateway."""
+        if not self._code.fits(spki) or spki in self._answered:
+            raise _OtherGateway
+
+    def fail(self) -> PairedGateway:
+        """Raises what a person should know of all that was tried."""
+        others = [str(address) for address, error in self._tried.items() if error is None]
+        refused = [error for error in self._tried.values() if isinstance(error, PairingError)]
+        if refused:
+            raise min(refused, key=lambda error: isinstance(error, PairingFailed) and error.reason is Reason.ABANDONED)
+        if others:
+            raise PairingError(
+                f"The gateway at {' and at '.join(others)} is not the one that shows this code, so nothing was sent "
+                "there; check the code, or give the address that `cloud-gateway pair` shows."
+            )
+        texts = [str(error) for error in self._tried.values()]
+        raise NoGatewayError(" ".join(texts) or "No address of a gateway was given.")
+
+    def _may_have_time_later(self, address: Address) -> bool:
+        error = self._tried.get(address)
+        return isinstance(error, PairingFailed) and error.reason in _ASK_AGAIN
+
+    async def _try(self, race: Race, address: Address) -> None:
         try:
-            peer, spki = await _pair_at(address, code, Party(key, name), entropy)
-        except NoGatewayError as error:
-            unreachable.append(str(error))
+            peer, spki = await self._pair_at(race, address)
+        except _OtherGateway:
+            self._tried[address] = None
         except PairingFailed as failure:
-            if failure.reason not in _NOT_WAITING:
-                raise
-            not_waiting = not_waiting or failure
+            self._tried[address] = failure.at(str(address))
+        except EdgespecError as error:
+            self._tried[address] = error
         else:
-            return gateways.add(peer.key, spki, peer.name, str(address), peer.version)
-    raise not_waiting or NoGatewayError(" ".join(unreachable) or "No address of a gateway was given.")
+            self._paired = self._gateways.add(peer.key, spki, peer.name, str(address), peer.version)
+            race.settle(asyncio.current_task())
 
-
-async def _pair_at(address: Address, code: Code, me: Party, entropy: Entropy) -> tuple[Peer, bytes]:
-    async with await _connect(address) as ws:
+    async def _pair_at(self, race: Race, address: Address) -> tuple[Peer, bytes]:
+        options: dict[str, Any] = {"compression": None, "max_size": MAX_PAIRING_BYTES, "logger": _quiet}
+        options |= {"close_timeout": 2.0, "ping_interval": None}
         try:
-            async with asyncio.timeout(EXCHANGE_S):
-                spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
-                exchange = WorkerExchange(code, me, spki, entropy)
-                await _run(ws, exchange)
-                return exchange.peer, spki
-        except (ConnectionClosed, TimeoutError):
+            async with dialled(race, partial(_Client, self), address, PAIR_PATH, **options) as ws:
+                assert isinstance(ws, _Client)
+                return await self._exchange(ws, ws.spki), ws.spki
+        except InvalidStatus as error:
+            raise _refused_with(error.response.status_code, address) from None
+        except TimeoutError:
+            raise NoGatewayError(f"No gateway answered at {address} within {DIAL_S:.0f} s.") from None
+        except (ssl.SSLError, InvalidHandshake, WebSocketException):
+            raise NoGatewayError(
+                f"What answers at {address} is not an edgespec gateway; check host and port."
+            ) from None
+        except (OSError, EOFError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error or "hung up"
+            raise NoGatewayError(f"No gateway can be reached at {address} ({why}).") from None
+
+    async def _exchange(self, ws: ClientConnection, spki: bytes) -> Peer:
+        try:
+            exchange = WorkerExchange(self._code, self._me, spki, self._entropy)
+            await _run(ws, exchange)
+            return exchange.peer
+        except (ConnectionClosed, TimeoutError):  # perhaps the way there, so that other addresses of it are tried
+            ws.transport.abort()
             raise PairingFailed(Reason.ABANDONED) from None
         except RemoteProtocolError as error:
             await _say(ws, Refused(Reason.PROTOCOL))
-            raise PairingFailed(Reason.PROTOCOL, str(error)) from None
+            failure = self._answered[spki] = PairingFailed(Reason.PROTOCOL, str(error))
+            raise failure from None
+        except PairingFailed as failure:
+            self._answered[spki] = failure
+            raise
 
 
 async def _run(ws: ClientConnection, exchange: WorkerExchange) -> None:
     await _say(ws, exchange.start())
     while exchange.state is not State.PAIRED:
-        message = _decode(await ws.recv())
+        async with asyncio.timeout(STEP_S):
+            message = _decode(await ws.recv())
         try:
             answer = exchange.receive(message)
         except PairingFailed as failure:
@@ -103,33 +201,12 @@ async def _say(ws: ClientConnection, message: PairingMessage) -> None:
         await ws.send(encode(message))
 
 
-async def _connect(address: Address) -> ClientConnection:
-    route = {"proxy": None, "host": address.host, "port": address.port} if address.near else {"proxy": True}
-    try:
-        return await connect(
-            address.url(PAIR_PATH),
-            ssl=client_context(),
-            compression=None,
-            max_size=MAX_PAIRING_BYTES,
-            open_timeout=CONNECT_S,
-            close_timeout=2.0,
-            ping_interval=None,
-            logger=_quiet,
-            **route,
+def _refused_with(status: int, address: Address) -> EdgespecError:
+    if status == 404:
+        return PairingError(
+            f"The gateway at {address} does not pair: it is older than this worker, or pairing is not set up there."
         )
-    except InvalidStatus as error:
-        if error.response.status_code == 404:
-            raise PairingError(
-                f"The gateway at {address} does not pair: it is older than this worker, or pairing is not set up there."
-            ) from None
-        raise NoGatewayError(f"What answers at {address} refuses with HTTP {error.response.status_code}.") from None
-    except TimeoutError:
-        raise NoGatewayError(f"No gateway answered at {address} within {CONNECT_S:.0f} s.") from None
-    except (ssl.SSLError, InvalidHandshake, WebSocketException):
-        raise NoGatewayError(f"What answers at {address} is not an edgespec gateway; check host and port.") from None
-    except (OSError, EOFError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error or "hung up"
-        raise NoGatewayError(f"No gateway can be reached at {address} ({why}).") from None
+    return NoGatewayError(f"What answers at {address} refuses with HTTP {status}.")
 
 
 def _decode(data: bytes | str) -> PairingMessage:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,11 +12,19 @@ import msgspec
 from msgspec import Meta
 
 from edgespec.core.errors import PairingError
-from edgespec.core.messages import Bytes32, Bytes64, Message, Name
+from edgespec.core.messages import PROTOCOL, Bytes32, Bytes64, Message, Name
 
 VERSION = 1
 """Version of protocol `edgespec/1`, as a number that two sides can compare."""
-MAX_NAMEPLATE = 99
+MIN_NAMEPLATE, MAX_NAMEPLATE = 1000, 9999
+"""Whoever sends the right nameplate with wrong words burns the code. A source has eight tries in the 120 s of a window,
+so that with four digits it takes about 1000 sources to burn one code; with two digits it took a dozen.
+"""
+CHECK_DIGITS = 4
+"""13 bits that name the gateway: a rogue with 16 keys seems to be the one in 0.16 % of pairings. It then knows as many
+bits of the words and has one guess at the other 11 (SPAKE2), which is no better than one guess at all 24.
+"""
+CHECK_NUMBERS = 10_000
 MAX_PAIRING_BYTES = 1024
 """No pairing message is longer; shells refuse longer ones unread."""
 
@@ -30,6 +39,7 @@ class Reason(enum.StrEnum):
     EXPIRED = "expired"
     BURNT = "burnt"
     NAMEPLATE = "nameplate"
+    DELAYED = "delayed"
     BUSY = "busy"
     VERSION = "version"
     CODE = "code"
@@ -44,14 +54,15 @@ SENTENCES: Mapping[Reason, str] = {
     Reason.WINDOW: f"the gateway is not waiting for a worker; {_ASK}",
     Reason.EXPIRED: f"the code has expired; {_ASK}",
     Reason.BURNT: f"five attempts failed and the gateway stopped pairing; {_ASK}",
-    Reason.NAMEPLATE: "the code is not the gateway's, or a failed attempt used it up; take the one shown now",
+    Reason.NAMEPLATE: "the code is not the one that the gateway shows, or no longer; take the one shown now",
+    Reason.DELAYED: "too many attempts from this address failed; wait a minute and try again",
     Reason.BUSY: "another worker is being paired at this moment; try again in a few seconds",
     Reason.VERSION: "worker and gateway share no protocol version; update the older one",
     Reason.CODE: "the code is wrong, or something between the two sides interferes; take the code shown now",
     Reason.KEY: "the other side's key is not valid or not its own; the code is used up, take the one shown now",
     Reason.PROTOCOL: "the other side broke the pairing protocol; the code is used up, take the one shown now",
     Reason.STORAGE: "the gateway could not store the worker's key (its log says why); nothing was paired",
-    Reason.ABANDONED: "the connection ended before pairing was complete; the code is used up, take the one shown now",
+    Reason.ABANDONED: "the connection ended before pairing was complete; try again with the code shown now",
 }
 """What each reason means to the person at the worker, and what to do."""
 
@@ -59,16 +70,21 @@ SENTENCES: Mapping[Reason, str] = {
 class PairingFailed(PairingError):
     """Pairing ended without success; `reason` is the closed label, the text says what to do."""
 
-    def __init__(self, reason: Reason, detail: str = "") -> None:
-        super().__init__(f"Pairing failed: {SENTENCES[reason]}{f' ({detail})' if detail else ''}.")
-        self.reason = reason
+    def __init__(self, reason: Reason, detail: str = "", address: str = "") -> None:
+        where, why = f" at {address}" if address else "", f" ({detail})" if detail else ""
+        super().__init__(f"Pairing failed{where}: {SENTENCES[reason]}{why}.")
+        self.reason, self._detail = reason, detail
+
+    def at(self, address: str) -> PairingFailed:
+        """The same, saying at which address it happened."""
+        return PairingFailed(self.reason, self._detail, address)
 
 
 class Start(Message, tag="pair-start", frozen=True):
     """Worker to gateway: who it is, and its half of SPAKE2."""
 
     version: Version
-    nameplate: Annotated[int, Meta(ge=1, le=MAX_NAMEPLATE)]
+    nameplate: Annotated[int, Meta(ge=MIN_NAMEPLATE, le=MAX_NAMEPLATE)]
     worker_key: Bytes32
     name: Name
     spake: Spake
@@ -108,10 +124,26 @@ decode_pairing = msgspec.msgpack.Decoder(PairingMessage).decode
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The one-time code: `nameplate` says which one it is, `words` are the secret."""
+    """The one-time code: `nameplate` says which one it is, `words` are the secret, `check` tells gateways apart."""
 
     nameplate: int
     words: tuple[str, ...]
+    check: int
 
     def __str__(self) -> str:
-        return f"{self.nameplate}-{'-'.join(self.words)}"
+        return f"{self.nameplate}-{'-'.join(self.words)}-{self.check:0{CHECK_DIGITS}}"
+
+    def fits(self, spki_hash: bytes) -> bool:
+        """Whether the gateway with this TLS key can be the one that shows the code (one in 10,000 others seems so)."""
+        return self.check == check_number(self.nameplate, self.words, spki_hash)
+
+
+def check_number(nameplate: int, words: Sequence[str], spki_hash: bytes) -> int:
+    """The last digits of a code, from the SHA-256 of the gateway's public TLS key and the rest of the code.
+
+    The words go in so that nobody can look for a key with the right digits beforehand: only those who have the code can
+    tell which keys fit. `spki_hash` has a fixed length, so that no two inputs run together.
+    """
+    text = f"{nameplate}-{'-'.join(words)}"
+    digest = hashlib.sha256(f"{PROTOCOL} pairing code\0".encode() + spki_hash + text.encode()).digest()
+    return int.from_bytes(digest, "big") % CHECK_NUMBERS

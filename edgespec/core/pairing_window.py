@@ -1,9 +1,13 @@
 """When the gateway pairs, and with which code: the window that the operator opens.
 
-A window is open for 120 s. Every `Start` that comes while it is open and idle is an attempt; an attempt that does not
-end with a stored worker, whatever the reason, burns the code and a new one is shown. Five failed attempts, the end of
-the 120 s, or a success close the window until the operator asks again. While an attempt runs others are told to wait,
-which costs no code.
+A window is open for 120 s. A `Start` with the nameplate of the code shown is an attempt; one that fails burns the code
+and a new one is shown. Five failed attempts, the end of the 120 s, or a success close the window until the operator
+asks again. What is no guess at the words burns and counts nothing, but its source has to wait longer after each one
+(pairing_sources.py): a `Start` with another nameplate, and an attempt that ends before its `Confirm`, since the gateway
+proves nothing before the worker does.
+
+While an attempt runs others are told to wait. One that has been silent for `PARKED_S` before its `Confirm` has to go
+when another comes.
 """
 
 from __future__ import annotations
@@ -13,13 +17,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgespec.core.errors import LocalProtocolError, PairingError, RemoteProtocolError
-from edgespec.core.pairing import Entropy, GatewayExchange, Party, Peer
+from edgespec.core.pairing import Entropy, GatewayExchange, Party, Peer, State
 from edgespec.core.pairing_messages import Accepted, Code, PairingFailed, PairingMessage, Reason
+from edgespec.core.pairing_sources import Delays
 
 WINDOW_S = 120.0
-ATTEMPT_S = 20.0
-"""Longest time of one attempt, so that a silent peer does not keep others out."""
+ATTEMPT_S = 15.0
+"""Longest time of one attempt: three round trips and 20 ms of arithmetic."""
+STEP_S = 5.0
+"""Longest silence in an attempt."""
+PARKED_S = 2.0
+"""Silence after which an attempt has to go when another comes: several times the slowest round trip on earth."""
 MAX_FAILURES = 5
+
+
+NewCode = Callable[[Entropy, bytes, int], Code]
+"""Random bytes, hash of the gateway's TLS key, nameplate to avoid -> a fresh code."""
 
 
 class Window(enum.Enum):
@@ -68,6 +81,7 @@ TRANSITIONS: dict[tuple[Window, str], Window] = {
     (Window.OPEN, "begin"): Window.BUSY,
     (Window.OPEN, "close"): Window.CLOSED,
     (Window.BUSY, "failure"): Window.OPEN,
+    (Window.BUSY, "no guess"): Window.OPEN,
     (Window.BUSY, "close"): Window.CLOSED,
     (Window.BUSY, "paired"): Window.CLOSED,
 }
@@ -76,14 +90,18 @@ TRANSITIONS: dict[tuple[Window, str], Window] = {
 class PairingWindow:
     """The gateway's pairing, one attempt at a time. Everything that happens appears in `events()` as well."""
 
-    def __init__(self, me: Party, spki_hash: bytes, new_code: Callable[[Entropy, int], Code], entropy: Entropy) -> None:
-        """`new_code(entropy, avoid)` makes a code with a nameplate other than `avoid`."""
+    def __init__(self, me: Party, spki_hash: bytes, new_code: NewCode, entropy: Entropy) -> None:
+        """`spki_hash`: of the TLS key that the gateway serves with."""
         self.state = Window.CLOSED
         self.failures = 0
         self._me, self._spki, self._new_code, self._entropy = me, spki_hash, new_code, entropy
         self._code: Code | None = None
+        self._delays = Delays()
         self._exchange: GatewayExchange | None = None
-        self._closes_at = self._attempt_ends_at = 0.0
+        self._last_ended: GatewayExchange | None = None
+        self._source = ""
+        """Of the attempt that runs."""
+        self._closes_at = self._attempt_ends_at = self._heard_at = 0.0
         self._why_closed = Reason.WINDOW
         self._events: list[Event] = []
 
@@ -92,7 +110,9 @@ class PairingWindow:
         """When `poll` must be called next (seconds of the caller's clock); None while nothing is due."""
         if self.state is Window.CLOSED:
             return None
-        return min(self._closes_at, self._attempt_ends_at) if self.state is Window.BUSY else self._closes_at
+        if self.state is Window.OPEN:
+            return self._closes_at
+        return min(self._closes_at, self._attempt_ends_at, self._heard_at + STEP_S)
 
     def events(self) -> list[Event]:
         """What happened since the last call, oldest first."""
@@ -121,18 +141,27 @@ class PairingWindow:
         """Closes what has run out of time."""
         if self.state is not Window.CLOSED and now >= self._closes_at:
             self.close(Reason.EXPIRED)
-        elif self._exchange is not None and now >= self._attempt_ends_at:
-            self.abandon(self._exchange, Reason.ABANDONED)
+        elif self._exchange is not None and now >= min(self._attempt_ends_at, self._heard_at + STEP_S):
+            self.abandon(self._exchange, Reason.ABANDONED, now)
 
-    def begin(self, now: float) -> GatewayExchange:
-        """Begins an attempt, for a `Start` that came. Raises PairingFailed where no window is open or it is busy."""
+    def begin(self, source: str, nameplate: int, now: float) -> GatewayExchange:
+        """Begins an attempt, for a `Start` with this nameplate from `source`; may evict a parked attempt.
+
+        Raises PairingFailed where no window is open, the source has to wait, the nameplate is another one, or an
+        attempt runs that is not parked.
+        """
         self.poll(now)
-        if self.state is Window.CLOSED:
+        if self.state is Window.CLOSED or self._code is None:
             raise PairingFailed(self._why_closed)
-        if self.state is Window.BUSY or self._code is None:
-            raise PairingFailed(Reason.BUSY)
+        if self._delays.wait_s(source, now) > 0:
+            raise PairingFailed(Reason.DELAYED)
+        if nameplate != self._code.nameplate:
+            self._delays.failed(source, now)
+            raise PairingFailed(Reason.NAMEPLATE)
+        if self._exchange is not None:
+            self._evict(self._exchange, now)
         self._go("begin")
-        self._attempt_ends_at = now + ATTEMPT_S
+        self._source, self._heard_at, self._attempt_ends_at = source, now, now + ATTEMPT_S
         self._exchange = GatewayExchange(self._code, self._me, self._spki, self._entropy)
         return self._exchange
 
@@ -143,13 +172,14 @@ class PairingWindow:
         """
         self.poll(now)
         self._require_running(exchange)
+        self._heard_at = now
         try:
             return exchange.receive(message)
         except PairingFailed as failure:
-            self.abandon(exchange, failure.reason)
+            self.abandon(exchange, failure.reason, now)
             raise
         except RemoteProtocolError:
-            self.abandon(exchange, Reason.PROTOCOL)
+            self.abandon(exchange, Reason.PROTOCOL, now)
             raise
 
     def stored(self, exchange: GatewayExchange, name: str) -> Accepted:
@@ -162,10 +192,15 @@ class PairingWindow:
         self._events.append(Paired(exchange.peer, name))
         return last
 
-    def abandon(self, exchange: GatewayExchange, reason: Reason) -> None:
+    def abandon(self, exchange: GatewayExchange, reason: Reason, now: float) -> None:
         """The attempt failed outside the exchange: link gone, time over, nothing stored. No matter if it had ended."""
         if exchange is not self._exchange:
             return
+        self._last_ended = exchange
+        if reason is Reason.ABANDONED and exchange.state in (State.NEW, State.REPLIED):
+            self._drop(now)
+            return
+        self._delays.failed(self._source, now)
         self._end_attempt()
         self._go("failure")
         self.failures += 1
@@ -175,12 +210,30 @@ class PairingWindow:
         else:
             self._show()
 
+    def _evict(self, running: GatewayExchange, now: float) -> None:
+        """Makes room for a newcomer, or raises PairingFailed."""
+        if running.state is not State.REPLIED or now - self._heard_at < PARKED_S:
+            raise PairingFailed(Reason.BUSY)
+        self._drop(now)
+
+    def _drop(self, now: float) -> None:
+        """Ends an attempt that was no guess at the code."""
+        self._delays.failed(self._source, now)
+        self._end_attempt()
+        self._go("no guess")
+
+    def why_over(self, exchange: GatewayExchange) -> Reason:
+        """Why an attempt that is no longer running ended, for its peer."""
+        if self.state is Window.CLOSED:
+            return self._why_closed
+        return Reason.ABANDONED if exchange is self._last_ended else Reason.BUSY
+
     def _require_running(self, exchange: GatewayExchange) -> None:
         if exchange is not self._exchange:
-            raise PairingFailed(self._why_closed if self.state is Window.CLOSED else Reason.ABANDONED)
+            raise PairingFailed(self.why_over(exchange))
 
     def _show(self) -> Code:
-        self._code = self._new_code(self._entropy, self._code.nameplate if self._code else 0)
+        self._code = self._new_code(self._entropy, self._spki, self._code.nameplate if self._code else 0)
         self._events.append(Shown(self._code, self._closes_at))
         return self._code
 

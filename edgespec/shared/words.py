@@ -1,7 +1,10 @@
 """The words of pairing codes, and the code as a person reads, says and types it.
 
+    4821-copper-lantern-otter-7305        which code, the secret words, which gateway
+
 256 words, so that one random byte picks one: three words carry 24 bits, against at most five guesses in 120 s. Any two
-words differ in at least two letters and in their first four, so that one typing error never makes another word.
+words differ in at least two letters and in their first four, so that one typing error never makes another word. A wrong
+word that is in the list does not go with the last digits, which is found before anything is sent.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import re
 from collections.abc import Callable
 
 from edgespec.core.errors import PairingError
-from edgespec.core.pairing_messages import MAX_NAMEPLATE, Code
+from edgespec.core.pairing_messages import CHECK_DIGITS, MAX_NAMEPLATE, MIN_NAMEPLATE, Code, check_number
 
 WORDS: tuple[str, ...] = tuple(
     """
@@ -36,10 +39,16 @@ WORDS: tuple[str, ...] = tuple(
 CODE_WORDS = 3
 
 
-def new_code(entropy: Callable[[int], bytes], avoid: int = 0) -> Code:
-    """A fresh code from `entropy` (bytes wanted -> random bytes), with a nameplate other than `avoid`."""
-    nameplate = 1 + int.from_bytes(entropy(8), "big") % (MAX_NAMEPLATE - 1)  # not a secret: a slight bias is no matter
-    return Code(nameplate + (nameplate >= avoid > 0), tuple(WORDS[byte] for byte in entropy(CODE_WORDS)))
+def new_code(entropy: Callable[[int], bytes], spki_hash: bytes, avoid: int = 0) -> Code:
+    """A fresh code from `entropy` (bytes wanted -> random bytes), with a nameplate other than `avoid`.
+
+    `spki_hash`: SHA-256 of the public TLS key of the gateway that shows it.
+    """
+    span = MAX_NAMEPLATE - MIN_NAMEPLATE  # the avoided one is left out; not a secret, so a slight bias is no matter
+    nameplate = MIN_NAMEPLATE + int.from_bytes(entropy(8), "big") % span
+    nameplate += nameplate >= avoid > 0
+    words = tuple(WORDS[byte] for byte in entropy(CODE_WORDS))
+    return Code(nameplate, words, check_number(nameplate, words, spki_hash))
 
 
 def parse_code(text: str) -> Code:
@@ -48,20 +57,23 @@ def parse_code(text: str) -> Code:
     Raises PairingError for what cannot be a code, before anything is sent, so that a slip does not use the code up.
     """
     head, *words = [part for part in re.split(r"[^0-9a-z]+", text.lower()) if part] or [""]
-    if not head.isdecimal() or not 1 <= int(head[:9]) <= MAX_NAMEPLATE:
-        raise PairingError(f"{_form(text)} it must begin with the number that `cloud-gateway pair` shows.")
+    if not re.fullmatch(r"[1-9][0-9]{3}", head):
+        raise PairingError(f"{_form(text)} it must begin with the four digits that `cloud-gateway pair` shows.")
+    tail = words.pop() if words and words[-1].isdecimal() else ""
     if len(words) != CODE_WORDS:
-        raise PairingError(f"{_form(text)} it has {len(words)} words after the number, not {CODE_WORDS}.")
+        raise PairingError(f"{_form(text)} it has {len(words)} words after the first number, not {CODE_WORDS}.")
+    if len(tail) != CHECK_DIGITS:
+        raise PairingError(f"{_form(text)} it must end with the four digits that `cloud-gateway pair` shows.")
     for word in words:
         if word not in _KNOWN:
             close = difflib.get_close_matches(word, WORDS, n=1)
             hint = f"did you mean `{close[0]}`?" if close else "check it against what `cloud-gateway pair` shows."
             raise PairingError(f"`{word}` is not a word of pairing codes; {hint}")
-    return Code(int(head), tuple(words))
+    return Code(int(head), tuple(words), int(tail))
 
 
 _KNOWN = frozenset(WORDS)
 
 
 def _form(text: str) -> str:
-    return f"`{text[:60]}` is not a pairing code such as 7-{'-'.join(WORDS[:CODE_WORDS])}:"
+    return f"`{text[:60]}` is not a pairing code such as 4821-{'-'.join(WORDS[:CODE_WORDS])}-7305:"

@@ -14,13 +14,13 @@ from websockets.asyncio.server import serve
 
 from edgespec.core.errors import KeyStoreError, NoGatewayError, PairingError
 from edgespec.core.messages import encode
-from edgespec.core.pairing_messages import Code, PairingFailed, Reason, Reply
+from edgespec.core.pairing_messages import PairingFailed, Reason, Reply
 from edgespec.pair import pair
 from edgespec.shared.address import Address
 from edgespec.shared.files import write_private
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.tls import new_identity, peer_spki_hash
-from tests.support.pairing import Gateway, Operator, Worker, by_hand, make_worker, refusal, served
+from tests.support.pairing import Gateway, Operator, Worker, by_hand, make_worker, refusal, served, some_code
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def test_a_worker_that_cannot_store_says_so(gateway: Gateway, worker: Work
 async def test_nothing_at_the_address_and_the_wrong_thing_there_are_told_apart(
     gateway: Gateway, worker: Worker, tmp_path: Path
 ) -> None:
-    code = Code(7, ("acorn", "album", "amber"))
+    code = some_code(gateway.spki)
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     nobody = Address("127.0.0.1", port)
@@ -80,7 +80,7 @@ async def test_of_several_gateways_the_one_that_waits_is_paired(
         stored = await pair(both, await operator.code(), worker.key, "lab-7", worker.gateways)
         assert stored.key == gateway.key.public
         with pytest.raises(PairingFailed, match="not waiting for a worker"):
-            await pair(both, Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
+            await pair(both, some_code(gateway.spki), worker.key, "lab-7", worker.gateways)
 
 
 async def test_a_worker_that_turns_a_gateway_down_tells_it_why(worker: Worker, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_a_worker_that_turns_a_gateway_down_tells_it_why(worker: Worker, t
     async with serve(false_gateway, "127.0.0.1", 0, ssl=tls.context()) as server:
         address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
         with pytest.raises(PairingFailed, match="the other side's key is not valid or not its own"):
-            await pair([address], Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
+            await pair([address], some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
     assert told == [Reason.KEY]
     assert worker.gateways.all() == []
 
@@ -111,7 +111,7 @@ async def test_a_gateway_without_pairing_is_called_too_old(worker: Worker, tmp_p
     ) as server:
         address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
         with pytest.raises(PairingError, match="does not pair: it is older than this worker"):
-            await pair([address], Code(7, ("acorn", "album", "amber")), worker.key, "lab-7", worker.gateways)
+            await pair([address], some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
 
 
 @pytest.mark.parametrize("years", [(1990, 1991), (2090, 2091)])

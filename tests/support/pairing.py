@@ -16,7 +16,15 @@ from websockets.asyncio.server import serve
 
 from cloud_gateway.pair import PairingDesk
 from edgespec.core.pairing import Party, WorkerExchange
-from edgespec.core.pairing_messages import Code, Reason, Refused, decode_pairing
+from edgespec.core.pairing_messages import (
+    MAX_NAMEPLATE,
+    MIN_NAMEPLATE,
+    Code,
+    Reason,
+    Refused,
+    check_number,
+    decode_pairing,
+)
 from edgespec.core.signing import SigningKey
 from edgespec.pair import pair
 from edgespec.shared.address import PAIR_PATH, Address
@@ -88,9 +96,10 @@ async def served(folder: Path) -> AsyncIterator[Gateway]:
 
 
 @asynccontextmanager
-async def by_hand(gateway: Gateway) -> AsyncIterator[ClientConnection]:
-    """A connection to /pair that says what the test wants."""
-    async with connect(gateway.address.url(PAIR_PATH), ssl=client_context(), proxy=None, close_timeout=0.5) as ws:
+async def by_hand(gateway: Gateway, source: str = "127.0.0.1") -> AsyncIterator[ClientConnection]:
+    """A connection to /pair that says what the test wants; `source` is an address of loopback."""
+    where = gateway.address.url(PAIR_PATH)
+    async with connect(where, ssl=client_context(), proxy=None, close_timeout=0.5, local_addr=(source, 0)) as ws:
         yield ws
 
 
@@ -107,8 +116,20 @@ async def refusal(ws: Connection) -> Reason:
         return message.reason
 
 
-def wrong(code: Code) -> Code:
-    return Code(code.nameplate, ("acorn" if code.words[0] != "acorn" else "album", *code.words[1:]))
+def some_code(spki: bytes, nameplate: int = 4821, words: tuple[str, ...] = ("acorn", "album", "amber")) -> Code:
+    """A code that the gateway with this TLS key could show."""
+    return Code(nameplate, words, check_number(nameplate, words, spki))
+
+
+def wrong(gateway: Gateway, code: Code) -> Code:
+    """One word of the code guessed wrong."""
+    return some_code(gateway.spki, code.nameplate, ("acorn" if code.words[0] != "acorn" else "album", *code.words[1:]))
+
+
+def misplaced(gateway: Gateway, code: Code) -> Code:
+    """The code with another nameplate."""
+    nameplate = code.nameplate + 1 if code.nameplate < MAX_NAMEPLATE else MIN_NAMEPLATE
+    return some_code(gateway.spki, nameplate, code.words)
 
 
 def make_worker(folder: Path) -> Worker:

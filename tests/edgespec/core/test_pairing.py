@@ -29,8 +29,8 @@ from edgespec.core.signing import SigningKey
 
 SPKI = hashlib.sha256(b"the gateway's TLS key").digest()
 OTHER_SPKI = hashlib.sha256(b"a relay's TLS key").digest()
-CODE = Code(7, ("acorn", "album", "amber"))
-WRONG = Code(7, ("acorn", "album", "ankle"))
+CODE = Code(4821, ("acorn", "album", "amber"), 7305)
+WRONG = Code(4821, ("acorn", "album", "ankle"), 7305)
 SMALL_ORDER = bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05")
 
 
@@ -275,7 +275,7 @@ def test_an_exchange_starts_once() -> None:
 
 def test_no_message_is_longer_than_the_stated_limit() -> None:
     name = "a" * 64
-    start = Start(65535, 99, bytes(32), name, bytes(33))
+    start = Start(65535, 9999, bytes(32), name, bytes(33))
     reply = Reply(65535, bytes(32), name, bytes(33))
     for message in (start, reply, Confirm(bytes(32), bytes(64)), Accepted(bytes(32)), Refused(Reason.ABANDONED)):
         assert len(encode(message)) <= MAX_PAIRING_BYTES
@@ -285,7 +285,7 @@ def test_no_message_is_longer_than_the_stated_limit() -> None:
 @pytest.mark.parametrize("name", ["", "a" * 65, "lab\x1b[2J", "lab\n", "a\u202eb"])
 def test_names_that_could_fool_a_terminal_do_not_decode(name: str) -> None:
     with pytest.raises(msgspec.ValidationError):
-        decode_pairing(encode(Start(1, 7, bytes(32), name, bytes(33))))
+        decode_pairing(encode(Start(1, 4821, bytes(32), name, bytes(33))))
 
 
 def test_the_transcript_separates_its_parts() -> None:

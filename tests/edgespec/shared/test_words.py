@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 
 import pytest
 
 from edgespec.core.errors import PairingError
-from edgespec.core.pairing_messages import MAX_NAMEPLATE, Code
+from edgespec.core.pairing_messages import MAX_NAMEPLATE, MIN_NAMEPLATE, Code
 from edgespec.shared.words import CODE_WORDS, WORDS, new_code, parse_code
+
+SPKI = hashlib.sha256(b"the gateway's TLS key").digest()
+_random = random.Random(3)
 
 
 def edits(one: str, two: str) -> int:
@@ -35,39 +39,71 @@ def test_no_two_words_are_one_typing_error_apart_or_begin_alike() -> None:
 def test_a_code_read_back_is_the_code_shown() -> None:
     entropy = random.Random(1).randbytes
     for _ in range(200):
-        code = new_code(entropy)
-        assert 1 <= code.nameplate <= MAX_NAMEPLATE
+        code = new_code(entropy, SPKI)
+        assert MIN_NAMEPLATE <= code.nameplate <= MAX_NAMEPLATE
         assert len(code.words) == CODE_WORDS
         assert parse_code(str(code)) == code
 
 
 def test_every_nameplate_and_word_turns_up_and_the_avoided_nameplate_never() -> None:
-    entropy = random.Random(2).randbytes
-    codes = [new_code(entropy, avoid=42) for _ in range(4000)]
-    assert {code.nameplate for code in codes} == set(range(1, MAX_NAMEPLATE + 1)) - {42}
+    draws = iter(range(10**6))
+
+    def entropy(wanted: int) -> bytes:
+        return next(draws).to_bytes(wanted, "big") if wanted == 8 else _random.randbytes(wanted)
+
+    codes = [new_code(entropy, SPKI, avoid=4200) for _ in range(9000)]
+    assert {code.nameplate for code in codes} == set(range(MIN_NAMEPLATE, MAX_NAMEPLATE + 1)) - {4200}
     assert {word for code in codes for word in code.words} == set(WORDS)
-    assert {new_code(entropy, avoid=MAX_NAMEPLATE).nameplate for _ in range(2000)} == set(range(1, MAX_NAMEPLATE))
+    last = {new_code(entropy, SPKI, avoid=MAX_NAMEPLATE).nameplate for _ in range(9000)}
+    assert last == set(range(MIN_NAMEPLATE, MAX_NAMEPLATE))
+
+
+def test_a_code_fits_its_gateway_and_one_other_in_ten_thousand() -> None:
+    code = new_code(_random.randbytes, SPKI)
+    assert code.fits(SPKI)
+    others = sum(code.fits(_random.randbytes(32)) for _ in range(100_000))
+    assert others < 40  # 10 on average
+
+
+def test_a_key_that_fits_one_code_fits_no_other() -> None:
+    """So nobody can look for a key beforehand that will fit the codes of a gateway."""
+    codes = [new_code(_random.randbytes, SPKI) for _ in range(10)]
+    found = next(key for key in map(_random.randbytes, [32] * 300_000) if codes[0].fits(key))
+    assert not any(code.fits(found) for code in codes[1:])
+
+
+def test_a_word_mistyped_as_another_does_not_go_with_the_digits() -> None:
+    code, wrong = new_code(random.Random(4).randbytes, SPKI), 0
+    for word in WORDS:
+        wrong += Code(code.nameplate, (word, *code.words[1:]), code.check).fits(SPKI)
+    assert wrong == 1  # itself
 
 
 @pytest.mark.parametrize(
-    "typed", ["7-acorn-zebra-otter", " 7 Acorn  ZEBRA otter ", "7_acorn_zebra-otter.", "07-acorn-zebra-otter"]
+    "typed",
+    ["4821-acorn-zebra-otter-0305", " 4821 Acorn  ZEBRA otter 0305 ", "4821_acorn_zebra-otter-0305."],
 )
 def test_capitals_spaces_and_other_separators_are_forgiven(typed: str) -> None:
-    assert parse_code(typed) == Code(7, ("acorn", "zebra", "otter"))
+    assert parse_code(typed) == Code(4821, ("acorn", "zebra", "otter"), 305)
+    assert str(parse_code(typed)) == "4821-acorn-zebra-otter-0305"
 
 
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("", "must begin with the number"),
-        ("acorn-zebra-otter", "must begin with the number"),
-        ("0-acorn-zebra-otter", "must begin with the number"),
-        ("100-acorn-zebra-otter", "must begin with the number"),
-        ("99999999999999999999-acorn-zebra-otter", "must begin with the number"),
-        ("7-acorn-zebra", "2 words after the number, not 3"),
-        ("7-acorn-zebra-otter-apple", "4 words after the number, not 3"),
-        ("7-acorn-zebar-otter", "did you mean `zebra`?"),
-        ("7-acorn-qqqqq-otter", "check it against"),
+        ("", "must begin with the four digits"),
+        ("acorn-zebra-otter-0305", "must begin with the four digits"),
+        ("7-acorn-zebra-otter-0305", "must begin with the four digits"),
+        ("0821-acorn-zebra-otter-0305", "must begin with the four digits"),
+        ("48210-acorn-zebra-otter-0305", "must begin with the four digits"),
+        ("99999999999999999999-acorn-zebra-otter", "must begin with the four digits"),
+        ("4821-acorn-zebra-0305", "2 words after the first number, not 3"),
+        ("4821-acorn-zebra-otter-apple-0305", "4 words after the first number, not 3"),
+        ("4821-acorn-zebra-otter", "must end with the four digits"),
+        ("4821-acorn-zebra-otter-305", "must end with the four digits"),
+        ("4821-acorn-zebra-otter-03055", "must end with the four digits"),
+        ("4821-acorn-zebar-otter-0305", "did you mean `zebra`?"),
+        ("4821-acorn-qqqqq-otter-0305", "check it against"),
     ],
 )
 def test_what_cannot_be_a_code_is_refused_before_anything_is_sent(typed: str, says: str) -> None:
