@@ -125,17 +125,14 @@ def verify_refusal(refuse: Refuse, hello: bytes, gateway_key: bytes) -> None:
     signing.verify(gateway_key, signing.GATEWAY_REFUSE, digest, refuse.signature)
 
 
-def admit(hello: Hello, me: GatewayIdentity, lookup: Lookup) -> Refusal | None:
-    """Whether the gateway goes on with this worker. Raises RemoteProtocolError (`weak-key`) for a bad public key."""
+def admit(hello: Hello, me: GatewayIdentity) -> Refusal | None:
+    """Whether the gateway goes on with this worker. Raises RemoteProtocolError (`weak-key`) for a bad public key.
+
+    Whether the key is paired is not looked at before it is proven: only its owner may learn that.
+    """
     if hello.protocol != PROTOCOL:
         return refusal_of_version(hello.protocol)
     signing.check_public_key(hello.worker_key)
-    key = key_id(hello.worker_key)
-    match lookup(hello.worker_key):
-        case "unpaired":
-            return Refusal("unpaired", f"The key {key} is not paired with this gateway.", CloseCode.UNPAIRED)
-        case "revoked":
-            return Refusal("revoked", f"The key {key} was revoked at this gateway.", CloseCode.REVOKED)
     if hello.tokenizer_digest != me.tokenizer_digest:
         theirs, ours = hello.tokenizer_digest.hex()[:16], me.tokenizer_digest.hex()[:16]
         text = (
@@ -143,6 +140,17 @@ def admit(hello: Hello, me: GatewayIdentity, lookup: Lookup) -> Refusal | None:
             "give the worker a draft model with the target's tokenizer."
         )
         return Refusal("tokenizer", text, CloseCode.TOKENIZER)
+    return None
+
+
+def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError | None:
+    """What ends the session of a worker that has proven its key; None where that is paired."""
+    worker = key_id(worker_key)
+    match standing:
+        case "unpaired":
+            return RemoteProtocolError("unpaired", f"The key {worker} is not paired.", close_code=CloseCode.UNPAIRED)
+        case "revoked":
+            return RemoteProtocolError("revoked", f"The key {worker} was revoked.", close_code=CloseCode.REVOKED)
     return None
 
 

@@ -90,7 +90,7 @@ class Proof(Message, tag="proof", frozen=True):
     signature: Bytes64
 
 
-RefuseReason = Literal["version", "unpaired", "revoked", "tokenizer"]
+RefuseReason = Literal["version", "tokenizer"]
 
 
 class Refuse(Message, tag="refuse", frozen=True):

@@ -7,7 +7,7 @@
       | <---------------------------------------------- |
       | Proof: signed                                   |
       | ----------------------------------------------> |
-      |                 Frame(session, 1, Welcome), ... |
+      |                 Frame(session, 1, Welcome), ... |   or Frame(session, 1, Bye), if the key is not paired
       | <---------------------------------------------- |
       | Frame(session, 1, Tree), ...                    |
       | ----------------------------------------------> |
@@ -42,6 +42,7 @@ from edgespec.core.handshake import (
     foreign_version,
     refusal_of_version,
     session_id,
+    standing_error,
     transcript,
     verify_refusal,
 )
@@ -73,6 +74,7 @@ FRAMES_TO_GATEWAY: Table = {
 }
 FRAMES_TO_WORKER: Table = {
     (State.WELCOME, m.Welcome): State.OPEN,
+    (State.WELCOME, m.Bye): State.CLOSED,
     **_while_open(m.Open, m.Commit, m.Close, Ping, Pong),
     (State.OPEN, m.Bye): State.CLOSED,
 }
@@ -342,7 +344,7 @@ class GatewaySession(Session):
     def _handle(self, message: Message, data: bytes, now: float) -> list[Event]:
         match message:
             case Hello():
-                refusal = admit(message, self._me, self._lookup)
+                refusal = admit(message, self._me)
                 if refusal is not None:
                     self._outgoing.append(m.encode(refusal.signed(self._key, data)))
                     raise refusal.error()
@@ -351,8 +353,10 @@ class GatewaySession(Session):
                 return []
             case Proof():
                 signing.verify(self.peer_key, signing.WORKER_PROOF, self._transcript, message.signature)
-                if self._lookup(self.peer_key) != "paired":
-                    raise RemoteProtocolError("revoked", "revoked during the handshake", close_code=CloseCode.REVOKED)
+                error = standing_error(self._lookup(self.peer_key), self.peer_key)
+                if error is not None:
+                    self._outgoing.append(self.send(m.Bye(error.reason)))
+                    raise error
                 self._outgoing.append(self.send(m.Welcome(self._me.name, self._me.branching)))
                 self._ping_at = now
                 return [RttSample(now - self._challenged_at), Linked()]

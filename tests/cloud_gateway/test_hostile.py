@@ -17,22 +17,17 @@ from edgespec.core import signing
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.names import key_id
 from edgespec.core.session import Timers
-from edgespec.core.signing import SigningKey
+from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
 from tests.support.links import (
     HASH,
     VOCAB,
     Client,
     GatewayUnderTest,
     client,
-    raw,
     serving,
     some_tree,
     until,
-    worker_identity,
 )
-
-HONEST = worker_identity(b"h" * 32, "honest")
-OTHER = worker_identity(b"o" * 32, "other")
 
 
 @pytest.fixture
@@ -59,16 +54,6 @@ async def nothing_escapes() -> AsyncIterator[None]:
     assert escaped == []
 
 
-async def serves_on(gateway: GatewayUnderTest, honest: Client) -> None:
-    """The honest worker's trees arrive and its messages reach it, as before."""
-    await honest.send(some_tree(request=77))
-    await until(lambda: any(tree.request == 77 for _, tree in gateway.seen.of("tree")))
-    gateway.links.send(key_id(HONEST.key.public), m.Close(77, 1, "done"))
-    async with asyncio.timeout(5):
-        while m.Close(77, 1, "done") not in await honest.receive():
-            pass
-
-
 async def ends(
     gateway: GatewayUnderTest,
     honest: Client,
@@ -89,15 +74,6 @@ async def ends(
     assert gateway.seen.of("down") == [(key_id(hostile.me.key.public), reason)]
     assert [worker.name for worker in gateway.links.workers()] == ["honest"]
     await serves_on(gateway, honest)
-
-
-async def refused_once(gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixture, reason: str, who: str) -> None:
-    await until(lambda: gateway.links.rejected[reason])
-    assert dict(gateway.links.rejected) == {reason: 1}
-    assert gateway.seen.of("rejected") == [(reason,)]
-    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(lines) == 1 and reason in lines[0] and who in lines[0]
-    assert "Traceback" not in caplog.text
 
 
 async def test_a_flipped_bit(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -289,95 +265,4 @@ async def test_a_stale_frame_is_counted_and_the_link_stays(
         gateway.links.note(key_id(HONEST.key.public), "stale", "a frame for another prefix")
     assert gateway.links.rejected["stale"] == 3
     assert [record.getMessage().count("worker honest") for record in caplog.records] == [1]  # rate-limited
-    await serves_on(gateway, honest)
-
-
-# --- who does not get in -----------------------------------------------------------------------------------------
-
-
-async def stays_out(
-    gateway: GatewayUnderTest,
-    honest: Client,
-    caplog: pytest.LogCaptureFixture,
-    first: bytes,
-    reason: str,
-    code: int,
-    refused: bool = True,
-) -> None:
-    async with raw(gateway) as ws:
-        await ws.send(first)
-        if refused:
-            refuse = m.decode_handshake(await ws.recv())
-            assert isinstance(refuse, m.Refuse) and refuse.reason == reason
-        with pytest.raises(ConnectionClosed) as caught:
-            async with asyncio.timeout(5):
-                await ws.recv()
-        assert caught.value.rcvd is not None and caught.value.rcvd.code == code
-    await refused_once(gateway, caplog, reason, "peer 127.0.0.1")
-    assert gateway.seen.of("down") == []
-    await serves_on(gateway, honest)
-
-
-def hello(key: bytes = worker_identity().key.public, tokenizer: bytes = b"t" * 32, protocol: str = m.PROTOCOL) -> bytes:
-    return m.encode(m.Hello(protocol, key, b"n" * 32, tokenizer, b"m" * 32, VOCAB, 4, "lab-7"))
-
-
-async def test_a_wrong_vocabulary(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    await stays_out(gateway, honest, caplog, hello(tokenizer=b"\xab" * 32), "tokenizer", 4415)
-    assert "ab" * 8 in caplog.text and (b"t" * 8).hex() in caplog.text
-
-
-async def test_an_unpaired_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    stranger = SigningKey(b"x" * 32).public
-    await stays_out(gateway, honest, caplog, hello(stranger), "unpaired", 4401)
-    assert key_id(stranger) in caplog.text
-
-
-async def test_a_revoked_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    gateway.standing[OTHER.key.public] = "revoked"
-    await stays_out(gateway, honest, caplog, hello(OTHER.key.public), "revoked", 4403)
-
-
-async def test_a_small_order_key_even_if_paired(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    weak = b"\x01" + bytes(31)
-    gateway.standing[weak] = "paired"
-    await stays_out(gateway, honest, caplog, hello(weak), "weak-key", 4400, refused=False)
-
-
-async def test_another_version(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    await stays_out(gateway, honest, caplog, hello(protocol="edgespec/2"), "version", 4426)
-
-
-async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    async with raw(gateway) as ws:
-        await ws.send(hello())
-        await ws.recv()  # the challenge, which stays unanswered
-        with pytest.raises(ConnectionClosed) as caught:
-            async with asyncio.timeout(5):
-                await ws.recv()
-        assert caught.value.rcvd is not None and caught.value.rcvd.code == 4408
-    await refused_once(gateway, caplog, "handshake-timeout", "peer 127.0.0.1")
-    await serves_on(gateway, honest)
-
-
-async def test_a_connection_that_never_says_anything(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither TLS nor HTTP: closed after the handshake's time, without a trace in the log."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    async with asyncio.timeout(5):
-        assert await reader.read() == b""
-    writer.close()
-    await serves_on(gateway, honest)
-
-
-async def test_junk_instead_of_tls(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    writer.write(b"GET / HTTP/1.1\r\n\r\n")
-    async with asyncio.timeout(5):
-        await reader.read()
-    writer.close()
-    assert caplog.text == ""
     await serves_on(gateway, honest)

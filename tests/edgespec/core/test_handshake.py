@@ -138,19 +138,35 @@ def test_the_gateways_own_signature_does_not_serve_as_a_proof() -> None:
     assert reason_of(g, m.encode(m.Proof(challenge.signature))).reason == "bad-signature"
 
 
-@pytest.mark.parametrize(
-    ("standing", "code", "error"),
-    [("unpaired", 4401, PairingError), ("revoked", 4403, PairingError)],
-)
-def test_whoever_is_not_paired_gets_a_signed_refusal_and_stops_for_good(
-    standing: Standing, code: int, error: type[Exception]
-) -> None:
+@pytest.mark.parametrize(("standing", "code"), [("unpaired", 4401), ("revoked", 4403)])
+def test_a_worker_that_is_not_paired_learns_so_signed_and_stops(standing: Standing, code: int) -> None:
     w, g = worker(), gateway(standing)
+    deliver(w, g)
+    deliver(g, w)
     raised = reason_of(g, w.outgoing()[0])
     assert (raised.reason, raised.close_code) == (standing, code)
-    (refuse,) = deliver(g, w)
-    assert isinstance(refuse, m.Refuse) and w.state is State.CLOSED
-    assert isinstance(final_error(refuse.reason, refuse.message), error)
+    (bye,) = deliver(g, w)
+    assert bye == m.Bye(standing) and w.state is State.CLOSED
+    assert isinstance(final_error(bye.reason, "The gateway ended the link."), PairingError)
+
+
+@pytest.mark.parametrize("standing", ["paired", "unpaired", "revoked"])
+def test_without_its_secret_nobody_learns_whether_a_key_is_paired(standing: Standing) -> None:
+    """The same challenge, and the same error for a wrong proof: the lookup is not even made."""
+    asked: list[bytes] = []
+
+    def lookup(key: bytes) -> Standing:
+        asked.append(key)
+        return standing
+
+    g = GatewaySession(GATEWAY, lookup, GATEWAY_NONCE, 0.0)
+    deliver(worker(), g)
+    (challenge,) = g.outgoing()
+    same = gateway()
+    deliver(worker(), same)
+    assert same.outgoing() == [challenge]
+    error = reason_of(g, m.encode(m.Proof(bytes(64))))
+    assert (error.reason, error.close_code, g.outgoing(), asked) == ("bad-signature", 4400, [], [])
 
 
 def test_a_revocation_during_the_handshake_counts() -> None:
@@ -171,19 +187,37 @@ def test_another_tokenizer_is_refused_naming_both_digests() -> None:
     assert ("ab" * 8) in str(error) and TOKENIZER.hex()[:16] in str(error)
 
 
+OTHER_TOKENIZER = {"tokenizer_digest": b"\xab" * 32}
+
+
 def test_a_forged_refusal_does_not_stop_the_worker() -> None:
-    w = worker()
-    hello = w.outgoing()[0]
-    g = gateway("revoked")
-    reason_of(g, hello)
+    w, g = worker(**OTHER_TOKENIZER), gateway()
+    reason_of(g, w.outgoing()[0])
     refuse = m.decode_handshake(g.outgoing()[0])
     assert isinstance(refuse, m.Refuse)
-    assert reason_of(w, m.encode(msgspec.structs.replace(refuse, reason="unpaired"))).reason == "bad-signature"
+    assert reason_of(w, m.encode(msgspec.structs.replace(refuse, reason="version"))).reason == "bad-signature"
+
+
+def test_a_forged_or_recorded_bye_does_not_stop_the_worker() -> None:
+    w, g = worker(), gateway("revoked")
+    deliver(w, g)
+    deliver(g, w)
+    reason_of(g, w.outgoing()[0])
+    recorded = g.outgoing()[0]
+    later, again = WorkerSession(WORKER, PIN, SPKI, b"9" * 32, 0.0), gateway("revoked", nonce=b"3" * 32)
+    deliver(later, again)
+    deliver(again, later)
+    assert reason_of(later, recorded).reason == "session"
+    forged, own = worker(), gateway()
+    deliver(forged, own)
+    deliver(own, forged)
+    bye = m.encode(m.Frame(forged.session, 1, m.Bye("revoked")))
+    assert reason_of(forged, signing.seal(WORKER_KEY, signing.GATEWAY_FRAME, bye)).reason == "bad-signature"
 
 
 def test_a_recorded_refusal_does_not_stop_the_worker_later() -> None:
-    g = gateway("revoked")
-    reason_of(g, worker().outgoing()[0])
+    g = gateway()
+    reason_of(g, worker(**OTHER_TOKENIZER).outgoing()[0])
     recorded = g.outgoing()[0]
     later = WorkerSession(WORKER, PIN, SPKI, b"9" * 32, 0.0)
     assert reason_of(later, recorded).reason == "bad-signature"

@@ -1,0 +1,34 @@
+"""What every attack on a link must leave as it was, and the one trace that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from edgespec.core import messages as m
+from edgespec.core.names import key_id
+from tests.support.links import Client, GatewayUnderTest, some_tree, until, worker_identity
+
+HONEST = worker_identity(b"h" * 32, "honest")
+OTHER = worker_identity(b"o" * 32, "other")
+
+
+async def serves_on(gateway: GatewayUnderTest, honest: Client) -> None:
+    """The honest worker's trees arrive and its messages reach it, as before."""
+    await honest.send(some_tree(request=77))
+    await until(lambda: any(tree.request == 77 for _, tree in gateway.seen.of("tree")))
+    gateway.links.send(key_id(HONEST.key.public), m.Close(77, 1, "done"))
+    async with asyncio.timeout(5):
+        while m.Close(77, 1, "done") not in await honest.receive():
+            pass
+
+
+async def refused_once(gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixture, reason: str, who: str) -> None:
+    await until(lambda: gateway.links.rejected[reason])
+    assert dict(gateway.links.rejected) == {reason: 1}
+    assert gateway.seen.of("rejected") == [(reason,)]
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 1 and reason in lines[0] and who in lines[0]
+    assert "Traceback" not in caplog.text
