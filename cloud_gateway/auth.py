@@ -91,6 +91,11 @@ class KeyRing:
         self._refresh()
         return list(self._keys.values())
 
+    def several(self) -> bool:
+        """Whether more than one key may be used."""
+        self._refresh()
+        return sum(key.revoked is None for key in self._keys.values()) > 1
+
     def create(
         self,
         name: str,

@@ -25,6 +25,7 @@ from edgespec.shared.fields import (
 )
 from edgespec.shared.settings import Section
 
+ClientOption = Literal["offload", "ignore_eos", "policy", "k", "phi", "verification"]
 Policy = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
 
 
@@ -79,6 +80,9 @@ class ApiSection(Section, frozen=True):
     max_tokens: Annotated[int, Meta(ge=1, le=1_048_576)] = 512
     max_tokens_limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 4096
     keepalive_s: Annotated[float, Meta(ge=1, le=300)] = 10.0
+    client_options: tuple[ClientOption, ...] = ("offload", "ignore_eos")
+    client_policies: tuple[Policy, ...] = ()
+    client_max_k: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
 
 
 class LimitsSection(Section, frozen=True):
@@ -89,6 +93,10 @@ class LimitsSection(Section, frozen=True):
     unproven_per_source: Annotated[int, Meta(ge=0, le=100_000)] = 0
     head_timeout_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     idle_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 75.0
+    key_running: Annotated[int, Meta(ge=0, le=1024)] = 0
+    key_waiting: Annotated[int, Meta(ge=0, le=100_000)] = 32
+    key_body_kb: Annotated[int, Meta(ge=4096, le=4_194_304)] = 16384
+    key_tokens_per_minute: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
 class LinkSection(Section, frozen=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from cloud_gateway import grammar
-from cloud_gateway.api.generation import ServedModel
+from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.config import GatewaySettings
 from cloud_gateway.engine import EngineSettings
 from cloud_gateway.grammar import Grammars

@@ -20,12 +20,14 @@ from cloud_gateway.advertise import Advertiser
 from cloud_gateway.api import Api, Backend, Limits, make_app
 from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_limits, check_free, listen
+from cloud_gateway.api.options import ClientOptions
 from cloud_gateway.audit import AuditLog
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.bridge import Bridge
 from cloud_gateway.config import GatewaySettings
 from cloud_gateway.control import Commands
 from cloud_gateway.core.admission import share_descriptors
+from cloud_gateway.core.quota import KeyLimits
 from cloud_gateway.engine import Engine
 from cloud_gateway.link_server import LinkLimits, link_admission
 from cloud_gateway.links import Links
@@ -260,8 +262,19 @@ def configured(args: argparse.Namespace) -> GatewaySettings:
 
 
 def _limits(settings: GatewaySettings) -> Limits:
-    api = settings.api
-    return Limits(max_tokens=api.max_tokens_limit, default_tokens=api.max_tokens, keepalive_s=api.keepalive_s)
+    api, limits, slots = settings.api, settings.limits, settings.target.slots
+    return Limits(
+        max_tokens=api.max_tokens_limit,
+        default_tokens=api.max_tokens,
+        keepalive_s=api.keepalive_s,
+        key=KeyLimits(
+            answers=(limits.key_running or slots) + limits.key_waiting,
+            body_bytes=limits.key_body_kb * 1024,
+            tokens_per_minute=limits.key_tokens_per_minute,
+        ),
+        key_running=limits.key_running or max(1, slots - 1),
+        options=ClientOptions(frozenset(api.client_options), frozenset(api.client_policies), api.client_max_k),
+    )
 
 
 def _shares(settings: GatewaySettings) -> dict[str, int]:

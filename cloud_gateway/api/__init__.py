@@ -1,10 +1,11 @@
 """The OpenAI-compatible API over HTTP (docs/api.md).
 
-A request goes through `routes` (guards), `schema` (validation), `generation` (what the engine is asked), `answer`
-(tokens to text), `respond` and `stream` (what the client reads).
+A request goes through `connection` and `routes` (guards), `schema`, `options` and `sizes` (validation), `encoding`
+(text to tokens), `generation` (what the engine is asked), `answer` (tokens to text), `respond` and `stream` (what the
+client reads).
 """
 
-from cloud_gateway.api.generation import Limits, ServedModel
+from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.routes import ROUTES, make_app
 from cloud_gateway.api.service import Api, Backend
 

@@ -79,6 +79,7 @@ class Answer:
         """On the clock of time.monotonic."""
         self.usage: Usage | None = None
         """Known when the engine has ended the answer."""
+        self.prompt_tokens = 0
         self._stream, self._events = stream, aiter(stream)
         self._detokeniser, self._stops = detokeniser, stops
         self._key_reason = key_reason
@@ -110,6 +111,11 @@ class Answer:
     def tells_logprobs(self) -> bool:
         """Whether log-probabilities were asked for."""
         return self._spell is not None
+
+    @property
+    def used_tokens(self) -> int:
+        """Tokens of the prompt and of the answer so far, for the API key's account."""
+        return self.prompt_tokens + (self.usage.completion_tokens if self.usage is not None else self._tokens)
 
     def cancel(self) -> None:
         """The client left, or the response is over; idempotent."""

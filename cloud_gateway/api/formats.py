@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from cloud_gateway.api.answer import Piece
-from cloud_gateway.api.generation import ServedModel
+from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.api.logprobs import Entry, chat_logprobs, text_logprobs
 from cloud_gateway.api.tools import Call
 

@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, Extension, refusal
+from cloud_gateway.api.sizes import check_tokens
 from cloud_gateway.core.request import Constraint, GenerationRequest, Speculation
 from edgespec.core.messages import Sampling
 
 SEED_SPAN = 2**63
 """Seeds of the engine are 63 bits wide; the API takes signed 64-bit ones and folds the negative half onto them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """The model as clients see it. `context` and `vocab_size` in tokens, `created` in Unix seconds."""
-
-    id: str
-    created: int
-    context: int
-    vocab_size: int
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one client may ask for, and for how long it is waited for."""
-
-    max_tokens: int = 4096
-    """Most tokens of one answer."""
-    default_tokens: int = 512
-    """Tokens of an answer where a request names no limit, as far as the context goes."""
-    max_choices: int = 8
-    """Most answers of one request: its `n`, times its prompts."""
-    max_request_tokens: int = 16384
-    """Most tokens of all answers of one request together, where `max_tokens` alone does not allow more."""
-    max_body_bytes: int = 4 * 2**20
-    read_timeout_s: float = 30.0
-    """For the whole request body to arrive."""
-    keepalive_s: float = 10.0
-    """Silence on a stream after which a comment is sent."""
-    write_timeout_s: float = 20.0
-    """After which a client that does not read its stream is given up."""
 
 
 def generations(
@@ -61,9 +30,8 @@ def generations(
     `constraint` makes a fresh one for each answer.
     """
     n = body.n or 1
-    if n * len(prompts) > limits.max_choices:
-        most = limits.max_choices // len(prompts)
-        raise refusal("n" if most else "prompt", f"one request gets at most {limits.max_choices} answers here")
+    for prompt in prompts:
+        check_tokens(len(prompt), model, "messages" if isinstance(body, ChatBody) else "prompt")
     outside = max(body.logit_bias or [0])
     if outside >= model.vocab_size:
         raise refusal("logit_bias", f"token {outside} is outside the model's vocabulary of {model.vocab_size}")

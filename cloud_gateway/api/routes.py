@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,10 +74,17 @@ def make_app(api: Api, keys: KeyRing) -> web.Application:
 
     app = web.Application(middlewares=[guarded], client_max_size=api.limits.max_body_bytes)
     app.on_response_prepare.append(show)
+    app.on_response_prepare.append(partial(_show_quota, api))
+    api.several_keys = keys.several
     for route in ROUTES:
         handler = partial(route.endpoint, api)
         table[app.router.add_route(route.method, route.path, handler, expect_handler=_expect_later)] = route
     return app
+
+
+async def _show_quota(api: Api, request: web.Request, response: web.StreamResponse) -> None:
+    if KEY in request:
+        response.headers.update(api.quotas.headers(request[KEY].id, time.monotonic()))
 
 
 async def _expect_later(request: web.Request) -> None:

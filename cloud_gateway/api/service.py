@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
@@ -15,9 +14,11 @@ from aiohttp import web
 
 from cloud_gateway.api import report
 from cloud_gateway.api.answer import Answer, Detokeniser, Engine, Stops
+from cloud_gateway.api.encoding import TurnedThreads
 from cloud_gateway.api.errors import unavailable
 from cloud_gateway.api.formats import ChatFormat, Envelope, Format, TextFormat, model_object
-from cloud_gateway.api.generation import Limits, ServedModel, generations
+from cloud_gateway.api.generation import generations
+from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.request_id import ID
 from cloud_gateway.api.respond import Job, streamed, whole
 from cloud_gateway.api.schema import (
@@ -30,8 +31,10 @@ from cloud_gateway.api.schema import (
     refusal,
     wanted_schema,
 )
+from cloud_gateway.api.sizes import check_size
 from cloud_gateway.api.tools import CallText, offered
 from cloud_gateway.auth import Key
+from cloud_gateway.core.quota import Quotas, Visit
 from cloud_gateway.core.request import Constraint
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.scope import CacheScopes
@@ -102,8 +105,11 @@ class Api:
         self._running: set[Answer] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self.quotas = Quotas(limits.key)
+        self.several_keys: Callable[[], bool] = lambda: True
+        """Whether a second API key exists, for which a slot has to stay free."""
         # One thread, since a long prompt takes long to encode, and two would encode no faster under the GIL.
-        self._encoding = ThreadPoolExecutor(1, thread_name_prefix="encode")
+        self._encoding = TurnedThreads("encode", 1)
 
     def serve(self, backend: Backend) -> None:
         """The models are loaded: requests are taken from now on."""
@@ -117,7 +123,7 @@ class Api:
                 await self._idle.wait()
         for answer in self._running:
             answer.cancel()
-        self._encoding.shutdown(wait=False, cancel_futures=True)
+        self._encoding.close()
 
     # --- endpoints -----------------------------------------------------------------------------------------------
 
@@ -139,19 +145,32 @@ class Api:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
-        body = await self._body(request, ChatBody)
-        backend = self._named(body.model)
-        prepared = await self._encode(lambda: _prepared(body, backend))
-        return await self._respond(request, body, backend, prepared, ChatFormat())
+        return await self._complete(request, ChatBody, _prepared, ChatFormat())
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        body = await self._body(request, CompletionBody)
-        backend = self._named(body.model)
-        prompts = await self._encode(lambda: _prompts(body.prompt, backend))
-        return await self._respond(request, body, backend, Prepared(prompts), TextFormat())
+        return await self._complete(request, CompletionBody, _prompts, TextFormat())
 
     # --- what they share -----------------------------------------------------------------------------------------
+
+    async def _complete(
+        self, request: web.Request, kind: type[Body], prepare: Callable[[Body, Backend], Prepared], form: Format
+    ) -> web.StreamResponse:
+        """Reads, checks, tokenises, submits and responds; what can be counted is checked before it costs anything."""
+        self._ready()
+        key = request[KEY]
+        visit, answers = self.quotas.enter(key.id), list[Answer]()
+        try:
+            body = decode(await self._read(request, visit), kind)
+            self.limits.options.check(body.edgespec)
+            backend = self._named(body.model)
+            visit.expect_answers(check_size(body, backend.model, self.limits))
+            prepared = await self._encoding.run(key.id, lambda: prepare(body, backend))
+            visit.release_bytes()
+            answers += self._submit(body, backend, prepared, request, visit)
+            return await self._respond(request, body, backend, prepared, form, answers)
+        finally:
+            visit.end(sum(answer.used_tokens for answer in answers))
 
     async def _respond(
         self,
@@ -160,10 +179,9 @@ class Api:
         backend: Backend,
         prepared: Prepared,
         form: Format,
+        answers: Sequence[Answer],
     ) -> web.StreamResponse:
         began = time.monotonic()
-        key: Key = request[KEY]
-        answers = self._submit(body, backend, prepared, key, request[ID])
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         job = Job(Envelope(form, backend.model), answers, sum(map(len, prepared.prompts)), include_usage)
         try:
@@ -174,13 +192,15 @@ class Api:
                 self._running.discard(answer)
                 self._count(answer, began)
             spent_s = time.monotonic() - began
-            report.completed(request[ID], key, backend.model.id, job.prompt_tokens, answers, spent_s)
+            report.completed(request[ID], request[KEY], backend.model.id, job.prompt_tokens, answers, spent_s)
             if not self._running:
                 self._idle.set()
 
-    def _submit(self, body: Common, backend: Backend, prepared: Prepared, key: Key, request_id: str) -> list[Answer]:
+    def _submit(
+        self, body: Common, backend: Backend, prepared: Prepared, request: web.Request, visit: Visit
+    ) -> list[Answer]:
         """All answers of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
-        constraint = prepared.schema.constraint if prepared.schema else None
+        key, constraint = request[KEY], prepared.schema.constraint if prepared.schema else None
         wishes = generations(
             body,
             prepared.prompts,
@@ -190,19 +210,32 @@ class Api:
             cache_scope=self._scopes.of(key),
             constraint=constraint,
         )
+        most_running = self.limits.key_running if self.several_keys() else None
+        wishes = [
+            replace(
+                wish,
+                id=request[ID],
+                key=key.id,
+                key_name=key.name,
+                groups=frozenset(key.groups),
+                most_running=most_running,
+            )
+            for wish in wishes
+        ]
+        visit.reserve_tokens(sum(len(wish.tokens) + wish.max_tokens for wish in wishes), time.monotonic())
         asked = body.edgespec is None or body.edgespec.offload != "never"
         answers: list[Answer] = []
         try:
             for wish in wishes:
-                groups = frozenset(key.groups)
-                wish = replace(wish, id=request_id, key=key.id, key_name=key.name, groups=groups)
                 stream = backend.engine.submit(wish)
                 text = backend.text
                 reason = KEY_FORBIDS if asked and not key.offload else None
                 spell = text.spell if wish.top_logprobs is not None else None
                 call_text = CallText(prepared.tools) if prepared.tools else None
                 stops = text.stops(wish.stop)
-                answers.append(Answer(stream, text.detokeniser(), stops, reason, spell=spell, call_text=call_text))
+                answer = Answer(stream, text.detokeniser(), stops, reason, spell=spell, call_text=call_text)
+                answer.prompt_tokens = len(wish.tokens)
+                answers.append(answer)
         except ClientError as error:
             for answer in answers:
                 answer.cancel()
@@ -218,17 +251,25 @@ class Api:
         if answer.first_token_at is not None:
             self.metrics.first_token(answer.first_token_at - began)
 
-    async def _body(self, request: web.Request, kind: type[Body]) -> Body:
-        self._ready()
+    async def _read(self, request: web.Request, visit: Visit) -> bytes:
+        """The whole body. Raises ClientError 408 and 429, HTTPException 413 and 417, RequestPayloadError."""
+        expect = request.headers.get("Expect")
+        if expect is not None:
+            if expect.lower() != "100-continue":
+                raise web.HTTPExpectationFailed
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # the response proper has not begun
+        data, most = bytearray(), self.limits.max_body_bytes
         try:
             async with asyncio.timeout(self.limits.read_timeout_s):
-                data = await read_body(request, self.limits.max_body_bytes)
+                async for chunk in request.content.iter_any():
+                    visit.hold_bytes(len(chunk))
+                    data += chunk
+                    if len(data) > most:
+                        raise web.HTTPRequestEntityTooLarge(most, len(data))
         except TimeoutError:
             raise ClientError("The request body did not arrive in time.", status=408, code="request_timeout") from None
-        return decode(data, kind)
-
-    async def _encode(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
+        return bytes(data)
 
     def _ready(self) -> Backend:
         if self.state == "loading" or self._backend is None:
@@ -245,22 +286,6 @@ class Api:
         return backend
 
 
-async def read_body(request: web.Request, most: int) -> bytes:
-    """The whole body, of at most so many bytes. Raises HTTPException 413, 417, RequestPayloadError."""
-    expect = request.headers.get("Expect")
-    if expect is not None:
-        if expect.lower() != "100-continue":
-            raise web.HTTPExpectationFailed
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # the response proper has not begun
-    data = bytearray()
-    async for chunk in request.content.iter_any():
-        data += chunk
-        if len(data) > most:
-            raise web.HTTPRequestEntityTooLarge(most, len(data))
-    return bytes(data)
-
-
 def _prepared(body: ChatBody, backend: Backend) -> Prepared:
     """Prompt and grammar of a chat. Raises ClientError 400."""
     wanted, schema = wanted_schema(body), None
@@ -274,8 +299,9 @@ def _prepared(body: ChatBody, backend: Backend) -> Prepared:
     return Prepared([prompt], schema, [tool["function"]["name"] for tool in tools or ()])
 
 
-def _prompts(prompt: str | list[Any], backend: Backend) -> list[list[int]]:
+def _prompts(body: CompletionBody, backend: Backend) -> Prepared:
     """The prompts of a text completion as tokens: one string or token list, or a list of either."""
+    prompt: Any = body.prompt
     if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
         prompt = [prompt]
     items = prompt if isinstance(prompt, list) else [prompt]
@@ -287,4 +313,4 @@ def _prompts(prompt: str | list[Any], backend: Backend) -> list[list[int]]:
         if max(tokens, default=0) >= backend.model.vocab_size:
             raise refusal("prompt", f"a token is outside the model's vocabulary of {backend.model.vocab_size}")
         prompts.append(tokens)
-    return prompts
+    return Prepared(prompts)

@@ -236,6 +236,7 @@ class Stage:
             "target.model": self.target,
             "target.dtype": self.dtype,
             "api.port": ports["api"]["port"],
+            "api.client_options": ["offload", "ignore_eos", "policy", "k", "phi", "verification"],
             "link.host": "0.0.0.0" if self.by_mdns else "127.0.0.1",  # noqa: S104  another machine must reach it
             "link.port": ports["link"]["port"],
             "link.mdns": self.by_mdns,

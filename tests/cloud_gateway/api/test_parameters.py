@@ -9,6 +9,8 @@ import msgspec
 import openai
 import pytest
 
+from cloud_gateway.api import Limits
+from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.api.schema import RANGES
 from edgespec.core.messages import Sampling
 from edgespec.core.ranges import SAMPLING
@@ -24,7 +26,7 @@ from tests.support.echo import (
 
 @pytest.fixture
 async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path) as running:
+    async with echo_gateway(tmp_path, Limits(options=ClientOptions(OPTIONS))) as running:
         yield running
 
 

@@ -1,0 +1,249 @@
+"""What one API key can cost the others, over real sockets: sizes, answers, turns, the operator's options."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from cloud_gateway.api import Backend, Limits
+from cloud_gateway.api.encoding import TurnedThreads
+from cloud_gateway.api.options import OPTIONS, ClientOptions
+from cloud_gateway.core.quota import KeyLimits
+from edgespec.core.errors import ClientError
+from tests.support.echo import CHAT, MODEL, ByteText, Echo, echo_gateway, post, request_head, until
+
+TEXT = "/v1/completions"
+
+
+class CountingText(ByteText):
+    """Counts what is tokenised; one key's text can be made to wait."""
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def encode(self, text: str) -> list[int]:
+        self.encoded.append(text)
+        assert self.gate.wait(10)
+        return super().encode(text)
+
+
+@pytest.fixture
+async def counted(tmp_path: Path) -> AsyncIterator[tuple[Echo, CountingText]]:
+    async with echo_gateway(tmp_path, Limits(key=KeyLimits(answers=10))) as echo:
+        text = CountingText()
+        echo.api.serve(Backend(echo.engine, text, MODEL))
+        yield echo, text
+        text.gate.set()
+
+
+TOO_LONG = "x" * (8 * MODEL.context + 1)
+OVERSIZE: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": TOO_LONG}]}, "messages"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "é" * (4 * MODEL.context + 1)}]}, "messages"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": ""}] * (MODEL.context + 1)}, "messages"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 1000}] * 5}]},
+        "messages",
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": "user", "content": "x"}],
+            "tools": [{"type": "function", "function": {"name": "f", "description": TOO_LONG}}],
+        },
+        "messages",
+    ),
+    (TEXT, {"prompt": TOO_LONG}, "prompt"),
+    (TEXT, {"prompt": ["x", TOO_LONG]}, "prompt"),
+    (TEXT, {"prompt": [1] * MODEL.context}, "prompt"),
+    (TEXT, {"prompt": [[1], [1] * MODEL.context]}, "prompt"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), OVERSIZE)
+async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
+    counted: tuple[Echo, CountingText], path: str, body: dict[str, Any], param: str
+) -> None:
+    echo, text = counted
+    status, answer, _ = await post(echo, {"model": "echo", **body}, path)
+    assert (status, answer["error"]["code"], answer["error"]["param"]) == (400, "context_length_exceeded", param)
+    assert "This model's maximum context length is 512 tokens" in answer["error"]["message"]
+    assert text.encoded == [] and echo.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (TEXT, {"prompt": ["x"] * 400_000}, "prompt"),
+        (TEXT, {"prompt": ["x", "y"], "n": 5}, "n"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 9}, "n"),
+        (TEXT, {"prompt": "x", "stop": ["x"] * 5000}, "stop"),
+    ],
+)
+async def test_counts_are_checked_before_anything_is_tokenised(
+    counted: tuple[Echo, CountingText], path: str, body: dict[str, Any], param: str
+) -> None:
+    echo, text = counted
+    status, answer, _ = await post(echo, {"model": "echo", **body}, path)
+    assert (status, answer["error"]["param"]) == (400, param)
+    assert text.encoded == []
+
+
+async def test_one_key_cannot_have_more_answers_under_way_than_its_limit(counted: tuple[Echo, CountingText]) -> None:
+    echo, _ = counted
+    echo.engine.gate.clear()
+    many = [asyncio.create_task(post(echo, {**CHAT, "n": 5})) for _ in range(2)]
+    await until(lambda: len(echo.engine.requests) == 10)
+    status, answer, headers = await post(echo, CHAT)
+    assert (status, answer["error"]["code"], answer["error"]["type"]) == (
+        429, "rate_limit_exceeded", "rate_limit_error",
+    )  # fmt: skip
+    assert int(headers["Retry-After"]) >= 1
+    _, other = echo.keys.create("other")
+    asked = asyncio.create_task(post(echo, CHAT, Authorization=f"Bearer {other}"))
+    await until(lambda: len(echo.engine.requests) == 11)
+    echo.engine.gate.set()
+    assert [(await task)[0] for task in (*many, asked)] == [200] * 3
+    assert (await post(echo, {**CHAT, "n": 8}))[0] == 200, "what has ended counts no more"
+
+
+async def test_clients_that_leave_give_their_answers_back(counted: tuple[Echo, CountingText]) -> None:
+    echo, _ = counted
+    echo.engine.gate.clear()
+    for _ in range(3):
+        leaving = asyncio.create_task(post(echo, {**CHAT, "n": 8}))
+        await until(lambda: len(echo.engine.running) == 8)
+        leaving.cancel()
+        echo.engine.gate.set()
+        await until(lambda: not echo.engine.running)
+        echo.engine.gate.clear()
+    echo.engine.gate.set()
+    assert (await post(echo, {**CHAT, "n": 8}))[0] == 200
+
+
+async def test_bodies_of_one_key_that_wait_are_bounded(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, Limits(key=KeyLimits(body_bytes=100_000))) as echo:
+        _, waiting = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+        waiting.write(request_head(echo, length=90_000) + b" " * 80_000)
+        await waiting.drain()
+        body = json.dumps({**CHAT, "user": "x" * 40_000}).encode()
+        statuses = []
+        for _ in range(50):
+            statuses.append((await post(echo, body))[0])
+            if statuses[-1] == 429:
+                break
+        assert statuses[-1] == 429
+        _, other = echo.keys.create("other")
+        assert (await post(echo, body, Authorization=f"Bearer {other}"))[0] == 200
+        waiting.close()
+
+
+async def test_tokens_a_minute_are_limited_with_openais_headers(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, Limits(key=KeyLimits(tokens_per_minute=1000))) as echo:
+        async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
+            raw = await client.chat.completions.with_raw_response.create(**CHAT, max_tokens=400)
+            assert raw.headers["x-ratelimit-limit-tokens"] == "1000"
+            answer = raw.parse()
+            with pytest.raises(openai.RateLimitError) as limited:
+                await client.chat.completions.create(**CHAT, max_tokens=999)
+            assert limited.value.code == "rate_limit_exceeded"
+            assert int(limited.value.response.headers["retry-after"]) >= 1
+            left = int(limited.value.response.headers["x-ratelimit-remaining-tokens"])
+        assert answer.usage is not None
+        assert left >= 1000 - answer.usage.total_tokens, "what max_tokens reserved and the answer did not use is back"
+
+
+# --- turns at the encoder -------------------------------------------------------------------------------------------
+
+
+async def test_prompts_are_tokenised_in_turns_between_keys(counted: tuple[Echo, CountingText]) -> None:
+    echo, text = counted
+    _, other = echo.keys.create("other")
+    text.gate.clear()
+    many = [asyncio.create_task(post(echo, {"model": "echo", "prompt": f"many-{n}"}, TEXT)) for n in range(6)]
+    await until(lambda: len(echo.api._encoding._turns) == 5)
+    one = asyncio.create_task(post(echo, {"model": "echo", "prompt": "one"}, TEXT, Authorization=f"Bearer {other}"))
+    await until(lambda: len(echo.api._encoding._turns) == 6)
+    text.gate.set()
+    assert [(await task)[0] for task in (*many, one)] == [200] * 7
+    assert text.encoded.index("one") == 1
+
+
+async def test_a_key_keeps_one_thread_at_most() -> None:
+    threads, gate, began = TurnedThreads("test", 2), threading.Event(), []
+
+    def slow() -> None:
+        began.append("slow")
+        assert gate.wait(10)
+
+    waiting = [asyncio.create_task(threads.run("a", slow)) for _ in range(3)]
+    await until(lambda: began)
+    assert await threads.run("b", lambda: "done") == "done"
+    assert began == ["slow"]
+    waiting[2].cancel()
+    gate.set()
+    await asyncio.gather(*waiting[:2])
+    assert began == ["slow", "slow"], "what was cancelled before its turn never ran"
+    gate.clear()
+    stopped = [asyncio.create_task(threads.run("a", slow)) for _ in range(2)]
+    await until(lambda: len(began) == 3)
+    threads.close()
+    with pytest.raises(ClientError, match="shutting down"):
+        await stopped[1]
+    gate.set()
+    await stopped[0]
+
+
+# --- the operator's options -----------------------------------------------------------------------------------------
+
+CHOICES: dict[str, Any] = {"policy": "colocated-tree", "k": 16, "phi": 0, "verification": "rejection"}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+async def test_what_the_operator_chooses_is_refused_by_name_with_advice(tmp_path: Path, name: str) -> None:
+    async with echo_gateway(tmp_path) as echo:
+        status, answer, _ = await post(echo, {**CHAT, "edgespec": {name: CHOICES[name]}})
+        assert (status, answer["error"]["param"]) == (400, f"edgespec.{name}")
+        assert answer["error"]["code"] == "option_not_allowed"
+        assert "leave it out" in answer["error"]["message"] and "operator" in answer["error"]["message"]
+        assert (await post(echo, {**CHAT, "edgespec": {"offload": "auto", "ignore_eos": False}}))[0] == 200
+        assert (await post(echo, {**CHAT, "edgespec": {name: None}}))[0] == 200
+    async with echo_gateway(tmp_path, Limits(options=ClientOptions(OPTIONS))) as echo:
+        assert (await post(echo, {**CHAT, "edgespec": {name: CHOICES[name]}}))[0] == 200
+
+
+async def test_a_client_may_always_keep_its_prompt_from_workers(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, Limits(options=ClientOptions(frozenset()))) as echo:
+        assert (await post(echo, {**CHAT, "edgespec": {"offload": "never"}}))[0] == 200
+        assert echo.engine.requests[0].speculation.offload == "never"
+        assert (await post(echo, {**CHAT, "edgespec": {"offload": "auto"}}))[0] == 400
+
+
+async def test_policies_and_k_are_allowed_as_far_as_the_operator_says(tmp_path: Path) -> None:
+    options = ClientOptions(OPTIONS, policies=frozenset({"plain", "wanspec"}), max_k=4)
+    async with echo_gateway(tmp_path, Limits(options=options)) as echo:
+        for wish, status in (
+            ({"policy": "plain"}, 200), ({"policy": "colocated-tree"}, 400), ({"k": 4}, 200), ({"k": 5}, 400),
+        ):  # fmt: skip
+            assert (await post(echo, {**CHAT, "edgespec": wish}))[0] == status, wish
+
+
+async def test_the_last_slot_is_for_another_key_where_there_is_one(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, Limits(key_running=3)) as echo:
+        await post(echo, CHAT)
+        record, _ = echo.keys.create("other")
+        await post(echo, CHAT)
+        echo.keys.revoke(record.id)
+        await post(echo, CHAT)
+        assert [request.most_running for request in echo.engine.requests] == [None, 3, None]
+        assert len({request.key for request in echo.engine.requests}) == 1
