@@ -16,6 +16,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 from edgespec.shared.address import Address
+from edgespec.shared.guarded import GuardedClient
 from edgespec.shared.tls import client_context
 
 STAGGER_S = 0.25
@@ -26,7 +27,7 @@ UPGRADE_S = 5.0
 """For the WebSocket upgrade after that."""
 
 
-class TurnTaking(ClientConnection):
+class TurnTaking(GuardedClient):
     """Sends its first byte after TLS when its turn has come; `turn` is set right after it is made."""
 
     turn: Callable[[], Awaitable[None]]

@@ -78,34 +78,33 @@ class Inflow:
     def take(self, data: bytearray, now: float) -> int:
         """How many of the first bytes of `data`, all that came and was not passed on yet, may be processed now."""
         self.wake_at = None
-        if self._in_head:
-            return self._passed(self._head(data), 0, now)
+        start = self._head(data) if self._in_head else 0
         free_at = max(self._frame_rate.free_at, self._byte_rate.free_at)
+        if self._in_head:
+            return 0
         if self.proven and free_at > now:
             self.wake_at = free_at
             return 0
         if not self._is_websocket:
             return self._passed(len(data), 0, now)
-        end, frames = self._walk(data, now)
+        end, frames = self._walk(data, start, now)
         if frames == FRAMES_AT_ONCE:
             self.wake_at = now
         return self._passed(end, frames, now)
 
     def _head(self, data: bytearray) -> int:
+        """Looks for the end of the HTTP head; returns it."""
         found = data.find(_HEAD_END, max(0, self._scanned - len(_HEAD_END)))
         self._scanned = len(data)
-        if found < 0:
-            if len(data) > MAX_HEAD_BYTES:
-                raise _flood(f"an HTTP head of more than {MAX_HEAD_BYTES} bytes")
-            return 0
-        self._in_head = False
+        if (len(data) if found < 0 else found) > MAX_HEAD_BYTES:
+            raise _flood(f"an HTTP head of more than {MAX_HEAD_BYTES} bytes")
+        self._in_head = found < 0
         self._is_websocket = not data.startswith(b"HTTP/") or data.startswith(b"HTTP/1.1 101")
-        self.wake_at = 0.0
         return found + len(_HEAD_END)
 
-    def _walk(self, data: bytearray, now: float) -> tuple[int, int]:
+    def _walk(self, data: bytearray, start: int, now: float) -> tuple[int, int]:
         """The end of what may be processed, and the number of frames that begin before it."""
-        at = frames = 0
+        at, frames = start, 0
         while True:
             step = min(self._payload, len(data) - at)
             at, self._payload = at + step, self._payload - step

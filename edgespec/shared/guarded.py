@@ -44,6 +44,13 @@ class Guarded(Connection):
         if self._wake is None:
             self._process()
 
+    def eof_received(self) -> None:
+        """Called by asyncio when no more will come; with TLS the connection is then closed at once."""
+        while self._wake is not None and (self.inflow.wake_at or 0.0) <= self.loop.time():
+            self._cancel_wake()
+            self._process()
+        super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio at the end."""
         self._held.clear()

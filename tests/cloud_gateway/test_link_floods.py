@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,56 +16,22 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.protocol import SERVER, Protocol
+from websockets.protocol import SERVER, Side
 
 from edgespec.core.inflow import InflowLimits
 from edgespec.shared.tls import client_context
+from tests.support.floods import FLOOD_FRAMES, closed, count_frames, frame, pour
 from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, until, worker_identity
 
-PING = bytes([0x89, 0x80, 0, 0, 0, 0])
-PONG = bytes([0x8A, 0x80, 0, 0, 0, 0])
-BEGIN = bytes([0x02, 0x81, 0, 0, 0, 0, 7])
-"""A fragmented message's first frame, of one byte; masked with zeros, as all of these."""
-CONTINUE_EMPTY = bytes([0x00, 0x80, 0, 0, 0, 0])
-CONTINUE_BYTE = bytes([0x00, 0x81, 0, 0, 0, 0, 7])
+PING, PONG = frame(9), frame(10)
+BEGIN = frame(2, b"x", end=False)
+CONTINUE_EMPTY, CONTINUE_BYTE = frame(0, end=False), frame(0, b"x", end=False)
 LIMITS = InflowLimits()
-FLOOD_FRAMES = 30_000
-
-
-class Processed:
-    """Frames that the server's side of `websockets` has processed."""
-
-    frames = 0
 
 
 @pytest.fixture
-def processed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processed]:
-    count, original = Processed(), Protocol.recv_frame
-
-    def counting(self: Protocol, frame: Any) -> None:
-        count.frames += self.side is SERVER
-        original(self, frame)
-
-    monkeypatch.setattr(Protocol, "recv_frame", counting)
-    yield count
-
-
-async def pour(ws: ClientConnection, frames: bytes, of_bytes: int) -> None:
-    """Writes a flood of this many frames, or what the other side takes of it."""
-    for _ in range(100):
-        ws.transport.write(frames * (FLOOD_FRAMES // 100 // (len(frames) // of_bytes)))
-        await asyncio.sleep(0)
-        await until(lambda: ws.transport.get_write_buffer_size() < 1 << 20 or ws.transport.is_closing())
-        if ws.transport.is_closing():
-            return
-
-
-async def closed(ws: ClientConnection) -> int:
-    with pytest.raises(ConnectionClosed) as caught:
-        async with asyncio.timeout(20):
-            while True:
-                await ws.recv()
-    return caught.value.rcvd.code if caught.value.rcvd else 1006
+def processed(monkeypatch: pytest.MonkeyPatch) -> Counter[Side]:
+    return count_frames(monkeypatch)
 
 
 async def pair(ws: ServerConnection) -> None:
@@ -76,26 +42,26 @@ async def pair(ws: ServerConnection) -> None:
 
 @pytest.mark.parametrize("path", ["/link", "/pair"])
 @pytest.mark.parametrize(
-    ("first", "frame"), [(b"", PING), (b"", PONG), (BEGIN, CONTINUE_EMPTY)], ids=["ping", "pong", "empty"]
+    ("first", "flood"), [(b"", PING), (b"", PONG), (BEGIN, CONTINUE_EMPTY)], ids=["ping", "pong", "empty"]
 )
 async def test_an_unproven_connection_has_64_frames(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, processed: Processed, path: str, first: bytes, frame: bytes
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, processed: Counter[Side], path: str, first: bytes, flood: bytes
 ) -> None:
     async with serving(tmp_path, pair=pair) as gateway, client(gateway) as honest:
-        before = processed.frames
+        before = processed[SERVER]
         async with raw(gateway, path) as ws:
             ws.transport.write(first)
-            await pour(ws, frame * 100, len(frame))
+            await pour(ws, flood)
             assert await closed(ws) in (4429, 1006)
         await until(lambda: gateway.links.rejected["flood"])
-        assert processed.frames - before <= LIMITS.unproven_frames + 8  # the honest worker's pongs come between
+        assert processed[SERVER] - before <= LIMITS.unproven_frames + 8  # the honest worker's pongs come between
         assert [r.getMessage() for r in caplog.records if "flood" in r.getMessage()] != []
         assert len(caplog.records) == 1
         await honest.send(some_tree())
         await until(lambda: gateway.seen.of("tree"))
 
 
-async def test_an_unproven_connection_has_64_kib(tmp_path: Path, processed: Processed) -> None:
+async def test_an_unproven_connection_has_64_kib(tmp_path: Path, processed: Counter[Side]) -> None:
     big = bytes([0x82, 0xFE, 0xFF, 0x00]) + bytes(4) + bytes(0xFF00)
     async with serving(tmp_path) as gateway, raw(gateway) as ws:
         ws.transport.write(big[:60_000])
@@ -106,20 +72,20 @@ async def test_an_unproven_connection_has_64_kib(tmp_path: Path, processed: Proc
         await until(lambda: gateway.links.rejected["flood"])
 
 
-@pytest.mark.parametrize(("first", "frame"), [(b"", PING), (BEGIN, CONTINUE_BYTE)], ids=["ping", "fragments"])
+@pytest.mark.parametrize(("first", "flood"), [(b"", PING), (BEGIN, CONTINUE_BYTE)], ids=["ping", "fragments"])
 async def test_a_worker_that_sends_frames_without_messages_loses_its_link(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, processed: Processed, first: bytes, frame: bytes
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, processed: Counter[Side], first: bytes, flood: bytes
 ) -> None:
     other = worker_identity(b"o" * 32, "other")
     async with serving(tmp_path, paired=[other]) as gateway, client(gateway) as hostile, client(gateway, other) as two:
         await until(lambda: len(gateway.links.workers()) == 2)
-        before = processed.frames
+        before = processed[SERVER]
         hostile.ws.transport.write(first)
-        await pour(hostile.ws, frame * 100, len(frame))
+        await pour(hostile.ws, flood)
         assert await closed(hostile.ws) in (4429, 1006)
         await until(lambda: gateway.seen.of("down"))
         assert gateway.seen.of("down")[0][1] == "flood" and gateway.links.rejected == {"flood": 1}
-        assert processed.frames - before <= LIMITS.idle_burst + 40
+        assert processed[SERVER] - before <= LIMITS.idle_burst + 40
         assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
         await two.send(some_tree())
         await until(lambda: gateway.seen.of("tree"))

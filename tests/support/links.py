@@ -98,6 +98,7 @@ class GatewayUnderTest:
     port: int
     pin: Pin
     standing: dict[bytes, Standing]
+    tls: ssl.SSLContext
 
     @property
     def address(self) -> Address:
@@ -133,7 +134,7 @@ async def serving(
     )
     port = await links.start("127.0.0.1", 0, context)
     try:
-        yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), standing)
+        yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), standing, context)
     finally:
         await links.stop()
 
