@@ -1,0 +1,120 @@
+"""The attack rig: what it concludes from a client's events, its command line, and a real attacking process."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+
+from tools.attacks import __main__ as command
+from tools.attacks.aim import SOURCE, Aim, Pace
+from tools.attacks.attacker import Orders
+from tools.attacks.floods import all_floods
+from tools.attacks.floods.http import _bomb
+from tools.attacks.floods.keyed import bomb
+from tools.attacks.measure import MAX_RATIO, Event, Outcome, Window, percentile, row
+from tools.attacks.processes import Attacker
+
+
+def steady(start: float, end: float, gap_s: float) -> list[Event]:
+    return [Event("gap", start + i * gap_s, gap_s) for i in range(int((end - start) / gap_s))]
+
+
+def outcome(flood_gap_s: float = 0.1, **changes: object) -> Outcome:
+    windows = [Window("control", 0, 10), Window("flood", 20, 30, log_bytes=500)]
+    events = [*steady(0, 10, 0.1), *steady(12, 18, 5.0), *steady(20, 30, flood_gap_s)]
+    return Outcome("some", "key", windows, events, **changes)  # type: ignore[arg-type]
+
+
+def test_the_percentile_is_the_nearest_rank() -> None:
+    assert [percentile([3, 1, 2], share) for share in (0.01, 0.5, 0.99)] == [1, 2, 3]
+    assert percentile([], 0.5) == float("inf")
+
+
+def test_a_flood_that_costs_nothing_breaks_no_bound() -> None:
+    found = row(outcome())
+    assert (found["p99_ratio"], found["broken"], found["log_kb_per_min"]) == (1.0, [], 0.5)
+    assert found["control"]["gaps"] == found["under_flood"]["gaps"] == 100, "what began between windows counts nowhere"
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (outcome(0.1 * MAX_RATIO + 0.01), "p99"),
+        (outcome(100.0), "p99"),
+        (outcome(workers_lost=1), "worker"),
+        (outcome(gateway_ended=True), "ended"),
+        (outcome(pairing="refused"), "paired"),
+    ],
+)
+def test_each_bound_that_is_broken_is_named(made: Outcome, words: str) -> None:
+    (broken,) = row(made)["broken"]
+    assert words in broken
+
+
+def test_a_stall_that_ends_in_a_failure_is_a_gap_and_a_failure() -> None:
+    made = outcome()
+    made.events.append(Event("fail", 22.0, 6.0, "TimeoutError"))
+    made.windows[1].log_bytes = 10_200
+    found = row(made)
+    assert found["under_flood"]["max_ms"] == 6000
+    assert [text.split()[0] for text in found["broken"]] == ["completions", "more"]
+
+
+def test_a_line_of_the_client_is_an_event() -> None:
+    assert Event.parse("fail 1.5 0.25 _Failed status 500") == Event("fail", 1.5, 0.25, "_Failed status 500")
+    with pytest.raises(ValueError, match="values"):
+        Event.parse("gap 1.5")
+
+
+def test_the_bombs_are_as_large_as_they_say() -> None:
+    unpacked = zlib.decompressobj(31)
+    first = unpacked.decompress(_bomb(), 5 << 20)
+    assert first == bytes(5 << 20) and len(_bomb()) < 1_100_000
+    assert len(bomb(18)["$defs"]) == 19
+
+
+async def test_a_pace_bounds_the_rate_and_does_not_catch_up() -> None:
+    pace, clock = Pace(100), asyncio.get_running_loop().time
+    began = clock()
+    for _ in range(6):
+        await pace.turn()
+    assert clock() - began >= 0.05
+    await asyncio.sleep(0.1)
+    began = clock()
+    for _ in range(3):
+        await pace.turn()
+    assert clock() - began >= 0.02
+
+
+def test_the_list_names_every_flood_and_a_wrong_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(all_floods())
+    with pytest.raises(SystemExit):
+        command.main(["nonsense"])
+    assert "no flood is called nonsense" in capsys.readouterr().err
+
+
+async def test_an_attacking_process_floods_until_it_is_stopped_and_counts() -> None:
+    sources: Counter[str] = Counter()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sources[writer.get_extra_info("peername")[0]] += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    aim = Aim(server.sockets[0].getsockname()[1], 0, "m", "key", "")
+    orders = Orders("wrong-keys", True, 0.0, [0], 20.0, asdict(aim))
+    attacker = await asyncio.to_thread(Attacker, orders)
+    async with asyncio.timeout(20):
+        while sources[SOURCE] < 20:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+    await asyncio.to_thread(attacker.stop)
+    server.close()
+    assert set(sources) == {SOURCE}
+    assert 10 <= attacker.result()["count"]["status 401"] <= sources[SOURCE]

@@ -1,0 +1,90 @@
+"""`python -m tools.attacks [NAME...]`: what each flood costs another client of a real gateway, in one table.
+
+Each flood runs in turns with a control, in which the same party keeps quiet and its process burns as much CPU. Exit
+code 1 where a bound is broken: p99 of another key's inter-token latency at most 1.25 times, no completion failed, no
+worker given up, the gateway still there, at most 10 KB of log a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from edgespec.core.errors import EdgespecError
+from tools import options
+from tools.attacks import measure
+from tools.attacks.floods import all_floods
+from tools.attacks.processes import ROOT
+from tools.attacks.report import table
+from tools.attacks.runner import Runner
+from tools.attacks.scene import Scene
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module."""
+    args = parse(argv)
+    console, floods = Console(stderr=True), all_floods()
+    if args.list:
+        for name, flood in floods.items():
+            print(f"{name:18} {flood.sender:9} {flood.text}")
+        return 0
+    rows: list[dict[str, Any]] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="attacks-") as folder:
+            console.print(f"starting the gateway and {args.workers} worker(s) of {args.checkout}")
+            with Scene(Path(args.keep or folder), args.checkout, args.workers) as scene:
+                runner = Runner(scene, args.seconds, console.print)
+                for name in args.names or floods:
+                    rows.append(measure.row(runner.run(name, floods[name])))
+                    console.print(f"  {_line(rows[-1])}")
+                    _write(args, rows)
+    except EdgespecError as error:
+        console.print(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        console.print("stopped")
+    out = Console() if sys.stdout.isatty() else Console(width=200)
+    out.print(table(rows))
+    return int(any(row["broken"] for row in rows) or not rows)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.attacks", description=__doc__.split("\n")[0])
+    names = sorted(all_floods())
+    parser.add_argument("names", nargs="*", metavar="NAME", help="floods to run (default: all; see --list)")
+    parser.add_argument("--list", action="store_true", help="print the floods and end")
+    parser.add_argument(
+        "--seconds", type=options.number(float, 2, 600), default=60.0, help="of each flood (default %(default)g)"
+    )
+    parser.add_argument("--workers", type=options.number(int, 1, 4), default=1, help="honest ones (default 1)")
+    parser.add_argument(
+        "--checkout", type=Path, default=ROOT, metavar="DIR", help="of the gateway and worker (default: this one)"
+    )
+    parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave state and logs in this folder")
+    args = parser.parse_args(argv)
+    if unknown := sorted(set(args.names) - set(names)):
+        parser.error(f"no flood is called {', '.join(unknown)}; there are {', '.join(names)}")
+    return args
+
+
+def _line(row: dict[str, Any]) -> str:
+    calm, under = row["control"]["p99_ms"], row["under_flood"]["p99_ms"]
+    return f"{row['flood']}: p99 {calm} → {under} ms; {'; '.join(row['broken']) or 'all bounds hold'}; {row['sent']}"
+
+
+def _write(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    if args.json:
+        args.json.write_text(json.dumps({"checkout": str(args.checkout), "floods": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""One attacking process: `python -m tools.attacks.attacker`, told what to do by one line of JSON on standard input.
+
+It floods, or does what the same party does in the control phases and burns as much CPU as the flood did, until
+standard input is closed. Then it prints what it did, as JSON. It runs below the priority of client and worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tools.attacks.aim import Aim
+from tools.attacks.floods import find
+
+NICE = 5
+SLICE_S = 0.01
+"""Of the burning: so fine that it takes turns with others as a flood does."""
+GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What one process is to do."""
+
+    name: str
+    floods: bool
+    """Or else keep quiet and burn."""
+    burn: float
+    """Share of one core to burn."""
+    cores: Sequence[int]
+    seconds: float
+    """After which it ends by itself."""
+    aim: dict[str, Any]
+
+    def line(self) -> bytes:
+        """As one line of JSON."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def main() -> int:
+    """Reads the orders, runs, prints what it did."""
+    orders = Orders(**json.loads(sys.stdin.readline()))
+    os.sched_setaffinity(0, orders.cores)
+    os.nice(NICE)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    flood = find(orders.name)
+    count: Counter[str] = Counter()
+    stop = threading.Event()
+    threading.Thread(target=_wait_for_the_end, args=(stop,), daemon=True).start()
+    threading.Thread(target=_burn, args=(orders.burn, stop), daemon=True).start()
+    began, used = time.monotonic(), time.process_time()
+    print("ready", flush=True)
+    run = flood.run if orders.floods else flood.quiet
+    asyncio.run(_until(stop, run(Aim(**orders.aim), count), orders.seconds))
+    wall = time.monotonic() - began
+    print(json.dumps({"count": dict(count), "cpu": (time.process_time() - used) / wall, "wall_s": wall}), flush=True)
+    os._exit(0)  # whatever still waits in a thread or a socket
+
+
+def _wait_for_the_end(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
+async def _until(stop: threading.Event, work: Any, seconds: float) -> None:
+    task = asyncio.ensure_future(work)
+    deadline = time.monotonic() + seconds
+    while not stop.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110 - another thread sets it
+        await asyncio.sleep(0.02)
+    if task.done() and (error := task.exception()) is not None:
+        print(f"the attacker failed: {error!r}", file=sys.stderr)
+    task.cancel()
+    await asyncio.wait([task], timeout=GRACE_S)
+
+
+def _burn(share: float, stop: threading.Event) -> None:
+    """Uses this share of a core, as its own clock says; less where others take the core."""
+    if share <= 0.005:
+        return
+    while not stop.is_set():
+        began, used = time.monotonic(), time.thread_time()
+        while time.thread_time() - used < share * SLICE_S:
+            pass
+        time.sleep(max(0.0, SLICE_S - (time.monotonic() - began)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

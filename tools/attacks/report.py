@@ -1,0 +1,46 @@
+"""The table of all floods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line for each flood; milliseconds between two pieces of another key's completion."""
+    found = Table(title="Inter-token latency of another key, without and with each flood")
+    for heading in ("flood", "sender"):
+        found.add_column(heading)
+    headings = (
+        "p50",
+        "with",
+        "p99",
+        "with",
+        "ratio",
+        "max with",
+        "failed",
+        "lost",
+        "log KB/min",
+        "gateway CPU",
+        "with",
+    )
+    for heading in headings:
+        found.add_column(heading, justify="right")
+    found.add_column("broken bounds")
+    for row in rows:
+        calm, under, cpu = row["control"], row["under_flood"], row["gateway_cpu"]
+        cells = [
+            *(calm["p50_ms"], under["p50_ms"], calm["p99_ms"], under["p99_ms"]),
+            *(row["p99_ratio"], under["max_ms"], len(row["failed"]["flood"]), row["workers_lost"]),
+            *(row["log_kb_per_min"], cpu["control"], cpu["flood"]),
+        ]
+        found.add_row(row["flood"], row["sender"], *map(_cell, cells), "; ".join(row["broken"]) or "-")
+    return found
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "∞"
+    return str(value) if isinstance(value, int) else f"{value:.0f}" if value >= 10 else f"{value:.2f}"

@@ -1,0 +1,89 @@
+"""Runs one flood: control and flood in turns, so that what else the machine does meets both alike."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from tools.attacks.attacker import Orders
+from tools.attacks.floods import Flood
+from tools.attacks.measure import Kind, Outcome, Window
+from tools.attacks.processes import Attacker, Client
+from tools.attacks.scene import Scene
+
+SLICE_S = 15.0
+"""Longest stretch of one kind."""
+MIN_TURNS = 2
+WARM_UP_S = 3.0
+"""Of the flood before the first control, to learn how much CPU the attacker uses."""
+SETTLE_S = 1.0
+"""After an attacker has started and before its phase is measured."""
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs floods against one scene. `progress` is told of each phase."""
+
+    scene: Scene
+    seconds: float
+    progress: Callable[[str], None] = lambda text: None
+
+    def run(self, name: str, flood: Flood) -> Outcome:
+        """One flood, `seconds` of it in all."""
+        scene = self.scene
+        scene.make_ready()
+        scene.recover()
+        outcome = Outcome(name, flood.sender, [], [])
+        links, turns = scene.links(), max(MIN_TURNS, math.ceil(self.seconds / SLICE_S))
+        if flood.takes_requests:
+            scene.pause("pause")
+        client = Client(scene.where(), scene.other_cores, seed=len(name))
+        client.wait_first_line()
+        try:
+            self._phase(outcome, name, None, WARM_UP_S)
+            for turn in range(turns):
+                kinds: tuple[Kind, ...] = ("control", "flood")
+                for kind in kinds:
+                    self.progress(f"{name}: {kind} {turn + 1} of {turns}")
+                    last = kind == "flood" and turn == turns - 1
+                    self._phase(outcome, name, kind, self.seconds / turns, pairs=flood.pairs and last)
+                if not scene.stage.runs("gateway"):
+                    break
+        finally:
+            client.stop()
+            outcome.events = client.events()
+            outcome.gateway_ended = not scene.stage.runs("gateway")
+            if flood.takes_requests and not outcome.gateway_ended:
+                scene.pause("resume")
+        outcome.workers_lost = scene.lost(links)
+        return outcome
+
+    def _phase(self, outcome: Outcome, name: str, kind: Kind | None, seconds: float, *, pairs: bool = False) -> None:
+        """One stretch; `kind` None: a flood that is not measured. `pairs`: a machine is paired in the middle of it."""
+        scene, floods = self.scene, kind != "control"
+        burn = 0.0 if floods else outcome.attacker_cpu
+        most_s = seconds + 60
+        attacker = Attacker(Orders(name, floods, burn, list(scene.other_cores), most_s, asdict(scene.aim())))
+        try:
+            time.sleep(SETTLE_S)
+            window = Window(kind or "flood", time.monotonic(), 0.0)
+            logged, used = scene.log_bytes(), scene.cpu_s()
+            if pairs:
+                time.sleep(seconds / 2)
+                outcome.pairing = scene.pair_one_more(f"late-{time.monotonic_ns() % 10_000}")
+            time.sleep(max(0.0, window.start + seconds - time.monotonic()))
+            window.end, window.cpu_s = time.monotonic(), scene.cpu_s() - used
+        finally:
+            attacker.stop()
+        if floods:
+            outcome.worst_recovery_s = max(outcome.worst_recovery_s, scene.recover())
+        window.log_bytes = scene.log_bytes() - logged
+        result = attacker.result()
+        if floods:
+            outcome.attacker_cpu = result["cpu"]
+            outcome.sent = dict(Counter(outcome.sent) + Counter(result["count"]))
+        if kind is not None:
+            outcome.windows.append(window)
