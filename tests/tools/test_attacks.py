@@ -16,7 +16,7 @@ from tools.attacks.floods import all_floods
 from tools.attacks.floods.http import _bomb
 from tools.attacks.floods.keyed import bomb
 from tools.attacks.measure import MAX_RATIO, Event, Outcome, Window, percentile, row
-from tools.attacks.processes import Attacker
+from tools.attacks.processes import ROOT, Attacker
 
 
 def steady(start: float, end: float, gap_s: float) -> list[Event]:
@@ -109,7 +109,7 @@ async def test_an_attacking_process_floods_until_it_is_stopped_and_counts() -> N
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     aim = Aim(server.sockets[0].getsockname()[1], 0, "m", "key", "")
-    orders = Orders("wrong-keys", True, 0.0, [0], 20.0, asdict(aim))
+    orders = Orders("wrong-keys", True, str(ROOT), 0.0, [0], 20.0, asdict(aim))
     attacker = await asyncio.to_thread(Attacker, orders)
     async with asyncio.timeout(20):
         while sources[SOURCE] < 20:  # noqa: ASYNC110 - what is waited for has no event

@@ -24,6 +24,8 @@ from tools.attacks.floods import find
 NICE = 5
 SLICE_S = 0.01
 """Of the burning: so fine that it takes turns with others as a flood does."""
+SET_UP_S = 20.0
+"""Longest wait for a flood's first connection, where the gateway lets nothing in."""
 GRACE_S = 5.0
 
 
@@ -34,6 +36,8 @@ class Orders:
     name: str
     floods: bool
     """Or else keep quiet and burn."""
+    checkout: str
+    """Whose protocol to speak: the gateway's."""
     burn: float
     """Share of one core to burn."""
     cores: Sequence[int]
@@ -53,17 +57,15 @@ def main() -> int:
     os.nice(NICE)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    sys.path.insert(0, orders.checkout)  # for `edgespec`; `tools` is imported already, from the rig's own checkout
     flood = find(orders.name)
     count: Counter[str] = Counter()
     stop = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(stop,), daemon=True).start()
     threading.Thread(target=_burn, args=(orders.burn, stop), daemon=True).start()
-    began, used = time.monotonic(), time.process_time()
-    print("ready", flush=True)
     run = flood.run if orders.floods else flood.quiet
-    asyncio.run(_until(stop, run(Aim(**orders.aim), count), orders.seconds))
-    wall = time.monotonic() - began
-    print(json.dumps({"count": dict(count), "cpu": (time.process_time() - used) / wall, "wall_s": wall}), flush=True)
+    cpu = asyncio.run(_until(stop, run(Aim(**orders.aim), count), count, orders.seconds))
+    print(json.dumps({"count": dict(count), "cpu": cpu}), flush=True)
     os._exit(0)  # whatever still waits in a thread or a socket
 
 
@@ -72,15 +74,22 @@ def _wait_for_the_end(stop: threading.Event) -> None:
     stop.set()
 
 
-async def _until(stop: threading.Event, work: Any, seconds: float) -> None:
+async def _until(stop: threading.Event, work: Any, count: Counter[str], seconds: float) -> float:
+    """Runs the flood; says `ready` with the first thing that it counts. Returns its share of a core from then on."""
     task = asyncio.ensure_future(work)
-    deadline = time.monotonic() + seconds
-    while not stop.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110 - another thread sets it
+    began = time.monotonic()
+    while not (count or task.done() or stop.is_set()) and time.monotonic() - began < SET_UP_S:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
+    print("ready", flush=True)
+    began, used = time.monotonic(), time.process_time()
+    while not stop.is_set() and time.monotonic() - began < seconds:  # noqa: ASYNC110 - another thread sets it
+        await asyncio.sleep(0.02)
+    share = (time.process_time() - used) / (time.monotonic() - began)
     if task.done() and (error := task.exception()) is not None:
         print(f"the attacker failed: {error!r}", file=sys.stderr)
     task.cancel()
     await asyncio.wait([task], timeout=GRACE_S)
+    return share
 
 
 def _burn(share: float, stop: threading.Event) -> None:

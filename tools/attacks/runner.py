@@ -66,7 +66,9 @@ class Runner:
         scene, floods = self.scene, kind != "control"
         burn = 0.0 if floods else outcome.attacker_cpu
         most_s = seconds + 60
-        attacker = Attacker(Orders(name, floods, burn, list(scene.other_cores), most_s, asdict(scene.aim())))
+        attacker = Attacker(
+            Orders(name, floods, str(scene.checkout), burn, list(scene.other_cores), most_s, asdict(scene.aim()))
+        )
         try:
             time.sleep(SETTLE_S)
             window = Window(kind or "flood", time.monotonic(), 0.0)

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -77,7 +78,7 @@ async def pour(ws: ClientConnection, frame: bytes, count: Counter[str]) -> None:
             count["frames"] += BLOCK
 
 
-def frames(
+def poured(
     path: str, frame: bytes, connections: int, first: bytes = b""
 ) -> Callable[[Aim, Counter[str]], Awaitable[None]]:
     """A flood of one kind of frame on so many connections at once."""
@@ -102,7 +103,9 @@ async def nameplates(aim: Aim, count: Counter[str]) -> None:
 
     async def one() -> None:
         await pace.turn()
-        code = Code(random.randint(1, 99), ("acorn", "album", "amber"))
+        # Older checkouts have no third field.
+        parts: tuple[Any, ...] = (random.randint(1, 99), ("acorn", "album", "amber"), 0)
+        code = Code(*parts[: len(fields(Code))])
         start = WorkerExchange(code, me, bytes(32), os.urandom).start()
         with suppress(WebSocketException):
             async with websocket(aim, "/pair") as ws:
@@ -117,11 +120,11 @@ async def nameplates(aim: Aim, count: Counter[str]) -> None:
 FLOODS = {
     "pre-tls": Flood(f"{HELD} connections that never begin TLS (B2)", "stranger", pre_tls),
     "tls-handshakes": Flood(f"up to {HANDSHAKES_PER_S:g} TLS handshakes a second (B2)", "stranger", handshakes),
-    "pings-link-1": Flood("WebSocket pings on /link, one connection (B3)", "stranger", frames("/link", PING, 1)),
-    "pings-link-4": Flood("WebSocket pings on /link, four connections (B3)", "stranger", frames("/link", PING, 4)),
-    "pings-pair-4": Flood("WebSocket pings on /pair, four connections (B3)", "stranger", frames("/pair", PING, 4)),
+    "pings-link-1": Flood("WebSocket pings on /link, one connection (B3)", "stranger", poured("/link", PING, 1)),
+    "pings-link-4": Flood("WebSocket pings on /link, four connections (B3)", "stranger", poured("/link", PING, 4)),
+    "pings-pair-4": Flood("WebSocket pings on /pair, four connections (B3)", "stranger", poured("/pair", PING, 4)),
     "continuations": Flood(
-        "empty continuation frames on /link (B3)", "stranger", frames("/link", CONTINUATION, 1, FRAGMENT)
+        "empty continuation frames on /link (B3)", "stranger", poured("/link", CONTINUATION, 1, FRAGMENT)
     ),
     "nameplates": Flood("pairing attempts with any nameplate (C1)", "stranger", nameplates, pairs=True),
 }

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from edgespec import config
 from edgespec.core.errors import EdgespecError
 from edgespec.core.handshake import Pin, WorkerIdentity
 from edgespec.core.messages import ROOT, Close, Commit, Open, Pause, Resume, Tree, WorkerBody
+from edgespec.core.prefix import Prefix
 from edgespec.core.session import State, Timers, WorkerSession
 from edgespec.models import file_sha256
 from edgespec.service import paired_gateway
@@ -29,14 +30,30 @@ from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 from tools.attacks.aim import Aim, Pace, at_once
 from tools.attacks.floods import Flood
 from tools.attacks.floods.link import PING, pour, websocket
-from tools.lossless.random_worker import Request
 
 TREES_PER_S = 1000.0
+NODES = 16
+"""Of one tree."""
 PAUSES_PER_S = 490.0
 ENTROPY = 2**31 - 1
 """Millinats: 2.1 million nats, of which `math.exp` knows nothing."""
 RELINK_S = 0.5
 """Between two links, as a patient attacker."""
+
+
+class Request:
+    """One open request: its text so far, and the next free node id."""
+
+    def __init__(self, opening: Open) -> None:
+        self.opening, self.prefix, self.next_id = opening, Prefix(opening.tokens), 1
+
+    def tree(self, tokens: Sequence[int], entropy: int) -> Tree | None:
+        """These tokens as children of the newest prefix; None while the prompt is not there yet."""
+        if len(self.prefix) < self.opening.prompt_len:
+            return None
+        first, self.next_id = self.next_id, self.next_id + len(tokens)
+        n, ids = len(tokens), (self.opening.request, self.opening.epoch, len(self.prefix), self.prefix.digest, first)
+        return Tree(*ids, [ROOT] * n, list(tokens), list(range(100, 100 + n)), [entropy] * n)
 
 
 class Hostile:
@@ -168,8 +185,9 @@ async def trees(hostile: Hostile, identity: Identity, count: Counter[str]) -> No
     while True:
         await pace.turn()
         for request in list(hostile.requests.values()):
-            if len(request.prefix) >= request.opening.prompt_len:
-                await hostile.send(request.nonsense(rng, identity.vocab_size))
+            tree = request.tree(rng.sample(range(identity.vocab_size), NODES), 700)
+            if tree is not None:
+                await hostile.send(tree)
                 count["trees"] += 1
 
 
@@ -178,12 +196,9 @@ async def entropies(hostile: Hostile, identity: Identity, count: Counter[str]) -
     while True:
         await pace.turn()
         for request in list(hostile.requests.values()):
-            opening, prefix = request.opening, request.prefix
-            if len(prefix) >= opening.prompt_len:
-                first, request.next_id = request.next_id, request.next_id + 1
-                ids = opening.request, opening.epoch, len(prefix), prefix.digest, first
-                token = prefix.tokens[first % len(prefix)]
-                await hostile.send(Tree(*ids, [ROOT], [token], [100], [ENTROPY]))
+            tree = request.tree([request.next_id % identity.vocab_size], ENTROPY)
+            if tree is not None:
+                await hostile.send(tree)
                 count["trees"] += 1
 
 
