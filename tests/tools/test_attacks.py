@@ -48,6 +48,7 @@ def test_a_flood_that_costs_nothing_breaks_no_bound() -> None:
         (outcome(workers_lost=1), "worker"),
         (outcome(gateway_ended=True), "ended"),
         (outcome(pairing="refused"), "paired"),
+        (outcome(error="no gateway"), "no gateway"),
     ],
 )
 def test_each_bound_that_is_broken_is_named(made: Outcome, words: str) -> None:

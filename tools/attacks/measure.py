@@ -52,6 +52,8 @@ class Outcome:
     gateway_ended: bool = False
     pairing: str | None = None
     """Where an honest machine had to be paired meanwhile: `ok`, or why not."""
+    error: str | None = None
+    """Why it could not be measured."""
     sent: dict[str, int] = field(default_factory=dict)
     attacker_cpu: float = 0.0
     worst_recovery_s: float = 0.0
@@ -105,6 +107,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
         "workers_lost": outcome.workers_lost,
         "gateway_ended": outcome.gateway_ended,
         "pairing": outcome.pairing,
+        "error": outcome.error,
         # A short run gets a whole minute's allowance, since what is logged once a minute may fall into it.
         "log_kb_per_min": round(_sum(outcome, "flood", "log_bytes") / 1000 / minutes, 1),
         "gateway_cpu": {kind: round(_cpu(outcome, kind), 2) for kind in ("control", "flood")},
@@ -117,6 +120,8 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 def broken(found: dict[str, Any], max_ratio: float = MAX_RATIO) -> Iterable[str]:
     """Which bounds do not hold, in words."""
+    if found["error"] is not None:
+        yield f"not measured: {found['error']}"
     if found["gateway_ended"]:
         yield "the gateway ended"
     if found["p99_ratio"] is None or found["p99_ratio"] > max_ratio:
@@ -137,6 +142,7 @@ def _summary(gap: Sequence[float], first: Sequence[float]) -> dict[str, Any]:
         **{f"p{round(100 * share)}_ms": _ms(percentile(gap, share)) for share in (0.5, 0.99)},
         "max_ms": _ms(max(gap, default=math.inf)),
         "first_p50_ms": _ms(percentile(first, 0.5)),
+        "first_max_ms": _ms(max(first, default=math.inf)),
     }
 
 

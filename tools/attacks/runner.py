@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from edgespec.core.errors import EdgespecError
 from tools.attacks.attacker import Orders
 from tools.attacks.floods import Flood
 from tools.attacks.measure import Kind, Outcome, Window
@@ -32,11 +33,18 @@ class Runner:
     progress: Callable[[str], None] = lambda text: None
 
     def run(self, name: str, flood: Flood) -> Outcome:
-        """One flood, `seconds` of it in all."""
+        """One flood, `seconds` of it in all. What keeps it from being measured stands in the outcome."""
+        outcome = Outcome(name, flood.sender, [], [])
+        try:
+            self._run(outcome, name, flood)
+        except (EdgespecError, OSError) as error:
+            outcome.error = " ".join(str(error).split())[-300:]
+        return outcome
+
+    def _run(self, outcome: Outcome, name: str, flood: Flood) -> None:
         scene = self.scene
         scene.make_ready()
         scene.recover()
-        outcome = Outcome(name, flood.sender, [], [])
         links, turns = scene.links(), max(MIN_TURNS, math.ceil(self.seconds / SLICE_S))
         if flood.takes_requests:
             scene.pause("pause")
@@ -59,7 +67,6 @@ class Runner:
             if flood.takes_requests and not outcome.gateway_ended:
                 scene.pause("resume")
         outcome.workers_lost = scene.lost(links)
-        return outcome
 
     def _phase(self, outcome: Outcome, name: str, kind: Kind | None, seconds: float, *, pairs: bool = False) -> None:
         """One stretch; `kind` None: a flood that is not measured. `pairs`: a machine is paired in the middle of it."""

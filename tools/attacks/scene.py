@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import os
 import time
+import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,8 +28,19 @@ QUICK_S = 0.1
 RECOVERY_S = 30.0
 LINKED = "linked to gateway"
 """What a worker logs each time that it is linked."""
-STREAMS = 1
-"""Requests of the honest neighbour, where a flood's key may hold slots itself."""
+SLOTS = 4
+STREAMS = SLOTS - 1
+"""Requests of the honest neighbour, where a flood's key may hold slots itself: as many as one key may run."""
+
+
+class _Stage(Stage):
+    """One whose gateway may be from an older checkout, which does not know every setting."""
+
+    def _gateway_config(self) -> dict[str, Any]:
+        checkout = Path(os.environ["PYTHONPATH"])
+        known = tomllib.loads((checkout / "configs" / "gateway.toml").read_text())
+        wanted = Stage._gateway_config(self)
+        return {key: value for key, value in wanted.items() if key.split(".")[1] in known.get(key.split(".")[0], ())}
 
 
 @dataclass(slots=True)
@@ -46,9 +58,12 @@ class Scene:
     def __enter__(self) -> Scene:
         draft = str(models.quantised())
         cores = sorted(os.sched_getaffinity(0))
-        self.stage = Stage(
+        self.stage = _Stage(
             self.folder, draft, draft, draft,
-            gateway_options={"target.threads": 1, "local_draft.threads": 1},
+            gateway_options={
+                "target.threads": 1, "target.slots": SLOTS, "local_draft.threads": 1,
+                "api.client_options": ["offload", "ignore_eos"],  # what the operator allows by default
+            },
             worker_options={"draft.threads": 1},
             cores=(cores[0], cores[1] if len(cores) > 1 else cores[0]),
         )  # fmt: skip
