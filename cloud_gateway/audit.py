@@ -182,7 +182,7 @@ def entries(folder: Path, since: float = 0.0) -> Iterator[Entry]:
             while line := file.readline(MAX_LINE_BYTES):
                 try:
                     entry = decode(line)
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, UnicodeDecodeError):
                     continue
                 if entry.time >= since:
                     yield entry

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 
-import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -226,9 +224,7 @@ def _decode(data: bytes | str) -> PairingMessage:
     """Raises RemoteProtocolError (reason `malformed` or `oversize`)."""
     if isinstance(data, str) or len(data) > MAX_PAIRING_BYTES:
         raise RemoteProtocolError("oversize", "a pairing message that is too long, or is text")
-    with contextlib.suppress(msgspec.DecodeError):
-        return decode_pairing(data)
-    raise RemoteProtocolError("malformed", "a pairing message that does not decode")
+    return decode_pairing(data)
 
 
 def _host(ws: ServerConnection) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
@@ -210,7 +209,6 @@ def _refused_with(status: int, address: Address) -> EdgespecError:
 
 
 def _decode(data: bytes | str) -> PairingMessage:
-    with contextlib.suppress(msgspec.DecodeError):
-        if isinstance(data, bytes):
-            return decode_pairing(data)
-    raise RemoteProtocolError("malformed", "the gateway sent what this version does not understand")
+    if isinstance(data, str):
+        raise RemoteProtocolError("malformed", "the gateway sent what this version does not understand")
+    return decode_pairing(data)

@@ -217,7 +217,7 @@ def unseal(data: bytes) -> tuple[Trace, bytes]:
         raise TraceError("it was altered after the gateway signed it; its signature does not verify.") from None
     try:
         return _decode(_unpack(body)), public
-    except (zlib.error, msgspec.DecodeError) as error:
+    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TraceError(f"its content cannot be read ({error}); another version of edgespec made it.") from None
 
 

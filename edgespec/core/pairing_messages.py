@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edgespec.core.errors import PairingError
+from edgespec.core.errors import PairingError, RemoteProtocolError
 from edgespec.core.messages import PROTOCOL, Bytes32, Bytes64, Message, Name
 
 VERSION = 1
@@ -119,7 +119,15 @@ class Refused(Message, tag="pair-refused", frozen=True):
 
 
 PairingMessage = Start | Reply | Confirm | Accepted | Refused
-decode_pairing = msgspec.msgpack.Decoder(PairingMessage).decode
+_DECODER: msgspec.msgpack.Decoder[PairingMessage] = msgspec.msgpack.Decoder(PairingMessage)
+
+
+def decode_pairing(data: bytes) -> PairingMessage:
+    """One message off the wire. Raises RemoteProtocolError (reason `malformed`), whatever the bytes are."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # the latter: msgspec lets it through for bad UTF-8
+        raise RemoteProtocolError("malformed", "a pairing message that does not decode") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def _is_owner(connection: socket.socket) -> bool:
 def _decode_request(line: bytes) -> _Request:
     try:
         return msgspec.json.decode(line, type=_Request)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise LocalProtocolError("The request is not one line of JSON with a method and its params.") from None
 
 

@@ -143,7 +143,7 @@ class _List(Generic[Record]):
             return {}
         try:
             return {one.key: one for one in self._decode(data).records}
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise KeyStoreError(
                 f"{self._file} is damaged ({error}); restore it from a backup, or remove it and pair again."
             ) from None

@@ -68,7 +68,7 @@ class Answer:
             return
         try:
             chunk: Any = msgspec.json.decode(event)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             raise NotAStreamError from None
         if not isinstance(chunk, dict):
             raise NotAStreamError

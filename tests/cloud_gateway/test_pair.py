@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -193,7 +192,9 @@ async def test_a_second_worker_is_told_to_wait_and_costs_no_code(
     assert operator.shown[-1]["paired"]["name"] == "by hand"
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"x" * 2000, "text", encode(Refused(Reason.CODE)), os.urandom(50)])
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"x" * 2000, "text", encode(Refused(Reason.CODE)), b"\x9d\xabG\xfb\xb2\xae" + bytes(44)]
+)
 async def test_garbage_is_refused_and_costs_no_code(gateway: Gateway, worker: Worker, data: bytes | str) -> None:
     operator = Operator(gateway.desk)
     code = await operator.code()

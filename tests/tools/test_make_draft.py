@@ -88,7 +88,8 @@ def test_a_truncated_model_is_refused(quantised_model: Path, tmp_path: Path) -> 
         make_draft(source, tmp_path / "out.gguf", {10})
 
 
-def test_the_dropped_real_model_differs_only_in_the_layer_that_is_gone(quantised_model: Path, tmp_path: Path) -> None:
+@pytest.mark.live
+def test_the_dropped_model_differs_only_in_the_missing_layer(quantised_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft.gguf"
     assert make_draft(quantised_model, out, [10]) == 29
     assert count_loaded_layers(out) == 29
@@ -112,6 +113,7 @@ def field_bytes(reader: gguf.GGUFReader, key: str) -> bytes:
     return b"".join(part.tobytes() for part in reader.fields[key].parts)
 
 
+@pytest.mark.live
 def test_requantising_keeps_the_tokenizer_and_changes_the_format(quantised_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "q8.gguf"
     requantise(quantised_model, out, "q8_0")

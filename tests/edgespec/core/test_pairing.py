@@ -284,7 +284,7 @@ def test_no_message_is_longer_than_the_stated_limit() -> None:
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "lab\x1b[2J", "lab\n", "a\u202eb"])
 def test_names_that_could_fool_a_terminal_do_not_decode(name: str) -> None:
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(RemoteProtocolError, match="does not decode"):
         decode_pairing(encode(Start(1, 4821, bytes(32), name, bytes(33))))
 
 
