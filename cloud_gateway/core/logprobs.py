@@ -6,14 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.request import TokenLogprob
+from edgespec.core.processing import finite
+
+MIN_LOGPROB = -9999.0
+"""OpenAI's value for "very unlikely". JSON has no infinity, which a removed token's would be."""
 
 
 def token_logprob(logits: NDArray[np.floating], token: int, top: int) -> TokenLogprob:
-    """Of `token` and of the `top` most probable ones, in nats; `logits` raw, shape [vocab_size], in float64 here."""
-    x = logits.astype(np.float64)
+    """Of `token` and of the `top` most probable ones, in nats; `logits` raw, shape [vocab_size], in float64 here.
+
+    Infinite logits count as in `Processor.candidates`: an infinite one would leave no probability to any other.
+    """
+    x = finite(logits).astype(np.float64)
     x -= x.max()
     # No dot product and no sorting of all: np.exp and the sum are one pass each.
     x -= np.log(np.exp(x).sum())
+    np.maximum(x, MIN_LOGPROB, out=x)
     best = _best(x, min(top, len(x)))
     return TokenLogprob(float(x[token]), tuple((int(i), float(x[i])) for i in best))
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafting import Proposal
+from edgespec.core.processing import finite
 
 TokenPath = tuple[int, ...]
 """A node of the speculation tree, by its tokens below the committed prefix; () is the prefix's end."""
@@ -22,9 +23,17 @@ be tried; its costs and entropy are of the distribution after whatever processin
 """
 
 
+_FAINT = np.float32(150.0)
+
+
 def best_children(logits: NDArray[np.float32], path: TokenPath, width: int) -> Proposal:
-    """The plain `Rank`: the most probable tokens of the softmax, ties by id."""
-    shifted = logits - logits.max()
+    """The plain `Rank`: the most probable tokens of the softmax, ties by id.
+
+    Infinite logits count as in `Processor.candidates`; a cost is at most `_FAINT`, where exp(-cost) is 0 in float32.
+    """
+    with np.errstate(over="ignore"):  # logits further apart than float32 reaches
+        shifted = (logits := finite(logits)) - logits.max()
+    np.maximum(shifted, -_FAINT, out=shifted)
     weights = np.exp(shifted)
     total = float(weights.sum())
     log_total = math.log(total)

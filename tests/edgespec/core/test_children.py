@@ -41,3 +41,12 @@ def test_a_certain_row_has_no_entropy_and_a_flat_one_has_all() -> None:
     assert best_children(certain, (), 1).entropy == pytest.approx(0, abs=1e-6)
     assert best_children(np.zeros(1000, np.float32), (), 4).entropy == pytest.approx(np.log(1000), abs=1e-5)
     assert best_children(np.zeros(1000, np.float32), (), 4).tokens == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "row", [[np.inf, 0, 1], [-np.inf] * 3, [-np.inf, 2, 1], [3.4e38, -3.4e38, 0], [np.nan, 1, 2]], ids=str
+)
+def test_any_row_of_numbers_gives_finite_costs(row: list[float]) -> None:
+    found = best_children(np.array(row, np.float32), (), 3)
+    assert sorted(found.tokens) == [0, 1, 2] and found.tokens[0] == int(np.nanargmax(row))
+    assert np.isfinite(found.costs).all() and 0 <= found.entropy <= np.log(3) + 1e-6
