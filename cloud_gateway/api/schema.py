@@ -6,6 +6,7 @@ answer, or refused where they would change it and are not supported.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -173,7 +174,7 @@ _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 def decode(data: bytes, kind: type[Body]) -> Body:
     """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault."""
     fields: dict[str, Raw] = _decoded(data, dict[str, Raw])
-    served = {field.encode_name for field in msgspec.structs.fields(kind)}
+    served = _names(kind)
     for name, value in fields.items():
         if name not in served and name not in IGNORED:
             _check_unserved(name, value)
@@ -186,6 +187,12 @@ def decode(data: bytes, kind: type[Body]) -> Body:
     if isinstance(body, ChatBody):
         _check_chat(body)
     return body
+
+
+@functools.cache  # reading the annotations takes longer than decoding a body
+def _names(kind: type[Common]) -> frozenset[str]:
+    """The parameters of one endpoint."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 
 
 def _check_chat(body: ChatBody) -> None:
