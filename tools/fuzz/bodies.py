@@ -1,0 +1,85 @@
+"""Bodies of chat and text completions over the whole parameter space, as a client would send them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from cloud_gateway.api.schema import RANGES
+from cloud_gateway.core.controller import POLICIES
+from tools.fuzz.numbers import inside, outside
+
+Body = dict[str, Any]
+
+NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+WHOLE = ("top_k", "seed")
+WRONG_SHARE = 0.05
+"""Bodies with one value out of its range, which must be refused by name."""
+SCHEMAS: tuple[Body, ...] = (
+    {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False},
+    {"enum": ["yes", "no", 5, None]},
+    {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+)
+"""Few, since each is compiled once; the grammar itself has its own tests."""
+
+
+def body(rng: random.Random, chat: bool, vocab_size: int, most_tokens: int) -> tuple[Body, str | None]:
+    """A body, and the parameter that is out of its range, if any. At most `most_tokens` of each answer."""
+    made: Body = {"model": "fuzz", "max_tokens": rng.randint(1, most_tokens)}
+    made |= _chat(rng) if chat else _text(rng, vocab_size)
+    for name in (*NUMBERS, *WHOLE):
+        if rng.random() < 0.4:
+            made[name] = inside(rng, RANGES[name], name in WHOLE)
+    _maybe(rng, made, "logit_bias", lambda: _biases(rng, vocab_size))
+    _maybe(rng, made, "n", lambda: rng.choice((1, 1, 2, 3)))
+    _maybe(rng, made, "stop", lambda: rng.choice(("a", ["b", "cc"], "\u2603", ["x" * 500])))
+    _maybe(rng, made, "stream", lambda: rng.random() < 0.5)
+    _maybe(rng, made, "edgespec", lambda: _extension(rng))
+    if rng.random() >= WRONG_SHARE:
+        return made, None
+    wrong = rng.choice((*NUMBERS, *WHOLE, "logit_bias"))
+    value = outside(rng, RANGES[wrong], wrong in WHOLE)
+    made[wrong] = {"1": value} if wrong == "logit_bias" else value
+    return made, wrong
+
+
+def _maybe(rng: random.Random, made: Body, name: str, value: Callable[[], object], share: float = 0.25) -> None:
+    if rng.random() < share:
+        made[name] = value()
+
+
+def _chat(rng: random.Random) -> Body:
+    made: Body = {"messages": [{"role": "user", "content": rng.choice(("hi", "", "a\u0301\u2603", "x" * 40))}]}
+    if rng.random() < 0.2:
+        made["logprobs"] = True
+        _maybe(rng, made, "top_logprobs", lambda: int(inside(rng, RANGES["top_logprobs"], whole=True)), 0.7)
+    elif rng.random() < 0.05:
+        schema = {"name": "s", "schema": rng.choice(SCHEMAS)}
+        made["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return made
+
+
+def _text(rng: random.Random, vocab_size: int) -> Body:
+    tokens = [rng.choice((0, vocab_size - 1, rng.randrange(vocab_size))) for _ in range(rng.randint(1, 12))]
+    made: Body = {"prompt": rng.choice(("once upon", tokens, [tokens, tokens[:1]]))}
+    _maybe(rng, made, "logprobs", lambda: rng.randint(0, 5))
+    return made
+
+
+def _biases(rng: random.Random, vocab_size: int) -> dict[str, float]:
+    bounds = RANGES["logit_bias"]
+    if rng.random() < 0.1:  # every token of a small vocabulary is banned, or forced
+        return dict.fromkeys(map(str, range(min(vocab_size, 1024))), rng.choice((bounds.low, bounds.high)))
+    return {str(rng.randrange(vocab_size)): inside(rng, bounds) for _ in range(rng.choice((1, 2, 8)))}
+
+
+def _extension(rng: random.Random) -> Body:
+    made: Body = {}
+    _maybe(rng, made, "policy", lambda: rng.choice(list(POLICIES)), 0.5)
+    _maybe(rng, made, "k", lambda: int(inside(rng, RANGES["edgespec.k"], whole=True)), 0.5)
+    _maybe(rng, made, "phi", lambda: inside(rng, RANGES["edgespec.phi"]), 0.5)
+    _maybe(rng, made, "offload", lambda: rng.choice(("auto", "never")), 0.5)
+    _maybe(rng, made, "ignore_eos", lambda: rng.random() < 0.5, 0.5)
+    _maybe(rng, made, "verification", lambda: rng.choice(("shared-noise", "rejection")), 0.5)
+    return made

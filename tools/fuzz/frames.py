@@ -1,0 +1,64 @@
+"""Frames of a worker that keeps to the shape checks and to nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgespec.core.messages import MAX_COST, ROOT, Tree, max_entropy
+from edgespec.core.prefix import Prefix
+
+MOST_NODES = 14
+"""Of most frames; a few have 64, the most that the shape checks let in."""
+
+
+@dataclass(slots=True)
+class RandomWorker:
+    """One epoch of a worker. It knows the answer, which it follows as often as not, so that its nodes are reached."""
+
+    rng: random.Random
+    vocab_size: int
+    answer: Sequence[int]
+    """Prompt and answer, as plain decoding gives them; empty where that is not known."""
+    next_id: int = 1
+
+    def frame(self, prefix: Prefix, starts: Sequence[int]) -> Tree:
+        """New nodes after one of the prefixes that ended at `starts`; mostly the newest."""
+        rng = self.rng
+        length = starts[-1] if rng.random() < 0.8 else rng.choice(starts)
+        digest = prefix.digest_at(length) if rng.random() < 0.98 else rng.randbytes(32)
+        first = self.next_id if rng.random() < 0.99 else rng.choice((1, self.next_id + 1, 2**32 - 1))
+        count = 64 if rng.random() < 0.02 else rng.randint(1, MOST_NODES)
+        parents, tokens = self._nodes(first, count, length)
+        self.next_id = first + len(tokens)
+        costs = [self._cost() for _ in tokens]
+        highest = max_entropy(self.vocab_size)
+        entropies = [rng.choice((0, 1, highest, rng.randint(0, highest))) for _ in tokens]
+        return Tree(1, 1, length, digest, first, parents, tokens, costs, entropies)
+
+    def _nodes(self, first: int, count: int, length: int) -> tuple[list[int], list[int]]:
+        """Parents before children, no token twice under one parent."""
+        rng, answer = self.rng, self.answer
+        parents: list[int] = []
+        tokens: list[int] = []
+        seen: set[tuple[int, int]] = set()
+        right, depth = ROOT, length  # the end of the right path in this frame, and the position that follows it
+        for i in range(count):
+            follows = rng.random() < 0.5 and depth < len(answer)
+            parent = right if follows else rng.choice((ROOT, rng.randint(max(0, first + i - 12), first + i - 1)))
+            token = answer[depth] if follows else rng.randrange(self.vocab_size)
+            if (parent, token) in seen:
+                parent, token = first + i - 1, rng.randrange(self.vocab_size)
+                follows = False
+            if (parent, token) in seen:
+                break
+            seen.add((parent, token))
+            parents.append(parent)
+            tokens.append(token)
+            if follows:
+                right, depth = first + i, depth + 1
+        return parents or [ROOT], tokens or [rng.randrange(self.vocab_size)]
+
+    def _cost(self) -> int:
+        return self.rng.choice((0, 1, 50, 700, MAX_COST, self.rng.randint(0, 5000), self.rng.randint(0, MAX_COST)))

@@ -1,0 +1,122 @@
+"""Bodies through the whole gateway: HTTP, engine, a hostile worker. No status of 500 and up, no answer that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
+from cloud_gateway.api.listener import listen
+from cloud_gateway.auth import KeyRing
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.metrics import Metrics
+from cloud_gateway.text import StopStrings
+from tools.fuzz.bodies import Body, body
+from tools.fuzz.engine_parts import RandomWorkers, TableDraft, TableTarget
+from tools.fuzz.grammars import CHARACTERS, grammars
+from tools.fuzz.model import table
+
+VOCABULARY = len(CHARACTERS)
+TOKENS = 8
+"""Of an answer: several rounds."""
+AT_ONCE = 4
+TIMEOUT_S = 60.0
+"""For one answer of a few tokens; a policy that does not come to an end exceeds it."""
+
+
+async def cases(seed: str, count: int) -> Counter[str]:
+    """So many bodies, a few at once. Raises AssertionError naming the body at which something went wrong."""
+    rng, seen = random.Random(seed), Counter[str]()
+    async with serving(rng) as (url, headers), aiohttp.ClientSession(headers=headers) as session:
+        for start in range(0, count, AT_ONCE):
+            made = [_body(rng) for _ in range(min(AT_ONCE, count - start))]
+            seen.update(await asyncio.gather(*(_ask(session, url, *one) for one in made)))
+    return seen
+
+
+def _body(rng: random.Random) -> tuple[Body, str | None, bool]:
+    chat = rng.random() < 0.5
+    return *body(rng, chat, VOCABULARY, TOKENS), chat
+
+
+async def _ask(session: aiohttp.ClientSession, url: str, made: Body, wrong: str | None, chat: bool) -> str:
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    data, shown = json.dumps(made).encode(), json.dumps(made)[:2000]
+    try:
+        async with asyncio.timeout(TIMEOUT_S), session.post(url + path, data=data) as response:
+            text = await response.text()
+    except TimeoutError:
+        raise AssertionError(f"no answer within {TIMEOUT_S:g} s: {shown}") from None
+    assert response.status in (200, 400), f"status {response.status}: {text[:500]} for {shown}"
+    assert (response.status == 400) or wrong is None, f"{wrong} out of its range was let in: {shown}"
+    assert '"server_error"' not in text, f"the answer failed: {text[:500]} for {shown}"
+    assert "NaN" not in text and "Infinity" not in text, f"a number that is none for {shown}"
+    return str(response.status)
+
+
+@asynccontextmanager
+async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]]]:
+    """A gateway on a free port of loopback; its address and the headers of a key that may offload."""
+    workers = RandomWorkers(rng, VOCABULARY)
+    target = TableTarget(table(VOCABULARY, 0, extreme=True))
+    draft = TableDraft(table(VOCABULARY, 100, extreme=True))
+    engine = workers.engine = Engine(target, draft, EngineSettings(), workers)
+    engine.start()
+    api = Api(Limits(max_tokens=TOKENS), Metrics())
+    model = ServedModel("fuzz", created=0, context=target.context, vocab_size=VOCABULARY, fingerprint="f")
+    api.serve(Backend(engine, Characters(), model, grammars()))
+    with tempfile.TemporaryDirectory() as folder:
+        keys = KeyRing(Path(folder) / "keys")
+        _, key = keys.create("fuzz", offload=True)
+        listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api")
+        try:
+            yield listener.url, {"Authorization": f"Bearer {key}"}
+        finally:
+            await api.drain(0)
+            await listener.close()
+            engine.stop()
+
+
+class Characters:
+    """The API's `Text`: a token is a character, and any other character is a space."""
+
+    has_tools = False
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """The contents, one after the other."""
+        return self.encode(" ".join(str(message["content"]) for message in messages) + " ")
+
+    def encode(self, text: str) -> list[int]:
+        """At least one token."""
+        return [max(CHARACTERS.find(character), 1) for character in text or " "]
+
+    def spell(self, token: int) -> bytes:
+        """The character."""
+        return CHARACTERS[token].encode()
+
+    def detokeniser(self) -> Characters:
+        """It has no state."""
+        return self
+
+    def feed(self, token: int) -> str:
+        """The character."""
+        return CHARACTERS[token]
+
+    def flush(self) -> str:
+        """Nothing is held back."""
+        return ""
+
+    def stops(self, strings: Sequence[str]) -> StopStrings:
+        """As the gateway's."""
+        return StopStrings(strings)
