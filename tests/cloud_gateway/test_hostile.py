@@ -16,7 +16,6 @@ from edgespec.core import messages as m
 from edgespec.core import signing
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.names import key_id
-from edgespec.core.session import Timers
 from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
 from tests.support.links import (
     HASH,
@@ -32,8 +31,7 @@ from tests.support.links import (
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
-    timers = Timers(handshake_s=0.6)
-    async with serving(tmp_path, timers=timers, paired=[HONEST, OTHER]) as serving_gateway:
+    async with serving(tmp_path, paired=[HONEST, OTHER]) as serving_gateway:
         yield serving_gateway
 
 

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from edgespec.core import messages as m
 from edgespec.core.handshake import WorkerIdentity
 from edgespec.core.names import key_id
-from edgespec.core.session import Timers, WorkerSession
+from edgespec.core.session import DEFAULT_TIMERS, Timers, WorkerSession
 from edgespec.shared.tls import peer_spki_hash
 from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
 from tests.support.links import (
@@ -28,9 +28,14 @@ from tests.support.links import (
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
-    timers = Timers(handshake_s=0.6)
-    async with serving(tmp_path, timers=timers, paired=[HONEST, OTHER]) as serving_gateway:
+def handshake_s() -> float:
+    """Tests that wait for it set a shorter one."""
+    return DEFAULT_TIMERS.handshake_s
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, handshake_s: float) -> AsyncIterator[GatewayUnderTest]:
+    async with serving(tmp_path, timers=Timers(handshake_s=handshake_s), paired=[HONEST, OTHER]) as serving_gateway:
         yield serving_gateway
 
 
@@ -140,6 +145,7 @@ async def test_another_version(gateway: GatewayUnderTest, honest: Client, caplog
     await stays_out(gateway, honest, caplog, hello(protocol="edgespec/2"), "version", 4426)
 
 
+@pytest.mark.parametrize("handshake_s", [1.0])
 async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     async with raw(gateway) as ws:
         await ws.send(hello())
@@ -152,6 +158,7 @@ async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, ca
     await serves_on(gateway, honest)
 
 
+@pytest.mark.parametrize("handshake_s", [1.0])
 async def test_a_connection_that_never_says_anything(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

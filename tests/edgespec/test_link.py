@@ -360,7 +360,7 @@ async def test_an_idle_link_is_writable_at_once_after_each_send(tmp_path: Path) 
             assert daemon.link is not None
             daemon.link.send(some_tree(1 + 2 * i))
             await until(lambda n=i + 1: len(daemon.of("writable")) == n)
-            assert time.monotonic() - began < 0.5
+            assert time.monotonic() - began < 5  # not when a time-out or a ping comes
 
 
 async def test_a_silent_gateway_is_given_up(tmp_path: Path) -> None:
