@@ -27,9 +27,11 @@ class Advertiser:
     Nothing here stops the gateway: where mDNS does not work, a warning says so, and workers are given the address.
     """
 
-    def __init__(self, name: str, key: bytes, host: str, port: int, only: Sequence[str] | None = None) -> None:
-        """`host` and `port`: where links are served; `only`: names of interfaces, for tests."""
-        self._key_id = key_id(key)
+    def __init__(
+        self, name: str, key: bytes, spki_hash: bytes, host: str, port: int, only: Sequence[str] | None = None
+    ) -> None:
+        """`key`: Ed25519; `spki_hash`: of the TLS key; `host`, `port`: of the links; `only`: interfaces, for tests."""
+        self._key_id, self._spki_hash = key_id(key), spki_hash
         self._name, self._host, self._port, self._only = name, host, port, only
         self._zeroconf: AsyncZeroconf | None = None
         self._info: ServiceInfo | None = None
@@ -105,7 +107,12 @@ class Advertiser:
             f"{label}.{mdns.SERVICE}",
             parsed_addresses=[address for one in interfaces for address in self._addresses(one)],
             port=self._port,
-            properties={"v": mdns.TXT_VERSION, "kh": self._key_id, "path": LINK_PATH},
+            properties={
+                "v": mdns.TXT_VERSION,
+                "kh": self._key_id,
+                "th": self._spki_hash.hex(),
+                "path": LINK_PATH,
+            },
             server=f"edgespec-{self._key_id}.local.",
         )
 

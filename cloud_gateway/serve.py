@@ -158,7 +158,8 @@ class Gateway:
             raise AddressError(f"{error} Change `link.port` in the configuration.") from error
         closing.push_async_callback(links.stop)
         if settings.link.mdns:
-            advertiser = Advertiser(self.name, self.identity.public, settings.link.host, self.link_port)
+            where = settings.link.host, self.link_port
+            advertiser = Advertiser(self.name, self.identity.public, self.tls.spki_hash, *where)
             advertiser.start()
             closing.push_async_callback(advertiser.close)
         self.models, self.engine, self.links = models, engine, links

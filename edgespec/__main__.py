@@ -11,17 +11,22 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgespec import __version__, config
-from edgespec.core.errors import EdgespecError, NoGatewayError
+from edgespec.config import WorkerSettings
+from edgespec.core.errors import EdgespecError
 from edgespec.shared import folders, logs
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.settings import assign
 
+if TYPE_CHECKING:
+    from edgespec.core.pairing_messages import Code
+    from edgespec.shared.keystore import KeyStore
+    from edgespec.shared.paired import PairedGateway
+
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
 EPILOG = "docs/operations.md tells how to set a worker up; exit codes are those of sysexits.h."
-MDNS_S = 5.0
-"""How long `edgespec pair` listens for gateways."""
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -111,35 +116,40 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> int:
-    from edgespec.pair import pair
+    from edgespec.core.names import key_id
     from edgespec.shared.keystore import KeyStore
-    from edgespec.shared.paired import PairedGateways
     from edgespec.shared.words import parse_code
 
     settings = config.load(args.config)
     code = parse_code(args.code)
     store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
     where = args.address or settings.gateway.address
-    addresses = [parse_address(where)] if where else _discovered()
-    known = PairedGateways(store.folder)
-    gateway = asyncio.run(pair(addresses, code, store.identity(), config.worker_name(settings), known))
+    gateway = asyncio.run(_paired(settings, store, code, parse_address(where) if where else None))
+    me = key_id(store.identity().public)
     if args.json:
-        print(json.dumps({"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex()}))
+        told = {"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex(), "id": me}
+        print(json.dumps(told))
     else:
-        print(f"Paired with {gateway.name} at {gateway.address}. Start drafting with `edgespec run`.")
+        print(
+            f"Paired with {gateway.name} at {gateway.address}, which knows this machine as {me}. "
+            "Start drafting with `edgespec run`."
+        )
     return 0
 
 
-def _discovered() -> list[Address]:
-    """The gateways that mDNS finds on this network. Raises NoGatewayError."""
-    from edgespec import discovery
+async def _paired(settings: WorkerSettings, store: KeyStore, code: Code, address: Address | None) -> PairedGateway:
+    """Pairs at the address, or with what mDNS finds. Raises NoGatewayError, PairingError, KeyStoreError."""
+    from edgespec.core.pairing import Party
+    from edgespec.discovery import Browser
+    from edgespec.nearby import pair_nearby
+    from edgespec.pair import Pairing
+    from edgespec.shared.paired import PairedGateways
 
-    found = asyncio.run(discovery.find(MDNS_S))
-    if not found:
-        raise NoGatewayError(
-            f"No gateway announced itself by mDNS within {MDNS_S:g} s; give its address: `edgespec pair ADDRESS CODE`."
-        )
-    return [address for gateway in found for address in gateway.addresses]
+    party = Party(store.identity(), config.worker_name(settings))
+    pairing = Pairing(code, party, PairedGateways(store.folder))
+    if address is not None:
+        return await pairing.at([address]) or pairing.fail()
+    return await pair_nearby(pairing, code, Browser(networks=settings.gateway.networks))
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from edgespec.shared.fields import (
     LogLevel,
     MachineName,
     ModelPath,
+    NetworkText,
     Threads,
     machine_name,
 )
@@ -44,6 +45,7 @@ class GatewaySection(Section, frozen=True):
 
     address: GatewayAddress = ""
     discover: bool = True
+    networks: tuple[NetworkText, ...] = ()
 
 
 class DaemonSection(Section, frozen=True):

@@ -6,23 +6,37 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zeroconf import Error, ServiceInfo, ServiceStateChange, Zeroconf
+from zeroconf import DNSPointer, Error, ServiceInfo, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
+from edgespec.core.announcements import Announcements
 from edgespec.shared import mdns
 from edgespec.shared.address import LINK_PATH, Address
+from edgespec.shared.mdns import Network
 from edgespec.shared.reduced import cause
 
 log = logging.getLogger("edgespec.discovery")
 
 RESOLVE_S = 3.0
-MAX_FOUND = 64
-"""Gateways remembered; anybody on the network can announce more."""
-MAX_ADDRESSES = 8
+MAX_RESOLVING = 32
+"""Announcements whose records are asked for at one time; an honest one comes with its records."""
+MAX_SEEN_AGAIN = 64
+"""Announcements that found no room, looked at again each time the interfaces are."""
+MAX_ADDRESSES = 4
+"""Of one announcement."""
+PRIVATE: tuple[Network, ...] = tuple(
+    ipaddress.ip_network(network)
+    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10")
+)
+"""Where an announced address may be, besides the networks of this machine's interfaces (RFC 1918, 3927, 4193, 4291).
+
+Anybody on the network can announce any address, and must not have all workers there dial a host of the internet.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,34 +48,46 @@ class Found:
     """Best first: IPv4, then IPv6, link-local ones last."""
     port: int
     key_hash: str
-    """Key id (keystore.py) of the gateway's Ed25519 key."""
+    """Key id (core/names.py) of the gateway's Ed25519 key."""
+    tls_hash: bytes
+    """SHA-256 of the gateway's public TLS key."""
 
 
 class Browser:
     """Keeps a list of the gateways that announce themselves, while interfaces and gateways come and go."""
 
-    def __init__(self, only: Sequence[str] | None = None) -> None:
-        """`only`: names of the interfaces to use, for tests; otherwise the sensible ones."""
+    def __init__(
+        self, only: Sequence[str] | None = None, *, wanted: str | None = None, networks: Sequence[str] = ()
+    ) -> None:
+        """`only`: names of the interfaces to use, for tests; otherwise the sensible ones.
+
+        `wanted`: key id of the one gateway to look for; `networks`: where its address may be besides private ones.
+        """
         self.problem: str | None = None
         """Why mDNS does not work at present; None while it does."""
         self._only = only
-        self._found: dict[str, Found] = {}
-        self._changed = asyncio.Condition()
+        self._wanted, self._networks = wanted, tuple(ipaddress.ip_network(network) for network in networks)
+        self._found: Announcements[Found] = Announcements()
+        self._dialled: tuple[Network, ...] = ()
+        self._changed = asyncio.Event()
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._choice: list[str | int] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._polling: asyncio.Task[None] | None = None
+        self._resolving: dict[asyncio.Task[None], None] = {}
+        """Oldest first."""
 
     async def start(self) -> None:
         """Begins to listen. Where mDNS does not work, a warning says so and nothing is found until it does."""
         await self._follow()
-        self._spawn(self._poll())
+        self._polling = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
         """Stops listening."""
-        for task in self._tasks:
+        tasks = [*self._resolving, *([self._polling] if self._polling is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(OSError, Error):
             if self._browser is not None:
                 await self._browser.async_cancel()
@@ -70,24 +96,37 @@ class Browser:
         self._zeroconf = self._browser = None
 
     def found(self, key_hash: str | None = None) -> list[Found]:
-        """The gateways known now; with `key_hash` only those that announce this key id."""
+        """The gateways known now, those that failed least first; with `key_hash` only those with this key id."""
         return [one for one in self._found.values() if key_hash in (None, one.key_hash)]
+
+    def failed(self, address: Address) -> None:
+        """No gateway that was wanted is at this address: others are to be tried first, and may take its place."""
+        self._found.failed(lambda one: address in one.addresses)
 
     async def wait(self, key_hash: str, timeout_s: float) -> list[Found]:
         """As `found`, after waiting for at least one; empty when the time is over."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self.found(key_hash))
+        await self.until(lambda: bool(self.found(key_hash)), timeout_s)
         return self.found(key_hash)
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Waits until what is known fulfils the condition, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
 
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(mdns.POLL_S)
             await self._follow()
+            self._look_again()
 
     async def _follow(self) -> None:
         """Listens on the interfaces that there are now."""
-        choice = [one.choice for one in mdns.interfaces(self._only)]
+        interfaces = mdns.interfaces(self._only)
+        choice = [one.choice for one in interfaces]
+        self._dialled = (*PRIVATE, *self._networks, *(network for one in interfaces for network in one.networks))
         if not choice:
             self._complain("no interface leads to a network")
             return
@@ -109,29 +148,50 @@ class Browser:
     def _heard(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         """Called by zeroconf on the event loop."""
         if state_change is ServiceStateChange.Removed:
-            self._found.pop(name, None)
-        elif name in self._found or len(self._found) + len(self._tasks) < MAX_FOUND:
-            self._spawn(self._resolve(zeroconf, name))
+            self._found.remove(name)
+        else:
+            self._look(zeroconf, name)
 
-    async def _resolve(self, zeroconf: Zeroconf, name: str) -> None:
+    def _look_again(self) -> None:
+        """Looks at announcements that found no room when they came."""
+        if self._zeroconf is None:
+            return
+        zeroconf = self._zeroconf.zeroconf
+        records = zeroconf.cache.async_entries_with_name(mdns.SERVICE)
+        names = {record.alias for record in records if isinstance(record, DNSPointer)}
+        left = [name for name in names if name not in self._found]
+        for name in random.sample(left, min(len(left), MAX_SEEN_AGAIN)):
+            self._look(zeroconf, name)
+
+    def _look(self, zeroconf: Zeroconf, name: str) -> None:
+        """Reads an announcement whose records are there, or asks for them; not for too many at one time."""
         try:
             info = AsyncServiceInfo(mdns.SERVICE, name)
-            found = None
-            if await info.async_request(zeroconf, RESOLVE_S * 1000):
-                found = read_announcement(info, "127.0.0.1" in self._choice)
-        except Error:  # a name that may not be, or zeroconf is being closed
-            found = None
-        if found is None:
-            log.debug("an announcement does not resolve or is not one of edgespec/1")
+        except Error:  # a name that may not be
             return
-        async with self._changed:
-            self._found[name] = found
-            self._changed.notify_all()
+        if info.load_from_cache(zeroconf):
+            self._note(name, info)
+            return
+        while len(self._resolving) >= MAX_RESOLVING:
+            oldest = next(iter(self._resolving))
+            del self._resolving[oldest]
+            oldest.cancel()
+        task = asyncio.create_task(self._resolve(zeroconf, name, info))
+        self._resolving[task] = None
+        task.add_done_callback(lambda done: self._resolving.pop(done, None))
 
-    def _spawn(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _resolve(self, zeroconf: Zeroconf, name: str, info: AsyncServiceInfo) -> None:
+        with contextlib.suppress(Error):  # zeroconf is being closed
+            if await info.async_request(zeroconf, RESOLVE_S * 1000):
+                self._note(name, info)
+
+    def _note(self, name: str, info: AsyncServiceInfo) -> None:
+        found = read_announcement(info, self._dialled)
+        if found is None or self._wanted not in (None, found.key_hash):
+            self._found.remove(name)  # what it said before, it says no longer
+            return
+        if self._found.put(name, [address.host for address in found.addresses], found):
+            self._changed.set()
 
 
 async def find(timeout_s: float, key_hash: str | None = None, only: Sequence[str] | None = None) -> list[Found]:
@@ -155,27 +215,30 @@ async def addresses_of(key_hash: str, timeout_s: float = 3.0) -> list[Address]:
     return [address for one in await find(timeout_s, key_hash) for address in one.addresses]
 
 
-def read_announcement(info: ServiceInfo, loopback: bool = False) -> Found | None:
+def read_announcement(info: ServiceInfo, networks: Sequence[Network] = PRIVATE) -> Found | None:
     """What an announcement says; None where it is not one of this protocol. Its content is anybody's.
 
-    `loopback`: whether addresses of this very machine may be meant, which the network has no business to announce.
+    `networks`: where an address must be.
     """
     txt = info.decoded_properties
-    key_hash = txt.get("kh") or ""
-    if txt.get("v") != mdns.TXT_VERSION or txt.get("path") != LINK_PATH or not re.fullmatch(r"[0-9a-f]{16}", key_hash):
+    key_hash, tls_hash = txt.get("kh") or "", txt.get("th") or ""
+    if txt.get("v") != mdns.TXT_VERSION or txt.get("path") != LINK_PATH:
         return None
-    hosts = sorted((host for host in info.parsed_scoped_addresses() if _is_of_use(host, loopback)), key=_rank)
+    if not re.fullmatch(r"[0-9a-f]{16}", key_hash) or not re.fullmatch(r"[0-9a-f]{64}", tls_hash):
+        return None
+    hosts = sorted((host for host in info.parsed_scoped_addresses() if _is_of_use(host, networks)), key=_rank)
     if not hosts or not info.port:
         return None
     name = "".join(c for c in info.name.removesuffix(f".{mdns.SERVICE}") if c.isprintable())
-    return Found(name[:64], tuple(Address(host, info.port) for host in hosts[:MAX_ADDRESSES]), info.port, key_hash)
+    addresses = tuple(Address(host, info.port) for host in hosts[:MAX_ADDRESSES])
+    return Found(name[:64], addresses, info.port, key_hash, bytes.fromhex(tls_hash))
 
 
-def _is_of_use(host: str, loopback: bool) -> bool:
-    """Whether the address can be dialled from here: an IPv6 link-local one without its zone cannot."""
+def _is_of_use(host: str, networks: Sequence[Network]) -> bool:
+    """Whether the address may be dialled, and can be: an IPv6 link-local one without its zone cannot."""
     address = ipaddress.ip_address(host)
     zoneless = isinstance(address, ipaddress.IPv6Address) and address.is_link_local and address.scope_id is None
-    return not zoneless and (loopback or not address.is_loopback)
+    return not zoneless and any(address in network for network in networks)
 
 
 def _rank(host: str) -> tuple[int, bool]:

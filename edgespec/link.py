@@ -7,7 +7,6 @@ not back off after a connection that was accepted and then closed, hence a loop 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import random
@@ -15,19 +14,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
-from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from edgespec.core.errors import AddressError, EdgespecError, RemoteProtocolError
+from edgespec.core.errors import EdgespecError, RemoteProtocolError
 from edgespec.core.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error
 from edgespec.core.messages import Bye, Close, Commit, Open, Refuse, WorkerBody
 from edgespec.core.names import key_id
 from edgespec.core.reasons import shown
 from edgespec.core.session import DEFAULT_TIMERS, Event, Linked, Timers, WorkerSession
-from edgespec.shared.address import LINK_PATH, Address, parse_address
+from edgespec.dial import Race, TurnTaking, dialled
+from edgespec.shared.address import LINK_PATH, Address
 from edgespec.shared.guarded import PinnedClient
 from edgespec.shared.reduced import cause
-from edgespec.shared.tls import client_context, peer_spki_hash
+from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 
 log = logging.getLogger("edgespec.link")
@@ -41,8 +40,10 @@ SETTLED_S = 60.0
 """A link that was authenticated for this long starts the back-off anew."""
 
 FromGateway = Open | Commit | Close
-Addresses = Callable[[], Awaitable[Sequence[str | Address]]]
-"""Where the gateway may be now, best first: static addresses and what mDNS found."""
+Addresses = Callable[[], Awaitable[Sequence[Address]]]
+"""Where the gateway may be now, best first: where it was last reached, as configured, as mDNS shows it."""
+MAX_ADDRESSES = 4
+"""Dialled in one round. With more, whoever announces many would have workers dial many, and hold up each round."""
 
 
 class Handler(Protocol):
@@ -64,7 +65,9 @@ class Handler(Protocol):
 class Link:
     """One authenticated link, as the daemon sees it. For use on the event loop."""
 
-    def __init__(self, wire: Wire, handler: Handler) -> None:
+    def __init__(self, wire: Wire, handler: Handler, address: Address) -> None:
+        """`address`: where the gateway was reached."""
+        self.address = address
         self._wire, self._handler = wire, handler
         self._looking = False
 
@@ -96,38 +99,46 @@ class Link:
             asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
 
 
-class _Attempt:
-    """One attempt to be linked, from the TLS handshake to the end."""
+class _Client(PinnedClient, TurnTaking):
+    """Checks the pin, then waits for its turn, then sends its first byte."""
 
-    def __init__(self, handler: Handler, clock: Callable[[], float]) -> None:
+
+class _Attempt:
+    """One attempt to be linked at one address, from the TLS handshake to the end."""
+
+    def __init__(self, address: Address, race: Race, handler: Handler, clock: Callable[[], float]) -> None:
+        self.address = address
         self.link: Link | None = None
-        self.final: EdgespecError | None = None
-        """Set by a signed `Refuse` or `Bye` after which trying again is useless."""
         self.linked_s = 0.0
-        self._handler, self._clock = handler, clock
+        self.why = ""
+        """Why it ended, in words for the log; empty if another address won."""
+        self._race, self._handler, self._clock = race, handler, clock
+        self._final: EdgespecError | None = None
+        """Set by a signed `Refuse` or `Bye` after which trying again is useless."""
         self._linked_at = 0.0
 
-    async def run(self, where: str | Address, me: WorkerIdentity, pin: Pin, timers: Timers) -> str:
-        """Returns why it ended, in words for the log."""
-        self._me = me
+    async def run(self, me: WorkerIdentity, pin: Pin, timers: Timers) -> None:
+        """Raises what is final."""
+        self._me, self._task = me, asyncio.current_task()
+        self.why = await self._try(pin, timers)
+        log.warning("link to %s: %s", self.address, self.why)
+        if self._final is not None:
+            raise self._final
+
+    async def _try(self, pin: Pin, timers: Timers) -> str:
+        options: dict[str, Any] = {"logger": _quiet} | WEBSOCKET_OPTIONS
         try:
-            address = parse_address(where) if isinstance(where, str) else where
-            options: dict[str, Any] = {
-                "create_connection": partial(PinnedClient, pin.spki_hash),
-                "user_agent_header": None,
-            }
-            options |= {"ssl": client_context(), "logger": _quiet} | WEBSOCKET_OPTIONS | _route(address)
-            async with connect(address.url(LINK_PATH), **options) as ws:
-                assert isinstance(ws, PinnedClient)
+            async with dialled(self._race, partial(_Client, pin.spki_hash), self.address, LINK_PATH, **options) as ws:
+                assert isinstance(ws, _Client)
                 seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
                 now = asyncio.get_running_loop().time()
-                session = WorkerSession(me, pin, seen_spki, os.urandom(NONCE_BYTES), now, timers)
+                session = WorkerSession(self._me, pin, seen_spki, os.urandom(NONCE_BYTES), now, timers)
                 return await self._drive(Wire(ws, session, self._take))
         except RemoteProtocolError as error:
             return f"{error} ({error.reason})"
         except TimeoutError:
             return "no answer"
-        except (OSError, WebSocketException, AddressError, ImportError) as error:  # ImportError: for a SOCKS proxy
+        except (OSError, WebSocketException, ImportError) as error:  # ImportError: for a SOCKS proxy
             return f"cannot connect ({cause(error)})"
 
     async def _drive(self, wire: Wire) -> str:
@@ -153,16 +164,17 @@ class _Attempt:
     def _take(self, event: Event) -> None:
         match event:
             case Linked():
-                self.link = Link(self._wire, self._handler)
+                self._race.settle(self._task)
+                self.link = Link(self._wire, self._handler, self.address)
                 self._linked_at = self._clock()
                 self._handler.on_up(self.link)
             case Open() | Commit() | Close():
                 self._handler.on_message(event)
             case Refuse():
-                self.final = final_error(event.reason, event.message)
+                self._final = final_error(event.reason, event.message)
             case Bye():
                 me, reason = key_id(self._me.key.public), shown(event.reason)
-                self.final = final_error(event.reason, f"The gateway ended the link of this worker, {me} ({reason}).")
+                self._final = final_error(event.reason, f"The gateway ended the link of this worker, {me} ({reason}).")
 
 
 class Backoff:
@@ -194,35 +206,28 @@ async def keep_linked(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] | None = None,
     timers: Timers = DEFAULT_TIMERS,
+    failed: Callable[[Address], None] = lambda address: None,
 ) -> NoReturn:
     """Keeps one link to the gateway for as long as it is not cancelled; then it says goodbye.
 
-    Raises what is final: PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError (`version`), and
-    whatever `addresses` raises. `clock` (seconds, monotonic) tells how long a link lasted.
+    Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and goes on with the first that has the pinned
+    TLS key; `failed` is called for those where the gateway was not. `clock` (seconds, monotonic) tells how long a link
+    lasted. Raises what is final: PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError (`version`),
+    and whatever `addresses` raises.
     """
     backoff, clock = Backoff(rng), clock or asyncio.get_running_loop().time
     while True:
         found = await addresses()
         if not found:
             log.warning("no gateway was found; looking again")
-        for address in found:
-            attempt = _Attempt(handler, clock)
-            why = await attempt.run(address, me, pin, timers)
-            if attempt.final is not None:
-                raise attempt.final
-            log.warning("link to %s: %s", address, why)
+        race = Race()
+        attempts = [_Attempt(address, race, handler, clock) for address in found[:MAX_ADDRESSES]]
+        await race.run([partial(attempt.run, me, pin, timers) for attempt in attempts])
+        for attempt in attempts:
             if attempt.link is not None:
                 backoff.linked_for(attempt.linked_s)
-                break
+            elif attempt.why:
+                failed(attempt.address)
         wait_s = backoff.next_s()
         log.info("next attempt in %.1f s", wait_s)
         await sleep(wait_s)
-
-
-def _route(address: Address) -> dict[str, Any]:
-    """How to get there: straight where the host is near, else by the system-wide proxy if there is one."""
-    try:
-        near = ipaddress.ip_address(address.host).is_private
-    except ValueError:
-        near = address.host == "localhost" or address.host.endswith(".local")
-    return {"proxy": None, "host": address.host, "port": address.port} if near else {"proxy": True}

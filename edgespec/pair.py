@@ -108,6 +108,20 @@ class Pairing:
             await asyncio.sleep(wait_s)
         return self._paired
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the gateway that shows the code has refused."""
+        return bool(self._answered)
+
+    @property
+    def has_dialled(self) -> bool:
+        """Whether any address was tried."""
+        return bool(self._tried)
+
+    def has_tried(self, address: Address) -> bool:
+        """Whether this address needs no further try."""
+        return address in self._tried or len(self._tried) >= MAX_ADDRESSES
+
     def check(self, spki: bytes) -> None:
         """Whether to go on with a machine that has proven to hold this TLS key. Raises _OtherGateway."""
         if not self._code.fits(spki) or spki in self._answered:

@@ -7,11 +7,12 @@ import logging
 import random
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from edgespec import __version__
+from edgespec.addresses import GatewayAddresses
 from edgespec.calibrate import affordable_leaves, step_curve
 from edgespec.config import DraftSection, WorkerSettings, worker_name
 from edgespec.core.bestfirst import BestFirstRule
@@ -35,8 +36,6 @@ log = logging.getLogger("edgespec.service")
 
 MOST_LEAVES = 16
 """Leaves of one step where the configuration leaves their number to a measurement."""
-MDNS_S = 3.0
-"""How long to listen for the gateway before trying the address that it had when it was paired."""
 
 
 class Service:
@@ -50,7 +49,8 @@ class Service:
         self.settings = settings
         state = folders.state_dir("worker", settings.daemon.state_dir)
         store = KeyStore(state)
-        self.gateway = paired_gateway(PairedGateways(store.folder))
+        self._gateways = PairedGateways(store.folder)
+        self.gateway = paired_gateway(self._gateways)
         pin(settings.daemon.cpu)
         draft = settings.draft
         drafter = (load or load_drafter)(settings)
@@ -72,6 +72,7 @@ class Service:
         self.paused_because: str | None = None
         self._link: Link | None = None
         self._browser: Browser | None = None
+        self._addresses: GatewayAddresses
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
 
@@ -90,9 +91,11 @@ class Service:
         commands = control.ControlServer(path, self._commands())
         await commands.start()
         try:
-            if self.settings.gateway.discover:
-                self._browser = Browser()
+            where = self.settings.gateway
+            if where.discover:
+                self._browser = Browser(wanted=key_id(self.gateway.key), networks=where.networks)
                 await self._browser.start()
+            self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser)
             link = asyncio.ensure_future(self._keep_linked())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
             waits: list[asyncio.Future[Any]] = [link, self._failed, asyncio.ensure_future(stop.wait())]
@@ -112,23 +115,15 @@ class Service:
 
     async def _keep_linked(self) -> None:
         pin = Pin(self.gateway.key, self.gateway.spki)
-        await keep_linked(self._addresses, self.identity, pin, self, rng=random.SystemRandom())
-
-    async def _addresses(self) -> Sequence[str]:
-        """Where the gateway may be: as configured, as found by mDNS, where it was when it was paired."""
-        configured, key = self.settings.gateway.address, key_id(self.gateway.key)
-        found = []
-        if self._browser is not None:
-            found = self._browser.found(key) if configured else await self._browser.wait(key, MDNS_S)
-        announced = [str(address) for one in found for address in one.addresses]
-        known = (configured, *announced, self.gateway.address)
-        return list(dict.fromkeys(address for address in known if address))
+        where = self._addresses
+        await keep_linked(where.now, self.identity, pin, self, rng=random.SystemRandom(), failed=where.failed)
 
     # --- the link's handler ----------------------------------------------------------------------------------------
 
     def on_up(self, link: Link) -> None:
         """The link is authenticated."""
         self._link = link
+        self._addresses.reached(link.address)
         self.daemon.writable()
         ids = key_id(self.gateway.key), key_id(self.identity.key.public)
         log.info("linked to gateway %s (%s); this worker's id is %s", self.gateway.name, *ids)

@@ -21,8 +21,9 @@ MIN_NAMEPLATE, MAX_NAMEPLATE = 1000, 9999
 so that with four digits it takes about 1000 sources to burn one code; with two digits it took a dozen.
 """
 CHECK_DIGITS = 4
-"""13 bits that name the gateway: a rogue with 16 keys seems to be the one in 0.16 % of pairings. It then knows as many
-bits of the words and has one guess at the other 11 (SPAKE2), which is no better than one guess at all 24.
+"""13 bits that name the gateway: a rogue seems to be the one with one key in 10,000, and a worker compares at most 80
+(64 announced, 16 dialled). The rogue then knows as many bits of the words and has one guess at the other 11 (SPAKE2),
+which is no better than one guess at all 24.
 """
 CHECK_NUMBERS = 10_000
 MAX_PAIRING_BYTES = 1024

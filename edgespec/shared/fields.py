@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 import socket
@@ -42,6 +43,10 @@ def _check_address(address: str) -> None:
         raise ValueError(str(error).rstrip(".")) from None
 
 
+def _check_network(network: str) -> None:
+    ipaddress.ip_network(network)
+
+
 def _check_model(model: str) -> None:
     if model.startswith("auto:") and model not in AUTO_MODELS:
         raise ValueError("no such automatic model")
@@ -65,6 +70,10 @@ Folder = Annotated[
 GatewayAddress = Annotated[
     str,
     Meta(max_length=300, extra={"allowed": '"", HOST:PORT or wss://HOST:PORT', "check": _check_address}),
+]
+NetworkText = Annotated[
+    str,
+    Meta(max_length=43, extra={"allowed": 'a network such as "203.0.113.0/24"', "check": _check_network}),
 ]
 _MODEL_WORDS = '"auto:quantised", "auto:dropped" or a path'
 ModelPath = Annotated[str, Meta(min_length=1, max_length=4000, extra={"allowed": _MODEL_WORDS, "check": _check_model})]

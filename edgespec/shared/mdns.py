@@ -6,6 +6,7 @@ means only "try this address": whoever answers there must hold the paired key.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import re
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import ifaddr
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SERVICE = "_edgespec._tcp.local."
 TXT_VERSION = "1"
 POLL_S = 10.0
@@ -39,6 +41,8 @@ class Interface:
     index: int
     ipv4: tuple[str, ...]
     ipv6: tuple[str, ...]
+    networks: tuple[Network, ...] = ()
+    """Those that the addresses are in."""
 
     @property
     def choice(self) -> str | int:
@@ -58,7 +62,9 @@ def interfaces(only: Sequence[str] | None = None) -> list[Interface]:
 def _interface(adapter: ifaddr.Adapter) -> Interface:
     ipv4 = tuple(ip.ip for ip in adapter.ips if isinstance(ip.ip, str))
     ipv6 = tuple(ip.ip[0] for ip in adapter.ips if isinstance(ip.ip, tuple))
-    return Interface(adapter.nice_name, adapter.index or 0, ipv4, ipv6)
+    plain = ((ip.ip if isinstance(ip.ip, str) else ip.ip[0], ip.network_prefix) for ip in adapter.ips)
+    networks = tuple(ipaddress.ip_network(f"{host}/{prefix}", strict=False) for host, prefix in plain)
+    return Interface(adapter.nice_name, adapter.index or 0, ipv4, ipv6, networks)
 
 
 def _is_usable(name: str) -> bool:

@@ -50,7 +50,7 @@ async def gateway(tmp_path: Path, paired: PairedWorkers) -> AsyncIterator[Gatewa
     me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)
     links = Links(me, VOCAB, paired.lookup, seen, name_of=paired.name_of)
     port = await links.start("127.0.0.1", 0, context)
-    yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), {})
+    yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), {}, context)
     await links.stop()
 
 

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import logging
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
-from zeroconf import Zeroconf
 from zeroconf.asyncio import AsyncServiceInfo
 
 from edgespec import discovery
-from edgespec.discovery import MAX_ADDRESSES, Browser, Found, read_announcement
+from edgespec.discovery import MAX_ADDRESSES, PRIVATE, Found, read_announcement
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
 
-KEY = "0123456789abcdef"
+KEY, SPKI = "0123456789abcdef", bytes(range(32))
 
 
 def announcement(name: str = "dept gateway", **changes: Any) -> AsyncServiceInfo:
-    txt = {"v": "1", "kh": KEY, "path": "/link"} | changes.pop("txt", {})
+    txt = {"v": "1", "kh": KEY, "th": SPKI.hex(), "path": "/link"} | changes.pop("txt", {})
     fields: dict[str, Any] = {"port": 7443, "parsed_addresses": ["10.0.0.1"], "server": "x.local."} | changes
     return AsyncServiceInfo(mdns.SERVICE, f"{name}.{mdns.SERVICE}", properties=txt, **fields)
 
 
 def test_an_announcement_gives_name_addresses_and_key() -> None:
-    assert read_announcement(announcement()) == Found("dept gateway", (Address("10.0.0.1", 7443),), 7443, KEY)
+    assert read_announcement(announcement()) == Found("dept gateway", (Address("10.0.0.1", 7443),), 7443, KEY, SPKI)
 
 
 def test_addresses_come_best_first() -> None:
@@ -45,6 +45,8 @@ def test_addresses_come_best_first() -> None:
         {"txt": {"kh": KEY[:-1]}},
         {"txt": {"kh": KEY.upper()}},
         {"txt": {"kh": KEY + "\n"}},
+        {"txt": {"th": None}},
+        {"txt": {"th": "00"}},
         {"txt": {"path": "/etc"}},
         {"port": 0},
         {"parsed_addresses": []},
@@ -61,15 +63,28 @@ async def test_a_hostile_announcement_can_neither_flood_nor_fool_nor_crash() -> 
     assert found is not None
     assert found.name == "bc"
     assert len(found.addresses) == MAX_ADDRESSES
-    browser = Browser()
-    await browser._resolve(Zeroconf.__new__(Zeroconf), f"a\x1b[2Jb.{mdns.SERVICE}")
-    assert browser.found() == []
 
 
-def test_a_gateway_on_loopback_counts_only_where_loopback_is_listened_to() -> None:
-    found = read_announcement(announcement(parsed_addresses=["127.0.0.1"]), loopback=True)
-    assert found is not None
-    assert found.addresses == (Address("127.0.0.1", 7443),)
+@pytest.mark.parametrize(
+    ("host", "networks", "counts"),
+    [
+        ("192.168.1.5", PRIVATE, True),
+        ("172.31.0.1", PRIVATE, True),
+        ("172.32.0.1", PRIVATE, False),
+        ("fd12::5", PRIVATE, True),
+        ("8.8.8.8", PRIVATE, False),
+        ("2001:4860::1", PRIVATE, False),
+        ("127.0.0.1", PRIVATE, False),
+        ("0.0.0.0", PRIVATE, False),
+        ("224.0.0.251", PRIVATE, False),
+        ("127.0.0.1", [ip_network("127.0.0.0/8")], True),
+        ("141.20.7.9", [*PRIVATE, ip_network("141.20.0.0/16")], True),
+        ("::ffff:8.8.8.8", PRIVATE, False),
+    ],
+)
+def test_only_addresses_of_near_networks_are_dialled(host: str, networks: Any, counts: bool) -> None:
+    found = read_announcement(announcement(parsed_addresses=[host]), networks)
+    assert (found is not None and found.addresses == (Address(host, 7443),)) == counts
 
 
 async def test_without_a_usable_interface_there_is_a_warning_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:

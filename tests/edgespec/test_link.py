@@ -20,7 +20,7 @@ from edgespec.core.handshake import Pin, WorkerIdentity
 from edgespec.core.names import key_id
 from edgespec.core.session import Timers
 from edgespec.core.signing import SigningKey
-from edgespec.link import Backoff, keep_linked
+from edgespec.link import Addresses, Backoff, keep_linked
 from edgespec.shared.address import Address
 from tests.support.links import (
     HASH,
@@ -50,15 +50,20 @@ class Sleeps:
 
 @asynccontextmanager
 async def running(
-    gateway: GatewayUnderTest, daemon: Daemon, *, addresses: Sequence[Address] = (), **options: Any
+    gateway: GatewayUnderTest,
+    daemon: Daemon,
+    *,
+    addresses: Sequence[Address] = (),
+    where: Addresses | None = None,
+    **options: Any,
 ) -> AsyncIterator[asyncio.Task[Any]]:
     """`keep_linked` in a task of its own."""
 
-    async def where() -> Sequence[Address]:
+    async def here() -> Sequence[Address]:
         return addresses or [gateway.address]
 
     options = {"me": worker_identity(), "pin": gateway.pin, "rng": random.Random(1), "sleep": Sleeps()} | options
-    task = asyncio.create_task(keep_linked(where, handler=daemon, **options))
+    task = asyncio.create_task(keep_linked(where or here, handler=daemon, **options))
     try:
         yield task
     finally:

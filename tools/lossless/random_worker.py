@@ -25,6 +25,7 @@ from edgespec.link import FromGateway, Link, keep_linked
 from edgespec.models import file_sha256
 from edgespec.service import paired_gateway
 from edgespec.shared import folders
+from edgespec.shared.address import Address, parse_address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.modelref import resolve_model
 from edgespec.shared.paired import PairedGateways
@@ -125,8 +126,8 @@ async def serve(settings: config.WorkerSettings, seed: int) -> None:
         bytes.fromhex(file_sha256(model)), vocab_size, 1,
     )  # fmt: skip
 
-    async def addresses() -> Sequence[str]:
-        return [settings.gateway.address or gateway.address]
+    async def addresses() -> Sequence[Address]:
+        return [parse_address(settings.gateway.address or gateway.address)]
 
     rng = random.Random(seed)
     await keep_linked(addresses, me, Pin(gateway.key, gateway.spki), RandomWorker(rng, vocab_size), rng=rng)

@@ -158,7 +158,7 @@ def test_while_one_worker_is_paired_another_is_told_to_wait_at_no_cost() -> None
     assert confirm is not None and w.receive(exchange, confirm, 2.0) is not None
 
 
-def test_a_parked_attempt_has_to_go_when_another_comes_and_the_code_stays_good() -> None:
+def test_a_parked_attempt_has_to_go_when_another_comes() -> None:
     w = window()
     code = w.open(0.0)
     w.events()
@@ -184,7 +184,7 @@ def test_an_attempt_that_has_shown_the_code_does_not_have_to_go() -> None:
     assert exchange.state is State.CONFIRMED
 
 
-def test_wrong_nameplates_burn_and_count_nothing_but_make_their_source_wait() -> None:
+def test_wrong_nameplates_cost_nothing_but_make_their_source_wait() -> None:
     w = window()
     code = w.open(0.0)
     w.events()
@@ -211,7 +211,7 @@ def test_a_source_that_has_to_wait_cannot_try_the_right_nameplate_either() -> No
     attempt(w, code, 1.0)
 
 
-def test_a_silent_attempt_ends_by_itself_and_its_late_messages_reach_no_other() -> None:
+def test_a_silent_attempt_ends_and_its_late_messages_reach_no_other() -> None:
     w = window()
     code = w.open(0.0)
     old, silent, reply = parked(w, code, 0.0, "10.0.0.1")

@@ -1,0 +1,57 @@
+"""Where the paired gateway may be. All of it is a hint; the pinned TLS key decides (edgespec/dial.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from edgespec.core.errors import AddressError, KeyStoreError
+from edgespec.core.names import key_id
+from edgespec.discovery import Browser
+from edgespec.shared.address import Address, parse_address
+from edgespec.shared.paired import PairedGateways
+
+log = logging.getLogger("edgespec.addresses")
+
+
+class GatewayAddresses:
+    """The addresses of one gateway, best first: where it was last reached, as configured, as mDNS shows it."""
+
+    def __init__(self, gateways: PairedGateways, key: bytes, configured: str, browser: Browser | None) -> None:
+        """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
+        self._gateways, self._key, self._configured, self._browser = gateways, key, configured, browser
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def now(self) -> Sequence[Address]:
+        """Those known at this moment. What mDNS shows comes last, since anybody can announce what he likes."""
+        gateway = self._gateways.get(self._key)
+        known = [gateway.address if gateway is not None else "", self._configured]
+        found = self._browser.found(key_id(self._key)) if self._browser is not None else []
+        announced = [address for one in found for address in one.addresses]
+        return list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
+
+    def failed(self, address: Address) -> None:
+        """The gateway was not reached there."""
+        if self._browser is not None:
+            self._browser.failed(address)
+
+    def reached(self, address: Address) -> None:
+        """The gateway has proven itself there: from now on this address is tried first."""
+        task = asyncio.create_task(asyncio.to_thread(self._remember, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _remember(self, address: Address) -> None:
+        try:
+            self._gateways.moved(self._key, str(address))
+        except KeyStoreError as error:  # the next start begins with the former address
+            log.warning("%s", error)
+
+
+def _parsed(text: str) -> Address | None:
+    """The address, or None for an empty one or one that an earlier version stored and this one does not read."""
+    try:
+        return parse_address(text) if text else None
+    except AddressError:
+        return None
