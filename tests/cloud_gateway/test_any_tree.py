@@ -17,7 +17,7 @@ from cloud_gateway.core.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, RoundBudget
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.offloading import LinkedWorker, NoWorkers
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.messages import MAX_COST, MAX_NODES, Sampling, Tree, check_tree_shape, max_entropy
+from edgespec.core.messages import MAX_COST, Sampling, Tree, check_tree_shape, max_entropy
 from edgespec.core.prefix import prefix_hash
 from tests.support.table_model import VOCAB, TableDraft, TableTarget, next_logits
 
@@ -36,8 +36,8 @@ class Frame:
     """Parent (counted back from the node), whether the token is right, otherwise which, cost and entropy."""
 
 
-nodes = st.tuples(st.integers(0, MAX_NODES), st.booleans(), st.integers(0, VOCAB - 1), COSTS, ENTROPIES)
-frames = st.lists(st.builds(Frame, st.integers(0, 3), st.lists(nodes, min_size=1, max_size=20)), max_size=8)
+nodes = st.tuples(st.integers(0, 3), st.sampled_from([True, True, False]), st.integers(0, VOCAB - 1), COSTS, ENTROPIES)
+frames = st.lists(st.builds(Frame, st.integers(0, 3), st.lists(nodes, min_size=1, max_size=20)), min_size=1, max_size=8)
 
 
 class OneWorker(NoWorkers):
@@ -76,24 +76,22 @@ class Turned:
         return self.engine.active > 0
 
     def send(self, frame: Frame) -> None:
-        """As links do: what the shape check refuses never reaches the engine."""
+        """As a link hands it on."""
         active = next(iter(self.engine._active.values()))
         prefix = active.tree.prefix.tokens
         known = prefix[: max(len(PROMPT), len(prefix) - frame.late)]
-        parents, tokens, paths = [], [], {}
-        for i, (back, right, other, _, _) in enumerate(frame.nodes):
-            parent = max(self.first + i - back, self.first) if 0 < back <= i else 0
-            path = paths.get(parent, known)
-            token = int(next_logits(path).argmax()) if right else other
-            parents.append(parent)
-            tokens.append(token)
-            paths[self.first + i] = [*path, token]
-        costs, entropies = [n[3] for n in frame.nodes], [n[4] for n in frame.nodes]
-        tree = Tree(active.id, 1, len(known), prefix_hash(known), self.first, parents, tokens, costs, entropies)
-        try:
-            check_tree_shape(tree, VOCAB)
-        except RemoteProtocolError:
-            return
+        rows: list[tuple[int, int, int, int]] = []
+        paths = {0: known}
+        for back, right, other, cost, entropy in frame.nodes:
+            parent = self.first + len(rows) - back if 0 < back <= len(rows) else 0
+            token = int(next_logits(paths[parent]).argmax()) if right else other
+            if (parent, token) not in {row[:2] for row in rows}:
+                paths[self.first + len(rows)] = [*paths[parent], token]
+                rows.append((parent, token, cost, entropy))
+        parents, tokens, costs, entropies = (list(column) for column in zip(*rows, strict=True))
+        digest = prefix_hash(known)
+        tree = Tree(active.id, 1, len(known), digest, self.first, parents, tokens, costs, entropies)
+        check_tree_shape(tree, VOCAB)
         self.first += len(tokens)
         self.engine.frame("w", tree)
 
