@@ -206,7 +206,7 @@ class Active:
         self._count(flat, taken)
         at_leaf = taken.at_leaf and not self._forbade(flat, taken.rows[-1])
         if isinstance(self.tree, TapedTree):
-            self.tree.walked = [float(result.entropies[row]) for row in taken.rows]
+            self.tree.walked = [result.entropy(row) for row in taken.rows]
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
         if self.request.constraint is not None:
@@ -214,7 +214,7 @@ class Active:
         if self.guide is not None and taken.tokens[-1] not in eos:
             self.guide.propose(self.tree)
         depth = max(flat.depths)
-        entropy = result.entropies[taken.rows[-1]]
+        entropy = result.entropy(taken.rows[-1])
         return taken, Outcome(depth, len(taken.tokens), at_leaf, entropy, self.tree.root.position)
 
     def time_round(self, now: float) -> None:

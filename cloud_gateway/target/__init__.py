@@ -19,9 +19,8 @@ class Verified(Protocol):
     def argmax(self) -> Sequence[int]:
         """The target's most probable token after each row, n of them."""
 
-    @property
-    def entropies(self) -> Sequence[float]:
-        """Entropy in nats of the target's distribution (temperature 1) after each row, n of them."""
+    def entropy(self, row: int) -> float:
+        """Entropy in nats of the target's distribution (temperature 1) after one row; computed when asked for."""
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Raw logits after one row, shape [vocab_size]."""
@@ -33,6 +32,14 @@ class Work:
 
     slot: int
     tree: FlatTree
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass of the model, as it was measured."""
+
+    rows: int
+    seconds: float
 
 
 class Target(Protocol):
@@ -48,6 +55,10 @@ class Target(Protocol):
     slots: int
     eos: frozenset[int]
 
+    @property
+    def passes(self) -> Sequence[Pass]:
+        """The forward passes of the last `verify`: one for each request, or one for several, as the engine can."""
+
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         """Claims a free slot for a prompt; returns (slot, reused): KV of the first `reused` tokens is there already.
 
@@ -59,7 +70,8 @@ class Target(Protocol):
         """Appends these committed tokens' keys and values; the caller cuts long prompts into chunks."""
 
     def verify(self, batch: Sequence[Work]) -> Sequence[Verified]:
-        """One forward pass over the trees of several requests. Their KV entries stay until `keep`."""
+        """Runs the model over the trees of several requests, in as few passes as it can, and leaves what those passes
+        cost in `passes`. The trees' KV entries stay until `keep`."""
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """After `verify`: keeps these rows' entries (row 0 first, one path) and drops the tree's others."""

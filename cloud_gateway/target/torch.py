@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import statistics
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.target import Work
+from cloud_gateway.target import Pass, Work
 from cloud_gateway.target.cache import SlotKv
 from cloud_gateway.target.forward import Forward, HfForward
 from cloud_gateway.target.linear import can_pack
@@ -36,9 +37,11 @@ class TorchVerified:
     def __init__(self, logits: Tensor) -> None:
         """`logits`: [n, vocab_size]."""
         self._logits = logits
-        best, entropies = _summary(logits)
-        self.argmax: Sequence[int] = best
-        self.entropies: Sequence[float] = entropies
+        self.argmax: Sequence[int] = _argmax(logits)
+
+    def entropy(self, row: int) -> float:
+        """Nats, after one row."""
+        return _entropy(self._logits[row])
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Raw logits after one row, [vocab_size]."""
@@ -81,6 +84,7 @@ class TorchTarget:
         self._table = SlotTable(slots, reuse=prefix_cache)
         self._kv = [self._new_kv() for _ in range(slots)]
         self._pending: dict[int, FlatTree] = {}
+        self.passes: Sequence[Pass] = ()
         self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
         """Whether a tree's logits equal those of its paths alone, bit for bit, by intent and in the self-test."""
 
@@ -110,8 +114,14 @@ class TorchTarget:
 
     @torch.inference_mode()
     def verify(self, batch: Sequence[Work]) -> Sequence[TorchVerified]:
-        """One forward pass for each request's tree."""
-        return [self._verify(work.slot, work.tree) for work in batch]
+        """One forward pass for each request's tree, each timed by itself."""
+        results, passes = [], []
+        for work in batch:
+            began = time.perf_counter()
+            results.append(self._verify(work.slot, work.tree))
+            passes.append(Pass(len(work.tree), time.perf_counter() - began))
+        self.passes = passes
+        return results
 
     @torch.inference_mode()
     def keep(self, slot: int, rows: Sequence[int]) -> None:
@@ -191,36 +201,43 @@ def _ancestors(parents: Sequence[int], row: int) -> list[int]:
     return path[::-1]
 
 
-def _summary(logits: Tensor) -> tuple[list[int], list[float]]:
-    """Argmax (the first of equals) and entropy in nats of each row, fetched from the device in one copy."""
+def _argmax(logits: Tensor) -> list[int]:
+    """The most probable token of each row, the first of equals; fetching them waits for the device."""
     if logits.device.type == "cpu":
-        return summary_on_host(logits.float().numpy())
-    return summary_on_device(logits)
+        return argmax_on_host(logits.float().numpy())
+    return argmax_on_device(logits)
 
 
-def summary_on_host(scores: NDArray[np.float32]) -> tuple[list[int], list[float]]:
-    """`scores`: [n, vocab_size]. Row by row, so that each stays in the cache of the core."""
-    best, entropies = [], []
-    below, weights = np.empty_like(scores[0]), np.empty_like(scores[0])
-    for row in scores:
-        top = int(row.argmax())
-        np.subtract(row, row[top], out=below)
-        np.maximum(below, LEAST, out=below)
-        np.exp(below, out=weights)
-        total = float(weights.sum())
-        best.append(top)
-        # H = ln Z - E[l], with l the logits below their maximum.
-        entropies.append(math.log(total) - float(np.einsum("i,i", weights, below)) / total)
-    return best, entropies
+def argmax_on_host(scores: NDArray[np.float32]) -> list[int]:
+    """`scores`: [n, vocab_size]."""
+    return [int(row.argmax()) for row in scores]
 
 
-def summary_on_device(logits: Tensor) -> tuple[list[int], list[float]]:
+def argmax_on_device(logits: Tensor) -> list[int]:
+    """The same where the logits are."""
+    found: list[int] = logits.float().max(dim=-1).indices.tolist()
+    return found
+
+
+def _entropy(logits: Tensor) -> float:
+    if logits.device.type == "cpu":
+        return entropy_on_host(logits.float().numpy())
+    return entropy_on_device(logits)
+
+
+def entropy_on_host(scores: NDArray[np.float32]) -> float:
+    """Nats of the distribution with these logits, [vocab_size]."""
+    below = np.maximum(scores - scores.max(), LEAST)
+    weights = np.exp(below)
+    total = float(weights.sum())
+    # H = ln Z - E[l], with l the logits below their maximum.
+    return math.log(total) - float(np.einsum("i,i", weights, below)) / total
+
+
+def entropy_on_device(logits: Tensor) -> float:
     """The same where the logits are."""
     scores = logits.float()
-    top, best = scores.max(dim=-1, keepdim=True)
-    below = (scores - top).clamp_min_(LEAST)
+    below = (scores - scores.max()).clamp_min_(LEAST)
     weights = below.exp()
-    total = weights.sum(dim=-1)
-    entropies = total.log() - weights.mul_(below).sum(dim=-1) / total
-    both = torch.stack([best.squeeze(-1).double(), entropies.double()]).cpu()
-    return [int(token) for token in both[0].tolist()], both[1].tolist()
+    total = weights.sum()
+    return float(total.log() - weights.mul_(below).sum() / total)

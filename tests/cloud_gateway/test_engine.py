@@ -121,6 +121,12 @@ async def test_many_requests_at_once_each_get_their_own_answer(make: Make) -> No
     assert [tokens for tokens, _ in results] == [twin(40, prompt) for prompt in prompts]
 
 
+async def test_the_cost_curve_knows_each_pass_by_its_own_rows(make: Make) -> None:
+    engine = make(None, TableDraft(1.0), policy="colocated", k=2, slots=4)
+    await asyncio.gather(*(answer(engine, request(40, [7, i, 2])) for i in range(4)))
+    assert set(engine._verify_s.points()) == {1, 3}, "no request verifies more than two candidates"
+
+
 async def test_the_answer_ends_at_the_end_of_sequence_token_which_is_not_part_of_it(make: Make) -> None:
     prompts = ([5, i] for i in range(1000))
     prompt = next(p for p in prompts if 0 in plain_greedy(p, 50) and len(plain_greedy(p, 50)) > 3)

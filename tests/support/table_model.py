@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.engine import Engine
 from cloud_gateway.offloading import LinkedWorker
-from cloud_gateway.target import Work
+from cloud_gateway.target import Pass, Work
 from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
@@ -48,7 +48,9 @@ class _Rows:
     def __init__(self, paths: list[list[int]]) -> None:
         self._logits = [next_logits(path) for path in paths]
         self.argmax = [int(row.argmax()) for row in self._logits]
-        self.entropies = [_entropy(row) for row in self._logits]
+
+    def entropy(self, row: int) -> float:
+        return _entropy(self._logits[row])
 
     def logits(self, row: int) -> NDArray[np.float32]:
         return self._logits[row]
@@ -69,7 +71,9 @@ class TableTarget:
         self.slots, self.context, self.pass_s = slots, context, pass_s
         self._held: dict[int, list[int]] = {}
         self._trees: dict[int, FlatTree] = {}
-        self.passes = 0
+        self.verified = 0
+        """Calls of `verify`."""
+        self.passes: Sequence[Pass] = ()
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         slot = next(i for i in range(self.slots) if i not in self._held)
@@ -80,15 +84,18 @@ class TableTarget:
         self._held[slot] += tokens
 
     def verify(self, batch: Sequence[Work]) -> list[_Rows]:
-        self.passes += 1
-        time.sleep(self.pass_s)
-        results = []
-        for work in batch:
+        self.verified += 1
+        results, passes = [], []
+        for work in batch:  # a pass each, as the torch engine's
+            began = time.perf_counter()
+            time.sleep(self.pass_s)
             paths: list[list[int]] = []
             for parent, token in zip(work.tree.parents, work.tree.tokens, strict=True):
                 paths.append([*(paths[parent] if parent >= 0 else self._held[work.slot]), token])
             self._trees[work.slot] = work.tree
             results.append(_Rows(paths))
+            passes.append(Pass(len(work.tree), time.perf_counter() - began))
+        self.passes = passes
         return results
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:

@@ -57,10 +57,10 @@ def all_right(answer: Answer) -> NDArray[np.bool_]:
 def test_an_exact_target_never_diverges_in_any_tree(rule: Sampling, shape: Shape, wrong: float) -> None:
     target = Rounding(0.0)
     answer = decode(target, rule, PROMPT, 60)
-    before = target.passes
+    before = target.verified
     right = np.random.default_rng(1).random(len(answer.tokens) + shape.depth) >= wrong
     assert speculate(target, rule, PROMPT, answer, shape, right) == []
-    passes, tokens = target.passes - before, len(answer.tokens)
+    passes, tokens = target.verified - before, len(answer.tokens)
     assert passes == (-(-tokens // (shape.depth + 1)) if wrong == 0 else tokens if wrong == 1 else passes) <= tokens
 
 

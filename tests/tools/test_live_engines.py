@@ -93,7 +93,7 @@ def test_the_target_returns_process_tokens_and_takes_its_rows_time() -> None:
     with takes(0.004):
         (rows,) = target.verify([Work(slot, flat)])
     assert [rows.argmax[0], rows.argmax[1]] == list(process.targets[1:3])
-    assert rows.entropies[1] == process.target_entropies[2]
+    assert rows.entropy(1) == process.target_entropies[2]
     target.keep(slot, [0, 1])
     (rows,) = target.verify([Work(slot, flatten(tree.root, []))])
     assert rows.argmax == [process.targets[3]]

@@ -26,7 +26,7 @@ from cloud_gateway.core.request import GenerationRequest, TokensEvent
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.offloading import LinkedWorker
 from cloud_gateway.recorder import Recorder, RecorderSettings
-from cloud_gateway.target import Work
+from cloud_gateway.target import Pass, Work
 from edgespec.core.drafting import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Open, Tree, check_tree_shape
@@ -43,6 +43,7 @@ class InstantTarget:
     vocab_size, context, slots, eos = VOCAB, 1_000_000, 8, frozenset[int]()
 
     def __init__(self) -> None:
+        self.passes: Sequence[Pass] = ()
         rng = np.random.default_rng(1)
         self.following: list[int] = rng.permutation(VOCAB).tolist()
         self._row: NDArray[np.float32] = rng.normal(0, 2, VOCAB).astype(np.float32)
@@ -56,6 +57,7 @@ class InstantTarget:
 
     def verify(self, batch: Sequence[Work]) -> list[InstantRows]:
         """Looks every row up."""
+        self.passes = [Pass(len(work.tree), 0.0) for work in batch]
         return [InstantRows([self.following[t] for t in work.tree.tokens], self._row) for work in batch]
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
@@ -69,7 +71,11 @@ class InstantRows:
     """What `InstantTarget` says of one tree."""
 
     def __init__(self, argmax: list[int], row: NDArray[np.float32]) -> None:
-        self.argmax, self.entropies, self._row = argmax, [0.1] * len(argmax), row
+        self.argmax, self._row = argmax, row
+
+    def entropy(self, row: int) -> float:
+        """The same everywhere."""
+        return 0.1
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """The same logits everywhere."""

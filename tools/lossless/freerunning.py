@@ -23,7 +23,7 @@ from rich.table import Table
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, Method, Speculation, Usage
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.target import Target, Verified, Work
+from cloud_gateway.target import Pass, Target, Verified, Work
 from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 from edgespec.core.messages import Sampling
@@ -63,6 +63,11 @@ class WatchedTarget:
         self.rounds: list[tuple[int, int]] = []
         """(tokens drafted, tokens accepted) of every round."""
         self._depth = 0
+
+    @property
+    def passes(self) -> Sequence[Pass]:
+        """As the target's."""
+        return self._target.passes
 
     def verify(self, batch: Sequence[Work]) -> Sequence[Verified]:
         """As the target does."""

@@ -153,24 +153,33 @@ def test_a_tree_that_was_not_kept_leaves_no_trace(llama: tuple[TorchTarget, Any]
         np.testing.assert_array_equal(target.verify([Work(slot, chain(5))])[0].logits(0), first)
 
 
-@pytest.mark.parametrize("summary", [lambda x: engine.summary_on_host(x.numpy()), engine.summary_on_device])
-def test_argmax_is_the_first_of_equals_and_entropy_that_of_the_distribution(summary: Any) -> None:
-    rows = [[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0], [90.0, -90.0, 0.0, 0.0], [-float("inf"), 1.0, 0.0, 1.0]]
-    p = torch.tensor(rows).double().softmax(-1)
-    best, entropies = summary(torch.tensor(rows))
-    assert best == [1, 0, 0, 1]
-    assert entropies == pytest.approx((-(p * p.clamp_min(1e-300).log()).sum(-1)).tolist(), abs=1e-6)
+HOST = (lambda x: engine.argmax_on_host(x.float().numpy()), lambda row: engine.entropy_on_host(row.float().numpy()))
+DEVICE = (engine.argmax_on_device, engine.entropy_on_device)
+
+
+@pytest.mark.parametrize(("argmax", "entropy"), [HOST, DEVICE], ids=["host", "device"])
+def test_argmax_is_the_first_of_equals_and_entropy_that_of_the_distribution(argmax: Any, entropy: Any) -> None:
+    rows = torch.tensor(
+        [[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0], [90.0, -90.0, 0.0, 0.0], [-float("inf"), 1.0, 0.0, 1.0]]
+    )
+    p = rows.double().softmax(-1)
+    assert argmax(rows) == [1, 0, 0, 1]
+    expected = (-(p * p.clamp_min(1e-300).log()).sum(-1)).tolist()
+    assert [entropy(row) for row in rows] == pytest.approx(expected, abs=1e-6)
 
 
 @given(seed=st.integers(0, 2**31), scale=st.floats(0, 30), rows=st.integers(1, 5))
 def test_host_and_device_summarise_alike(seed: int, scale: float, rows: int) -> None:
     logits = (torch.randn(rows, 200, generator=torch.Generator().manual_seed(seed)) * scale).bfloat16()
-    (best, entropies), (twin_best, twin) = (
-        engine.summary_on_host(logits.float().numpy()),
-        engine.summary_on_device(logits),
-    )
-    assert best == twin_best == [int(row.argmax()) for row in logits.float().numpy()]
-    assert entropies == pytest.approx(twin, abs=1e-5)
+    assert HOST[0](logits) == DEVICE[0](logits)
+    assert [HOST[1](row) for row in logits] == pytest.approx([DEVICE[1](row) for row in logits], abs=1e-5)
+
+
+def test_each_request_of_a_batch_is_a_pass_of_its_own_rows(llama: tuple[TorchTarget, Any]) -> None:
+    target, _ = llama
+    with opened(target, [3, 4, 5]) as one, opened(target, [6, 7, 8]) as other:
+        target.verify([Work(one, chain(5, 6, 7)), Work(other, chain(8))])
+    assert [p.rows for p in target.passes] == [3, 1] and all(p.seconds > 0 for p in target.passes)
 
 
 def test_full_rows_are_the_logits_that_argmax_was_taken_of(llama: tuple[TorchTarget, Any]) -> None:

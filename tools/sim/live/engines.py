@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.sim.process import TokenProcess, child, draft
 from cloud_gateway.sim.world import Curve
-from cloud_gateway.target import Work
+from cloud_gateway.target import Pass, Work
 from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 from tools.sim.live.setting import VOCABULARY, Setting
@@ -58,7 +58,11 @@ class SleepingRows:
     def __init__(self, answer: Answer, tree: FlatTree) -> None:
         places = [answer.position + depth + 1 for depth in tree.depths]
         self.argmax = [answer.process.targets[place] for place in places]
-        self.entropies = [answer.process.target_entropies[place] for place in places]
+        self._entropies = [answer.process.target_entropies[place] for place in places]
+
+    def entropy(self, row: int) -> float:
+        """As the process has it."""
+        return self._entropies[row]
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """A process knows no logits; greedy answers need none."""
@@ -66,7 +70,7 @@ class SleepingRows:
 
 
 class SleepingTarget:
-    """A `Target` whose pass takes as long as the curve says, for all requests of a batch together."""
+    """A `Target` whose passes take as long as the curve says: one for each request, as the torch engine's."""
 
     vocab_size, context, slots, eos = VOCABULARY, CONTEXT, 8, frozenset[int]()
 
@@ -74,6 +78,7 @@ class SleepingTarget:
         """`prefill_s`: what reading a prompt takes, however long it is."""
         self._verify, self._prefill_s, self._answers = setting.steps.verify, prefill_s, Answers(setting)
         self.sleeper = Sleeper()
+        self.passes: Sequence[Pass] = ()
         self._open: dict[int, Answer] = {}
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
@@ -89,8 +94,9 @@ class SleepingTarget:
         self.sleeper.until(time.perf_counter() + self._prefill_s)
 
     def verify(self, batch: Sequence[Work]) -> list[SleepingRows]:
-        """Looks the rows up, and returns when the modelled pass would have ended."""
-        due = time.perf_counter() + self._verify(sum(len(work.tree) for work in batch))
+        """Looks the rows up, and returns when the modelled passes would have ended."""
+        self.passes = [Pass(len(work.tree), self._verify(len(work.tree))) for work in batch]
+        due = time.perf_counter() + sum(one.seconds for one in self.passes)
         rows = [SleepingRows(self._open[work.slot], work.tree) for work in batch]
         self.sleeper.until(due)
         return rows
