@@ -1,8 +1,8 @@
 """A stand-in for a wide-area link: a TCP proxy that delays, jitters, stalls and limits (`python -m edgespec.wan -h`).
 
-Bytes stay in order, as TCP delivers them. A "lost" chunk is one that arrives a retransmission later, and holds up
-what follows it. Threads rather than an event loop: a sleeping thread wakes within about 0.1 ms of its time, an event
-loop's timers are rounded up to a whole millisecond.
+Bytes stay in order, as TCP delivers them; delays are those of `edgespec/core/link_model.py`, each chunk counting as a
+message. Threads rather than an event loop: a sleeping thread wakes within about 0.1 ms of its time, an event loop's
+timers are rounded up to a whole millisecond.
 """
 
 from __future__ import annotations
@@ -16,48 +16,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
+from edgespec.core.link_model import LinkModel, OneWay
 
 CHUNK = 64 * 1024
+MAX_LOSS = 0.9
+"""A link that loses everything would never deliver."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weather:
-    """The link's behaviour. Times in seconds; each direction takes half the round trip."""
-
-    rtt_s: float = 0.0
-    jitter_s: float = 0.0
-    """Largest extra delay of a chunk, drawn evenly."""
-    loss: float = 0.0
-    """Share of chunks that arrive one retransmission (`rtt_s` + 0.2) later."""
-    bytes_per_s: float = 0.0
-    """0: unlimited."""
-    seed: int = 1
-
-
-class Delay:
-    """When each chunk of one direction is due; pure, so that it can be tested without waiting."""
-
-    def __init__(self, weather: Weather, seed: int) -> None:
-        self._weather, self._rng = weather, random.Random(seed)
-        self._last = 0.0
-
-    def due(self, now: float, size: int) -> float:
-        """Time at which a chunk of `size` bytes, sent `now`, has arrived; never before the one sent earlier."""
-        weather = self._weather
-        due = now + weather.rtt_s / 2 + self._rng.uniform(0, weather.jitter_s)
-        if self._rng.random() < weather.loss:
-            due += weather.rtt_s + 0.2
-        due = max(due, self._last)
-        if weather.bytes_per_s:
-            due += size / weather.bytes_per_s
-        self._last = due
-        return due
-
-
-def _pump(source: socket.socket, sink: socket.socket, delay: Delay) -> None:
+def _pump(source: socket.socket, sink: socket.socket, way: OneWay) -> None:
     """Carries one direction until either end closes."""
     line: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
 
@@ -77,10 +45,10 @@ def _pump(source: socket.socket, sink: socket.socket, delay: Delay) -> None:
     threading.Thread(target=deliver, daemon=True).start()
     try:
         while data := source.recv(CHUNK):
-            line.put((delay.due(time.monotonic(), len(data)), data))
+            line.put((way.arrival(time.monotonic(), len(data)), data))
     except OSError:
         pass  # closing below informs the other side
-    line.put((delay.due(time.monotonic(), 0), b""))
+    line.put((way.arrival(time.monotonic(), 0), b""))
 
 
 def _close(sock: socket.socket) -> None:
@@ -89,11 +57,13 @@ def _close(sock: socket.socket) -> None:
 
 
 class Proxy:
-    """Listens on loopback and carries every connection to `target` through the weather."""
+    """Listens on loopback and carries every connection to `target` over the modelled path."""
 
-    def __init__(self, target: tuple[str, int], weather: Weather, listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+    def __init__(
+        self, target: tuple[str, int], model: LinkModel, listen: tuple[str, int] = ("127.0.0.1", 0), seed: int = 1
+    ) -> None:
         """Raises AddressError when `listen` cannot be bound."""
-        self.target, self.weather = target, weather
+        self.target, self.model, self._seed = target, model, seed
         try:
             self._server = socket.create_server(listen)
         except OSError as error:
@@ -122,9 +92,9 @@ class Proxy:
         for sock in (client, upstream):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._open += [client, upstream]
-        seed = self.weather.seed * 1_000_003 + self._connections * 2
-        self._start(_pump, client, upstream, Delay(self.weather, seed))
-        self._start(_pump, upstream, client, Delay(self.weather, seed + 1))
+        seed = self._seed * 1_000_003 + self._connections * 2
+        self._start(_pump, client, upstream, OneWay(self.model, random.Random(seed)))
+        self._start(_pump, upstream, client, OneWay(self.model, random.Random(seed + 1)))
 
     def _start(self, work: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=work, args=arguments, daemon=True).start()
@@ -148,15 +118,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--to", required=True, metavar="HOST:PORT")
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
     parser.add_argument("--rtt-ms", type=float, default=0.0)
-    parser.add_argument("--jitter-ms", type=float, default=0.0)
-    parser.add_argument("--loss", type=float, default=0.0)
+    parser.add_argument("--jitter-ms", type=float, default=0.0, help="mean extra delay of a chunk, each way")
+    parser.add_argument("--loss", type=float, default=0.0, help="share of chunks that TCP has to repair")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
-    weather = Weather(options.rtt_ms / 1e3, options.jitter_ms / 1e3, options.loss, seed=options.seed)
+    model = LinkModel(options.rtt_ms / 1e3, options.jitter_ms / 1e3, options.loss, bandwidth_bps=float("inf"))
     try:
-        if not (0 <= weather.rtt_s <= 60 and 0 <= weather.jitter_s <= 60 and 0 <= weather.loss <= 1):  # NaN too
-            raise ConfigError("--rtt-ms and --jitter-ms must be numbers from 0 to 60000, --loss one from 0 to 1.")
-        proxy = Proxy(_address(options.to), weather, _address(options.listen))
+        if not (0 <= model.rtt_s <= 60 and 0 <= model.jitter_s <= 60 and 0 <= model.loss <= MAX_LOSS):  # NaN too
+            raise ConfigError(
+                f"--rtt-ms and --jitter-ms must be numbers from 0 to 60000, --loss one from 0 to {MAX_LOSS}."
+            )
+        proxy = Proxy(_address(options.to), model, _address(options.listen), options.seed)
     except EdgespecError as error:
         print(f"edgespec.wan: {error}", file=sys.stderr)
         return error.exit_code

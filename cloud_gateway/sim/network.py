@@ -1,10 +1,8 @@
-"""A virtual link: one TCP connection, each direction a pipe with delay, jitter, loss and bandwidth."""
+"""A virtual link: one TCP connection over the shared link model, which counts the protocol's bytes."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
-
+from edgespec.core.link_model import LinkModel, OneWay, Randomness
 from edgespec.core.signing import HEADER_BYTES, bucket
 
 CARRIER_BYTES = 6 + 22 + 40
@@ -16,57 +14,30 @@ def wire_bytes(payload_bytes: int) -> int:
     return bucket(HEADER_BYTES + payload_bytes) + CARRIER_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Net:
-    """A path between two hosts."""
-
-    rtt_s: float
-    jitter_s: float = 0.0
-    """Mean of the exponential delay that each message has on top, each way."""
-    loss: float = 0.0
-    """Share of packets lost. TCP repairs a loss, so it shows as delay."""
-    bandwidth_bps: float = 1e9
-    probe_gap_s: float = 0.004
-    """How soon after a lost packet another is sent, whose acknowledgement shows the loss."""
-
-    @property
-    def repair_s(self) -> float:
-        """Delay of a packet that was lost once: one round trip after the next packet, and a quarter more to allow for
-        reordering (RACK, RFC 8985 section 6.2)."""
-        return 1.25 * self.rtt_s + self.probe_gap_s
-
-
 class Pipe:
-    """One direction. What was sent first arrives first (TCP), so one late packet delays those behind it."""
+    """One direction, and what went through it."""
 
-    def __init__(self, net: Net, rng: random.Random) -> None:
-        self.net, self._rng = net, rng
-        self._free_at = 0.0
-        self._last_arrival = 0.0
+    def __init__(self, model: LinkModel, rng: Randomness) -> None:
+        self._way = OneWay(model, rng)
         self.bytes = 0
         self.messages = 0
 
+    @property
+    def model(self) -> LinkModel:
+        """The path's."""
+        return self._way.model
+
     def busy_until(self) -> float:
         """When all that was sent has left the sender."""
-        return self._free_at
+        return self._way.busy_until
 
     def send(self, now: float, payload_bytes: int) -> float:
         """Sends one message; returns when the receiver has it."""
-        net, size = self.net, wire_bytes(payload_bytes)
+        size = wire_bytes(payload_bytes)
         self.bytes += size
         self.messages += 1
-        self._free_at = max(now, self._free_at) + size * 8 / net.bandwidth_bps
-        arrival = self._free_at + self.delay()
-        self._last_arrival = max(self._last_arrival, arrival)
-        return self._last_arrival
+        return self._way.arrival(now, size)
 
     def delay(self) -> float:
         """One draw of the one-way delay."""
-        net = self.net
-        delay = net.rtt_s / 2
-        if net.jitter_s:
-            delay += self._rng.expovariate(1 / net.jitter_s)
-        if net.loss:
-            while self._rng.random() < net.loss:
-                delay += net.repair_s
-        return delay
+        return self._way.delay()

@@ -15,11 +15,11 @@ from statistics import median
 from cloud_gateway.core import trace
 from cloud_gateway.core.replay import Player
 from cloud_gateway.core.trace import Trace
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.process import LOOKAHEAD
 from cloud_gateway.sim.world import Curve, Steps
 from edgespec.core.drafting import DraftRule, Proposal
 from edgespec.core.errors import TraceError
+from edgespec.core.link_model import LinkModel
 from edgespec.core.messages import ROOT
 from edgespec.core.numbers import interpolate
 
@@ -88,12 +88,12 @@ class Traced:
         here = range(self.start.tokens, self.start.tokens + self.tokens)
         return sum(position in self._known for position in here) / self.tokens
 
-    def net(self, rtt_s: float | None = None) -> Net:
+    def net(self, rtt_s: float | None = None) -> LinkModel:
         """The link as it was, or with another round trip. Raises TraceError where no worker was ever linked."""
         chosen = self.rtt_s if rtt_s is None else rtt_s
         if chosen is None:
             raise TraceError("no worker was linked in it: give a round trip with --rtt-ms.")
-        return Net(chosen)
+        return LinkModel(chosen)
 
     def rule(self) -> DraftRule:
         """A worker that drafts as the recorded one did: proposals are as wide as they were."""

@@ -12,9 +12,10 @@ from cloud_gateway.core.estimators import RttEstimator, StepClock
 from cloud_gateway.core.flatten import FlatTree, flatten
 from cloud_gateway.core.merge import CandidateTree
 from cloud_gateway.sim.clock import Clock
-from cloud_gateway.sim.network import Net, Pipe
+from cloud_gateway.sim.network import Pipe
 from cloud_gateway.sim.process import TokenProcess, child, draft
 from edgespec.core.drafting import Drafting
+from edgespec.core.link_model import LinkModel
 from edgespec.core.messages import Commit, Frame, Tree, encode
 from edgespec.core.numbers import interpolate
 from edgespec.core.tree import Node, SpeculationTree
@@ -294,7 +295,7 @@ def run(
     controller: Controller,
     drafting: Drafting | None,
     process: TokenProcess,
-    net: Net,
+    net: LinkModel,
     steps: Steps,
     tokens: int,
     seed: int,
@@ -326,7 +327,7 @@ def run(
 
 
 def _connect(clock: Clock, gateway: Gateway, worker: Worker, up: Pipe, down: Pipe, ping_rng: random.Random) -> None:
-    net = up.net
+    net = up.model
     worker.connect(up, lambda frame, arrival: clock.at(arrival, lambda: gateway.frame(frame)))
 
     def send_commit(prefix_len: int, tokens: list[int], digest: bytes) -> None:

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from cloud_gateway.core.controller import ALONE, POLICIES, PolicySettings
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.traced import Traced
 from cloud_gateway.sim.world import Result, run
 from edgespec.core.drafting import Drafting
 from edgespec.core.errors import TraceError
+from edgespec.core.link_model import LinkModel
 from edgespec.replay.look import Looked
 from edgespec.replay.story import USES_PHI
 
@@ -126,7 +126,7 @@ def _key(row: Row) -> tuple[object, ...]:
 
 def _try(traced: Traced, policy: str, settings: PolicySettings, rtt_ms: float | None, seed: int) -> Row:
     alone = policy in ALONE
-    net = Net(0.0) if alone else traced.net(None if rtt_ms is None else rtt_ms / 1000)
+    net = LinkModel(0.0) if alone else traced.net(None if rtt_ms is None else rtt_ms / 1000)
     results: list[Result] = []
     for filling in range(FILLINGS):
         drafting = None if alone else Drafting(1, 1, PROMPT_LEN, traced.rule())

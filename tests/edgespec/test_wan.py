@@ -10,7 +10,8 @@ import time
 import pytest
 
 from edgespec.core.errors import AddressError
-from edgespec.wan import Delay, Proxy, Weather, main
+from edgespec.core.link_model import LinkModel
+from edgespec.wan import Proxy, main
 
 
 @pytest.fixture
@@ -32,14 +33,14 @@ def echo() -> tuple[str, int]:
     server.close()
 
 
-def connect(target: tuple[str, int], weather: Weather) -> tuple[Proxy, socket.socket]:
-    proxy = Proxy(target, weather)
+def connect(target: tuple[str, int], model: LinkModel) -> tuple[Proxy, socket.socket]:
+    proxy = Proxy(target, model)
     threading.Thread(target=proxy.serve, daemon=True).start()
     return proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
 
 
 def test_a_round_trip_takes_what_was_asked_for(echo: tuple[str, int]) -> None:
-    proxy, sock = connect(echo, Weather(rtt_s=0.04))
+    proxy, sock = connect(echo, LinkModel(rtt_s=0.04))
     sock.sendall(b"x")
     sock.recv(1)  # the connection to the far end is made
     took = []
@@ -53,7 +54,7 @@ def test_a_round_trip_takes_what_was_asked_for(echo: tuple[str, int]) -> None:
 
 
 def test_bytes_arrive_complete_and_in_order_through_jitter_and_loss(echo: tuple[str, int]) -> None:
-    proxy, sock = connect(echo, Weather(rtt_s=0.002, jitter_s=0.005, loss=0.2))
+    proxy, sock = connect(echo, LinkModel(rtt_s=0.002, jitter_s=0.005, loss=0.2))
     sent = bytes(i % 251 for i in range(200_000))
     threading.Thread(target=lambda: (sock.sendall(sent), sock.shutdown(socket.SHUT_WR)), daemon=True).start()
     received = b""
@@ -64,7 +65,7 @@ def test_bytes_arrive_complete_and_in_order_through_jitter_and_loss(echo: tuple[
 
 
 def test_a_cut_reaches_both_ends_at_once(echo: tuple[str, int]) -> None:
-    proxy, sock = connect(echo, Weather())
+    proxy, sock = connect(echo, LinkModel())
     sock.sendall(b"x")
     assert sock.recv(1) == b"x"
     proxy.cut()
@@ -73,24 +74,14 @@ def test_a_cut_reaches_both_ends_at_once(echo: tuple[str, int]) -> None:
     proxy.close()
 
 
-def test_delay_is_half_the_round_trip_each_way_and_never_reorders() -> None:
-    steady = Delay(Weather(rtt_s=0.1), seed=1)
-    assert steady.due(5.0, 10) == pytest.approx(5.05)
-    rough = Delay(Weather(rtt_s=0.1, jitter_s=0.5, loss=0.5), seed=1)
-    times = [rough.due(i * 0.01, 10) for i in range(200)]
-    assert times == sorted(times)
-    slow = Delay(Weather(bytes_per_s=1000), seed=1)
-    assert slow.due(0.0, 500) == pytest.approx(0.5) and slow.due(0.0, 500) == pytest.approx(1.0)
-
-
 def test_an_address_in_use_is_a_sentence() -> None:
-    first = Proxy(("127.0.0.1", 1), Weather())
+    first = Proxy(("127.0.0.1", 1), LinkModel())
     with pytest.raises(AddressError, match=f"127.0.0.1:{first.port}"):
-        Proxy(("127.0.0.1", 1), Weather(), ("127.0.0.1", first.port))
+        Proxy(("127.0.0.1", 1), LinkModel(), ("127.0.0.1", first.port))
     first.close()
 
 
-@pytest.mark.parametrize("option", [["--rtt-ms", "-4"], ["--rtt-ms", "nan"], ["--jitter-ms", "1e9"], ["--loss", "1.1"]])
-def test_weather_that_cannot_be_is_refused_in_a_sentence(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", [["--rtt-ms", "-4"], ["--rtt-ms", "nan"], ["--jitter-ms", "1e9"], ["--loss", "1"]])
+def test_a_link_that_cannot_be_is_refused_in_a_sentence(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--to", "127.0.0.1:1", *option]) == 78
     assert "must be numbers from 0 to 60000" in capsys.readouterr().err

@@ -14,11 +14,11 @@ import pytest
 from cloud_gateway.core.flatten import flatten
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
 from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.process import child, draft
 from cloud_gateway.sim.world import PROMPT_LEN, run
 from cloud_gateway.target import Work
 from edgespec.core.errors import ConfigError
+from edgespec.core.link_model import LinkModel
 from edgespec.core.tree import SpeculationTree
 from tools.sim.__main__ import main
 from tools.sim.experiment import Arm
@@ -147,7 +147,7 @@ async def test_the_engine_around_them_makes_the_simulators_rounds_and_passes() -
                 elif isinstance(event, DoneEvent):
                     usage = event.usage
             arm = Arm("colocated", "colocated", k=2)
-            result = run(arm.controller(), None, process, Net(0.0), SETTING.steps, 40, seed)
+            result = run(arm.controller(), None, process, LinkModel(0.0), SETTING.steps, 40, seed)
             assert tokens == list(process.targets[1:41])
             assert (usage.rounds, usage.local_draft_passes) == (result.rounds, result.local_passes)
     finally:

@@ -16,10 +16,10 @@ from cloud_gateway.core.controller import POLICIES, Colocated
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, Usage
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.sim import world
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.world import Curve, Result, Steps
 from edgespec.core import bestfirst, drafting
 from edgespec.core.drafting import Drafting, Proposal
+from edgespec.core.link_model import LinkModel
 from edgespec.core.tree import Node
 from tests.support.table_model import LoopWorker, TableDraft, TableTarget
 from tools.sim import experiment
@@ -32,7 +32,7 @@ STEPS = Steps(Curve({1: 0.010}), Curve({1: 0.004}), Curve({1: 0.004}))
 
 def simulated(policy: str, worker: WorkerSpec | None = None) -> Result:
     """One answer in the simulator."""
-    return simulate(Cell(Arm(policy, policy, worker), Iid(), Net(0.004), STEPS, tokens=60, runs=1))[0]
+    return simulate(Cell(Arm(policy, policy, worker), Iid(), LinkModel(0.004), STEPS, tokens=60, runs=1))[0]
 
 
 async def live(policy: str, worker: LoopWorker | None = None) -> Usage:

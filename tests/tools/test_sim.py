@@ -11,9 +11,10 @@ from cloud_gateway.core import controller
 from cloud_gateway.core.controller import POLICIES, Colocated, PolicySettings
 from cloud_gateway.core.theory import expected_tokens
 from cloud_gateway.sim import world
-from cloud_gateway.sim.network import Net, Pipe, wire_bytes
+from cloud_gateway.sim.network import Pipe, wire_bytes
 from cloud_gateway.sim.process import child, draft
 from cloud_gateway.sim.world import Curve, Steps, run
+from edgespec.core.link_model import LinkModel
 from tools.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
 from tools.sim.process import Iid
 
@@ -28,7 +29,7 @@ def arm(policy: str, worker: WorkerSpec | None = None, **options: object) -> Arm
 
 
 def cell(arm: Arm, rtt_ms: float = 0.0, *, runs: int = 4, tokens: int = 60, kind: Iid = KIND, **net: float) -> Cell:
-    return Cell(arm, kind, Net(rtt_ms / 1000, **net), STEPS, tokens, runs)
+    return Cell(arm, kind, LinkModel(rtt_ms / 1000, **net), STEPS, tokens, runs)
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -109,16 +110,16 @@ def test_one_process_and_two_give_the_same_rows() -> None:
 
 
 def test_tcp_keeps_order_and_shows_loss_as_delay() -> None:
-    pipe = Pipe(Net(0.02, jitter_s=0.004, loss=0.2), random.Random(1))
+    pipe = Pipe(LinkModel(0.02, jitter_s=0.004, loss=0.2), random.Random(1))
     arrivals = [pipe.send(0.004 * i, 100) for i in range(500)]
     assert arrivals == sorted(arrivals)
     delays = [arrival - 0.004 * i for i, arrival in enumerate(arrivals)]
     assert min(delays) >= 0.01
-    assert max(delays) > 0.01 + Net(0.02).repair_s
+    assert max(delays) > 0.01 + LinkModel(0.02).repair_s
 
 
 def test_bandwidth_delays_what_is_sent_at_once() -> None:
-    pipe = Pipe(Net(0.0, bandwidth_bps=1e6), random.Random(1))
+    pipe = Pipe(LinkModel(0.0, bandwidth_bps=1e6), random.Random(1))
     size = wire_bytes(4000)
     assert size == 4096 + 68, "padded to a power of two"
     assert pipe.send(0.0, 4000) == pytest.approx(size * 8e-6)
@@ -159,7 +160,7 @@ def test_a_policy_that_waits_for_the_past_is_reported() -> None:
             return controller.Wait(0.0)
 
     with pytest.raises(RuntimeError, match="has passed"):
-        run(Stuck(), None, KIND.make(1, 5), Net(0.0), STEPS, 5, 1)
+        run(Stuck(), None, KIND.make(1, 5), LinkModel(0.0), STEPS, 5, 1)
 
 
 def test_settings_reach_the_policies() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from cloud_gateway.core.controller import Action, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.merge import CandidateTree, Merged
-from cloud_gateway.sim.network import Net
 from edgespec.core.errors import ConfigError
+from edgespec.core.link_model import LinkModel
 from tools.sim import figures, tables
 from tools.sim.__main__ import main
 from tools.sim.config import load, steps_of, tokens_of
@@ -32,7 +32,7 @@ def ablation() -> dict[tuple[str, float], dict[str, Any]]:
     """Figure 7 at the round trips of which section 5.2 speaks: rows by step of the ablation and round trip."""
     want = CONFIG["run"]
     cells = [
-        Cell(arm, tokens_of(CONFIG), Net(rtt / 1000), steps_of(CONFIG), want["tokens"], want["runs"])
+        Cell(arm, tokens_of(CONFIG), LinkModel(rtt / 1000), steps_of(CONFIG), want["tokens"], want["runs"])
         for (_, arm), rtts in zip(figures.ablation("", want), [(10, 20, 30), (20, 50), (15, 20), (15, 20, 30)])
         for rtt in rtts
     ]
@@ -49,7 +49,9 @@ def test_with_k_3_and_without_branching_10_ms_gains_nothing() -> None:
     want = CONFIG["run"] | {"k": CONFIG["run"]["other_k"]}
     (_, chain), *_ = figures.ablation("", want)
     base = Arm("colocated k=3", "colocated", k=3)
-    (row,) = rows_of([Cell(chain, tokens_of(CONFIG), Net(0.010), steps_of(CONFIG), 100, 20, base=base)], processes=1)
+    (row,) = rows_of(
+        [Cell(chain, tokens_of(CONFIG), LinkModel(0.010), steps_of(CONFIG), 100, 20, base=base)], processes=1
+    )
     assert row["latency_ratio"] > 0.98 and row["draft_ratio"] > 0.95
 
 
@@ -110,7 +112,7 @@ def both(worker: WorkerSpec, phi: float, rtt_ms: float) -> list[list[tuple[float
     """Seconds, rounds and gateway passes of six answers with the shipped policy and with Algorithm 1."""
     options = {"k": 2, "phi": phi, "depth_limit": 2}
     arms = Arm("ours", "wanspec", worker, **options), AsPrinted("printed", "wanspec", worker, **options)  # type: ignore[arg-type]
-    cells = [Cell(arm, tokens_of(CONFIG), Net(rtt_ms / 1000), steps_of(CONFIG), 100, 6) for arm in arms]
+    cells = [Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps_of(CONFIG), 100, 6) for arm in arms]
     return [[(r.seconds, r.rounds, r.local_passes) for r in simulate(cell)] for cell in cells]
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from cloud_gateway.core.adaptive import Prefer
 from cloud_gateway.core.controller import POLICIES, Controller, PolicySettings
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.process import TokenProcess
 from cloud_gateway.sim.world import Result, Steps, run
 from edgespec.core.bestfirst import BestFirst, BestFirstRule
 from edgespec.core.drafting import Drafting, DraftRule
+from edgespec.core.link_model import LinkModel
 from tools.sim.oracle import OracleDrafting
 from tools.sim.process import Iid
 from tools.sim.recording import Recorded
@@ -76,7 +76,7 @@ class Cell:
 
     arm: Arm
     kind: Kind
-    net: Net
+    net: LinkModel
     steps: Steps
     tokens: int = 100
     runs: int = 20
@@ -104,7 +104,8 @@ def rows_of(cells: Sequence[Cell], processes: int = 2, progress: Progress = lamb
     A ratio is the median over runs of the ratio of one run to the reference's on the same answer.
     """
     bases = {
-        _base_key(cell): Cell(cell.base, cell.kind, Net(0.0), cell.steps, cell.tokens, cell.runs) for cell in cells
+        _base_key(cell): Cell(cell.base, cell.kind, LinkModel(0.0), cell.steps, cell.tokens, cell.runs)
+        for cell in cells
     }
     # An arm without a worker is the same at every round trip.
     work: dict[Cell, list[Result]] = {_canonical(cell): [] for cell in [*bases.values(), *cells]}
@@ -117,7 +118,7 @@ def _base_key(cell: Cell) -> tuple[Any, ...]:
 
 
 def _canonical(cell: Cell) -> Cell:
-    net = cell.net if cell.arm.worker else Net(0.0)
+    net = cell.net if cell.arm.worker else LinkModel(0.0)
     return Cell(cell.arm, cell.kind, net, cell.steps, cell.tokens, cell.runs)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from cloud_gateway.core.actions import Action, Costs, LinkView, Outcome
 from cloud_gateway.core.controller import Colocated
 from cloud_gateway.core.merge import CandidateTree, Merged
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.world import Steps, run
+from edgespec.core.link_model import LinkModel
 from tools.sim import plots
 from tools.sim.config import load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, rows_of
@@ -35,7 +35,7 @@ def figure7(out: Path, processes: int, progress: Progress, runs: int | None = No
     want, steps = config["run"], steps_of(config)
     cells = [
         Cell(
-            arm, kind, Net(rtt / 1000), steps, want["tokens"], runs or want["runs"],
+            arm, kind, LinkModel(rtt / 1000), steps, want["tokens"], runs or want["runs"],
             labels={"tokens": tokens, "arm": step}, base=Arm(f"colocated k={arm.k}", "colocated", k=arm.k),
         )
         for tokens, kind, settings in _processes(config)
@@ -98,7 +98,7 @@ def figure8(out: Path, processes: int, progress: Progress, runs: int | None = No
         Cell(
             Arm(f"φ={phi:.3f}", "wanspec", worker, k=want["k"], phi=phi, depth_limit=want["k"]),
             kind,
-            Net(rtt / 1000),
+            LinkModel(rtt / 1000),
             steps,
             want["tokens"],
             runs or want["sweep_runs"],
@@ -164,8 +164,8 @@ def _deployed(prefix: str, chain: WorkerSpec, phi: float, k: int) -> list[Arm]:
     ]
 
 
-def _jittery(rtt_ms: float, want: dict[str, Any]) -> Net:
-    return Net(rtt_ms / 1000, want["jitter_ms"][str(rtt_ms)] / 1000)
+def _jittery(rtt_ms: float, want: dict[str, Any]) -> LinkModel:
+    return LinkModel(rtt_ms / 1000, want["jitter_ms"][str(rtt_ms)] / 1000)
 
 
 class _Counting:
@@ -192,7 +192,7 @@ def match_statistics(kind: Kind, steps: Steps, tokens: int, runs: int) -> dict[s
     """Section 5.4: how often the first token of a batch of two matches, and the second where the first did."""
     counting: Sequence[_Counting] = [_Counting() for _ in range(runs)]
     for seed, policy in enumerate(counting):
-        run(policy, None, kind.make(seed, tokens), Net(0.0), steps, tokens, seed)
+        run(policy, None, kind.make(seed, tokens), LinkModel(0.0), steps, tokens, seed)
     batches, first, second = (sum(getattr(c, name) for c in counting) for name in ("batches", "first", "second"))
     return {
         "first": round(first / batches, 4),

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.world import Steps
+from edgespec.core.link_model import LinkModel
 from tools.sim import plots
 from tools.sim.config import load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, rows_of
@@ -72,7 +72,7 @@ def cells_of(want: dict[str, Any], kinds: dict[str, Kind], steps: Steps, runs: i
         Cell(
             arm,
             kind,
-            Net(rtt / 1000, loss=loss),
+            LinkModel(rtt / 1000, loss=loss),
             steps,
             want["tokens"],
             runs,

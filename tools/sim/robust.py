@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.world import Curve, Steps
+from edgespec.core.link_model import LinkModel
 from tools.sim import plots
 from tools.sim.config import curve, load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Progress, WorkerSpec, rows_of
@@ -59,7 +59,7 @@ def robust(out: Path, processes: int, progress: Progress, runs: int | None = Non
         Cell(
             Arm(f"{name}: {prefer}", "adaptive", worker or usual, verify_nodes=want["verify_nodes"], prefer=prefer),  # type: ignore[arg-type]
             kind,
-            Net(rtt / 1000, **net),
+            LinkModel(rtt / 1000, **net),
             steps,
             want["tokens"],
             runs or want["runs"],

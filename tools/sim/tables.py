@@ -15,8 +15,9 @@ from cloud_gateway.core.theory import (
     printed_overview,
     speedup,
 )
-from cloud_gateway.sim.network import Net, wire_bytes
+from cloud_gateway.sim.network import wire_bytes
 from cloud_gateway.sim.world import SESSION
+from edgespec.core.link_model import LinkModel
 from edgespec.core.messages import ROOT, Commit, Frame, Tree, encode
 from tools.sim import plots
 from tools.sim.config import load, steps_of
@@ -51,7 +52,7 @@ def tables(out: Path, processes: int, progress: Progress, runs: int | None = Non
     }
     cells = []
     for alpha in ALPHAS:
-        kind, net = Iid(match=alpha), Net(network / 1000)
+        kind, net = Iid(match=alpha), LinkModel(network / 1000)
         arms = [
             Arm(f"rolling-k, α={alpha}", "rolling-k", CHAIN, k=5, phi=99.0),
             Arm(f"co-located best k, α={alpha}", "colocated", k=best_k(alpha, draft, verify)),
@@ -146,7 +147,9 @@ def amusd(out: Path, processes: int, progress: Progress, runs: int | None = None
 
     def cell(config: str, policy: str, alpha: float, worker: WorkerSpec | None = None, k: int = 2) -> Cell:
         arm = Arm(config, policy, worker, k=k, verify_nodes=32)
-        return Cell(arm, Iid(match=alpha), Net(want["rtt_ms"] / 1000), steps, want["tokens"], runs or want["runs"])
+        return Cell(
+            arm, Iid(match=alpha), LinkModel(want["rtt_ms"] / 1000), steps, want["tokens"], runs or want["runs"]
+        )
 
     fits = {name: acceptance(printed["speculative"], draft, verify) for name, printed in config["table"].items()}
     cells = [

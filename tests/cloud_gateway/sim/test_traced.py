@@ -12,11 +12,11 @@ from cloud_gateway.core import trace
 from cloud_gateway.core.controller import POLICIES, PolicySettings
 from cloud_gateway.core.replay import Player
 from cloud_gateway.core.trace import Header, Trace, unseal
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.traced import FILLER, Traced
 from cloud_gateway.sim.world import run
 from edgespec.core.drafting import Drafting
 from edgespec.core.errors import TraceError
+from edgespec.core.link_model import LinkModel
 
 SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))
 
@@ -105,7 +105,7 @@ def test_the_simulated_answer_is_the_recorded_one_and_takes_about_as_long(path: 
     alone = recorded.header.policy == "colocated"
     drafting = None if alone else Drafting(1, 1, 2, traced.rule())
     controller = POLICIES[recorded.header.policy](recorded.header.settings)
-    net = Net(0.0) if alone else traced.net()
+    net = LinkModel(0.0) if alone else traced.net()
     result = run(controller, drafting, traced.process(1), net, traced.steps, traced.tokens, 1)
     assert result.tokens == traced.tokens
     if path.stem != "worker-lost":  # its worker never leaves in the simulation

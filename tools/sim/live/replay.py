@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cloud_gateway.sim.network import Net
 from cloud_gateway.sim.world import Curve, Result, Steps
 from edgespec.core.errors import ConfigError
+from edgespec.core.link_model import LinkModel
 from tools.sim import plots
 from tools.sim.config import load
 from tools.sim.experiment import BASE, Arm, Cell, WorkerSpec, simulate
@@ -92,7 +92,7 @@ def measure(arm: Arm, setting: Setting, answers: int, progress: Callable[[], Non
 
 
 def _simulated(arm: Arm, setting: Setting, steps: Steps, answers: int, rtt_ms: float) -> list[Result]:
-    net = Net(rtt_ms / 1000, setting.jitter_ms / 1000)
+    net = LinkModel(rtt_ms / 1000, setting.jitter_ms / 1000)
     return simulate(Cell(arm, setting.kind, net, steps, setting.length, answers))
 
 
