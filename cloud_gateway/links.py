@@ -127,6 +127,12 @@ class Links:
         info = self._workers.get(worker)
         self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
 
+    def diverged(self, worker: str) -> None:
+        """The target left what the worker had drafted: how long its next frame takes says nothing of its step."""
+        info = self._workers.get(worker)
+        if info is not None:
+            info.step.broken()
+
     def regroup(self, worker_key: bytes, groups: frozenset[str]) -> WorkerInfo | None:
         """The operator has put a worker into other groups; returns it if it is linked."""
         info = self._workers.get(key_id(worker_key))

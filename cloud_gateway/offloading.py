@@ -43,6 +43,9 @@ class Workers(Protocol):
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Ends the link of a worker that broke the protocol."""
 
+    def diverged(self, worker: str) -> None:
+        """The target left what the worker had drafted for a request."""
+
     def note(self, worker: str, reason: str, text: str) -> None:
         """Counts and logs something that was dropped but does not end the link."""
 
@@ -59,6 +62,9 @@ class NoWorkers:
 
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Nobody to punish."""
+
+    def diverged(self, worker: str) -> None:
+        """Nobody drafts."""
 
     def note(self, worker: str, reason: str, text: str) -> None:
         """Nothing to note."""
@@ -144,11 +150,16 @@ class Offloading:
             text = f"a tree for request {frame.request} names {frame.prefix_len} tokens that never were its prefix"
             self.post(lambda: self.workers.note(worker, "prefix", text))
 
-    def commit(self, active: Active, tokens: list[int]) -> None:
-        """Tells the worker what the target chose (step 5 of WANSpec's figure 6)."""
+    def commit(self, active: Active, tokens: list[int], *, at_leaf: bool) -> None:
+        """Tells the worker what the target chose (step 5 of WANSpec's figure 6).
+
+        `at_leaf`: the walk ended where no candidate was known; otherwise the target left what was drafted.
+        """
         assignment = active.assignment
         if assignment is None:
             return
+        if not at_leaf:
+            self.post(lambda: self.workers.diverged(assignment.worker))
         prefix = active.tree.prefix
         body = Commit(active.id, assignment.epoch, len(prefix) - len(tokens), tokens, prefix.digest)
         self._send(assignment.worker, body)

@@ -93,7 +93,7 @@ class Verifier:
         with self.recovery.guard(active, "passing on its tokens"):
             active.round_ended(chosen.outcome, now)
             self.local.commit(active, chosen.taken.tokens)
-            self.offloading.commit(active, chosen.taken.tokens)
+            self.offloading.commit(active, chosen.taken.tokens, at_leaf=chosen.outcome.at_leaf)
         if active.ended:
             return
         if chosen.answer and not active.cancelled:

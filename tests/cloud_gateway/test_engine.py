@@ -105,6 +105,17 @@ async def test_a_good_worker_saves_passes_and_the_usage_says_so(make: Make) -> N
     assert usage.frames["used"] > 0 and usage.why_off is None
 
 
+@pytest.mark.parametrize("right", [0.0, 1.0])
+async def test_the_links_hear_when_the_target_left_what_a_worker_drafted(make: Make, right: float) -> None:
+    worker = LoopWorker(0.001, right)
+    _, done = await answer(make(worker, None, policy="wanspec"), request(100))
+    assert done.usage.drafted["worker"] > 0
+    if right:
+        assert worker.diverged_times <= 1, "only the end of the answer cuts a path short"
+    else:
+        assert worker.diverged_times > 10
+
+
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 async def test_a_seed_gives_one_answer_with_and_without_a_worker(make: Make, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=42, top_p=0.95)

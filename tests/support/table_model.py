@@ -168,6 +168,7 @@ class LoopWorker:
         self.up, self.muted = True, False
         self.punished: list[RemoteProtocolError] = []
         self.notes: list[str] = []
+        self.diverged_times = 0
         self.requests: dict[int, Drafting] = {}
         self.seen: list[Open | Commit | Close] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -182,6 +183,9 @@ class LoopWorker:
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         self.punished.append(error)
         self.up = False
+
+    def diverged(self, worker: str) -> None:
+        self.diverged_times += 1
 
     def note(self, worker: str, reason: str, text: str) -> None:
         self.notes.append(reason)

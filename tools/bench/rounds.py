@@ -104,6 +104,9 @@ class BenchLink:
         """Never happens here."""
         raise error
 
+    def diverged(self, worker: str) -> None:
+        """Its frames come when the bench says so."""
+
     def note(self, worker: str, reason: str, text: str) -> None:
         """Never happens here."""
         raise AssertionError(text)
