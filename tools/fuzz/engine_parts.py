@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.engine import Engine
 from cloud_gateway.offloading import LinkedWorker
-from cloud_gateway.target import Work
+from cloud_gateway.target import Pass, Work
 from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 from edgespec.core.errors import RemoteProtocolError
@@ -25,6 +25,7 @@ class TableTarget:
     def __init__(self, model: TableModel, slots: int = 4, context: int = 128) -> None:
         self.vocab_size, self.slots, self.context, self.eos = model.vocab_size, slots, context, frozenset({0})
         self._model = model
+        self.passes: Sequence[Pass] = ()
         self._held: dict[int, list[int]] = {}
         self._trees: dict[int, FlatTree] = {}
 
@@ -40,6 +41,7 @@ class TableTarget:
 
     def verify(self, batch: Sequence[Work]) -> list[Rows]:
         """As the protocol says."""
+        self.passes = [Pass(len(work.tree), 0.0) for work in batch]
         self._trees |= {work.slot: work.tree for work in batch}
         return [Rows(self._model, [*self._held[work.slot], work.tree.tokens[0]], work.tree) for work in batch]
 
@@ -133,6 +135,9 @@ class RandomWorkers:
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Remembers why; the link of a real worker would end."""
         self.punished.append(error.reason)
+
+    def diverged(self, worker: str) -> None:
+        """Its frames answer messages; they have no step."""
 
     def note(self, worker: str, reason: str, text: str) -> None:
         """Nothing to note."""

@@ -85,10 +85,9 @@ class Rows:
         """The most probable token after each row."""
         return [self._model.argmax(self._tokens(row)) for row in range(len(self._flat))]
 
-    @functools.cached_property
-    def entropies(self) -> Sequence[float]:
+    def entropy(self, row: int) -> float:
         """Made up, between 0 and 5 nats."""
-        return [self._model.index(self._tokens(row)) % 50 / 10 for row in range(len(self._flat))]
+        return self._model.index(self._tokens(row)) % 50 / 10
 
     def logits(self, row: int) -> Logits:
         """Raw logits after one row."""
