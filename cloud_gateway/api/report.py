@@ -17,18 +17,20 @@ from edgespec.shared.throttle import Throttle
 log = logging.getLogger("cloud_gateway.api")
 
 _refused = Throttle()
+_COMPLETED = web.RequestKey("completed", bool)
 
 
 def completed(
-    request_id: str, key: Key, model: str, prompt_tokens: int, answers: Sequence[Answer], spent_s: float
+    request: web.Request, key: Key, model: str, prompt_tokens: int, answers: Sequence[Answer], spent_s: float
 ) -> None:
     """The completions of one request are over, each with `finish` as in the API, `cancelled` or `error`."""
+    request[_COMPLETED] = True
     tokens = sum(answer.usage.completion_tokens for answer in answers if answer.usage is not None)
     ends = [outcome(answer) for answer in answers]
     log.log(
         logging.WARNING if "error" in ends else logging.INFO,
         "%s of API key %s: model %s, %d prompt tokens, %d completion tokens, %.3f s, %s",
-        request_id, named(key), model, prompt_tokens, tokens, spent_s, ", ".join(dict.fromkeys(ends)),
+        request[ID], named(key), model, prompt_tokens, tokens, spent_s, ", ".join(dict.fromkeys(ends)),
     )  # fmt: skip
 
 
@@ -39,6 +41,8 @@ def outcome(answer: Answer) -> str:
 
 def refused(request: web.Request, key: Key | None, error: ClientError) -> None:
     """A request got an error instead. One line a minute for each key and kind; without a key for each kind."""
+    if request.get(_COMPLETED):
+        return  # it has its line
     level = logging.WARNING if error.status >= 500 else logging.INFO
     who = f"API key {named(key)}" if key is not None else "no API key"
     more = _refused.admit((key and key.id, error.status, error.code), time.monotonic())

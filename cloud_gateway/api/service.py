@@ -192,7 +192,7 @@ class Api:
                 self._running.discard(answer)
                 self._count(answer, began)
             spent_s = time.monotonic() - began
-            report.completed(request[ID], request[KEY], backend.model.id, job.prompt_tokens, answers, spent_s)
+            report.completed(request, request[KEY], backend.model.id, job.prompt_tokens, answers, spent_s)
             if not self._running:
                 self._idle.set()
 

@@ -11,7 +11,7 @@ KEY = "es-quokkaid-quokkakeysecret0123456789abcdefghijklmnopqrst"
 PROMPT = 'my wombat7 "numbat8" \u2713 is 4711'
 ANSWER = "bilby0815 dingo4812"
 MIN_PIECE = 6
-"""Characters of a word that is looked for by itself: a line must not hold a part of a prompt either."""
+"""Characters of a form or word that is looked for: a line must not hold a part of a prompt either."""
 
 
 def forms(secret: str) -> set[str]:
@@ -19,7 +19,8 @@ def forms(secret: str) -> set[str]:
     raw = secret.encode()
     shifted = {base64.b64encode(b"x" * n + raw).decode()[4:-4] for n in range(3)}
     quoted = {repr(secret)[1:-1], repr(raw)[2:-1], json.dumps(secret)[1:-1], ascii(secret)[1:-1]}
-    return {secret, raw.hex(), urllib.parse.quote(secret), urllib.parse.quote_plus(secret), *shifted, *quoted}
+    found = {secret, raw.hex(), urllib.parse.quote(secret), urllib.parse.quote_plus(secret), *shifted, *quoted}
+    return {form for form in found if len(form) >= MIN_PIECE}
 
 
 def traces_of(secrets: Iterable[str], text: str) -> list[str]:

@@ -1,0 +1,251 @@
+"""A gateway and a worker as processes, at log level debug, through every way to fail: no secret is in what they write.
+
+The secrets are a wrong API key, a valid one, a prompt, and a completion, which a JSON schema makes the model spell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.canary import ANSWER, KEY, PROMPT, requests, traces_of
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import make_tiny_target
+
+pytestmark = pytest.mark.live
+WAIT_S = 120.0
+WORDS = "quokka-wombat-numbat"
+"""Of a pairing code that is none."""
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+@dataclass
+class Pair:
+    """A gateway and a worker below one folder."""
+
+    folder: Path
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    key: str = ""
+
+    def start(self, side: str, *argv: str) -> None:
+        command = [sys.executable, "-m", "tests.support.faulty", side, str(self.folder), *argv]
+        out, err = (self.folder / f"{side}.{name}" for name in ("out", "err"))
+        with out.open("ab") as stdout, err.open("ab") as stderr:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            self.running[side] = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+
+    def stop(self, side: str, *signals: int) -> None:
+        for one in signals:
+            self.running[side].send_signal(one)
+            time.sleep(0.2)
+        self.running[side].wait(WAIT_S)
+
+    def command(self, side: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        module = "cloud_gateway" if side == "gateway" else "edgespec"
+        command = [sys.executable, "-m", module, *argv, "--config", str(self.folder / f"{side}.toml")]
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    @property
+    def ready(self) -> Any:
+        return json.loads((self.folder / "ready.json").read_text())
+
+    def send(self, data: bytes, enough: bytes = b"") -> bytes:
+        """The response to raw bytes, until the gateway hangs up, or `enough` is in it."""
+        with socket.create_connection(("127.0.0.1", self.ready["api"]["port"]), 20) as connection:
+            connection.sendall(data)
+            received = b""
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                while part := connection.recv(65536):
+                    received += part
+                    if enough and enough in received:
+                        break
+        return received
+
+    def chat(self, content: str = PROMPT, enough: bytes = b"", **more: Any) -> bytes:
+        """The response to a chat request that is in order."""
+        messages = [{"role": "user", "content": content}]
+        body = json.dumps({"model": "tiny", "messages": messages, "max_tokens": 40, "seed": 3, **more}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.key}\r\n"
+        return self.send(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body, enough)
+
+    def linked(self) -> bool:
+        (worker,) = json.loads(self.command("gateway", "workers", "list", "--json").stdout)["workers"]
+        return bool(worker["linked"])
+
+
+def configure(folder: Path) -> None:
+    make_tiny_target(folder / "tiny", vocab=320)
+    make_tiny_gguf(folder / "draft.gguf", vocab=320)
+    (folder / "gateway.toml").write_text(
+        f'[target]\nmodel = "{folder}/tiny"\ndtype = "float32"\ncontext = 512\nslots = 2\n'
+        f'[local_draft]\nmodel = "{folder}/draft.gguf"\n[api]\nport = 0\n'
+        f'[link]\nhost = "127.0.0.1"\nport = 0\nmdns = false\n[metrics]\nport = 0\n'
+        f'[traces]\nfolder = "{folder}/traces"\n[daemon]\nstate_dir = "{folder}/g"\nlog_level = "debug"\n'
+    )
+    (folder / "worker.toml").write_text(
+        f'[draft]\nmodel = "{folder}/draft.gguf"\ncontext = 256\n[gateway]\ndiscover = false\n'
+        f'[daemon]\nname = "lab-7"\nstate_dir = "{folder}/w"\n'
+    )
+
+
+def pair(both: Pair) -> list[str]:
+    """With a code that is none, and one that is wrong, first; returns the codes."""
+    command = [sys.executable, "-m", "cloud_gateway", "pair", "--json", "--config", str(both.folder / "gateway.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as operator:
+        assert operator.stdout is not None
+        first = json.loads(operator.stdout.readline())
+        number, *words = first["code"].split("-")
+        assert both.command("worker", "pair", first["address"], f"{number}-{WORDS}").returncode != 0
+        wrong = "-".join([number, *reversed(words)])
+        assert both.command("worker", "pair", first["address"], wrong).returncode != 0
+        events = (json.loads(line) for line in operator.stdout)
+        second = next(event["code"] for event in events if "code" in event)
+        done = both.command("worker", "pair", first["address"], second)
+        assert done.returncode == 0, done.stderr
+        operator.wait(WAIT_S)
+    return [code.partition("-")[2] for code in (first["code"], wrong, second)]
+
+
+def fail_in_every_way(both: Pair) -> dict[str, bytes]:
+    """Returns responses that show that each way was gone."""
+    told: dict[str, bytes] = {}
+    for name, data in requests(both.key, both.ready["api"]["port"], "tiny").items():
+        told[name] = both.send(data)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": ANSWER}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    told["a completion"] = both.chat(response_format=wanted, max_tokens=100)
+    told["a completion that is cut off"] = both.chat(response_format=wanted, max_tokens=20)
+    told["a decline"] = both.chat(PROMPT * 12)
+    both.chat(enough=b"data: ", stream=True, max_tokens=400)
+    with socket.socket(socket.AF_UNIX) as control:
+        control.connect(str(both.folder / "g" / "gateway.sock"))
+        control.sendall(json.dumps({"method": PROMPT, "params": {PROMPT: PROMPT}}).encode() + b"\n")
+        told["a control request"] = control.recv(4096)
+    both.command("worker", "pause", "--reason", PROMPT)
+    both.command("worker", "resume")
+    for fault in ("fail-worker", "fail-target"):
+        (both.folder / fault).touch()
+        told[fault] = both.chat()
+        (both.folder / fault).unlink()
+    return told
+
+
+def scrape(both: Pair) -> str:
+    with urllib.request.urlopen(both.ready["metrics"]["url"] + "/metrics", timeout=20) as response:
+        return str(response.read().decode())
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was written and what was answered."""
+
+    written: Mapping[str, str]
+    told: Mapping[str, bytes]
+    secrets: Sequence[str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp("canary")
+    configure(folder)
+    both = Pair(folder)
+    try:
+        both.start("gateway", "serve", "--config", f"{folder}/gateway.toml", "--ready-file", f"{folder}/ready.json")
+        until(lambda: (folder / "ready.json").exists() or both.running["gateway"].poll() is not None)
+        both.key = json.loads(both.command("gateway", "keys", "create", "--name", "ann", "--offload", "--json").stdout)[
+            "key"
+        ]
+        codes = pair(both)
+        both.start("worker", "run", "--config", f"{folder}/worker.toml", "--set", "daemon.log_level=debug")
+        until(both.linked)
+        told = fail_in_every_way(both)
+        written = {"ready": (folder / "ready.json").read_text(), "metrics": scrape(both)}
+        written["audit"] = both.command("gateway", "audit", "--json").stdout
+        written["status"] = both.command("gateway", "status").stdout
+        with socket.create_connection(("127.0.0.1", both.ready["api"]["port"])):
+            both.stop("gateway", signal.SIGTERM, signal.SIGTERM)
+        both.stop("worker", signal.SIGTERM)
+        for path in (
+            *folder.glob("*.out"),
+            *folder.glob("*.err"),
+            *(folder / "traces").iterdir(),
+            *folder.glob("g/audit/*"),
+        ):
+            written[path.name] = path.read_bytes().decode(errors="backslashreplace")
+        secrets = [KEY, both.key.rpartition("-")[2], PROMPT, ANSWER, *codes, *WORDS.split("-")]
+        yield Run(written, told, secrets)
+    finally:
+        for process in both.running.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    "name", ["gateway.err", "gateway.out", "worker.err", "worker.out", "ready", "metrics", "audit", "status"]
+)
+def test_nothing_that_is_written_holds_a_secret(run: Run, name: str) -> None:
+    assert traces_of(run.secrets, run.written[name]) == []
+
+
+def test_no_trace_or_audit_file_holds_a_secret(run: Run) -> None:
+    names = [name for name in run.written if name.endswith((".trace", ".jsonl"))]
+    assert len(names) > 3
+    for name in names:
+        assert traces_of(run.secrets, run.written[name]) == [], name
+
+
+def test_every_way_to_fail_was_gone(run: Run) -> None:
+    """Otherwise the tests above would show nothing."""
+    refused = {name: data.split(b" ")[1] for name, data in run.told.items() if data.startswith(b"HTTP/1")}
+    assert (
+        refused.pop("a completion") == refused.pop("a completion that is cut off") == refused.pop("a decline") == b"200"
+    )
+    failed = {name: refused.pop(name) for name in ("fail-worker", "fail-target")}
+    assert set(failed.values()) <= {b"200", b"500"}
+    assert set(refused.values()) <= {b"400", b"401", b"404", b"413"}
+    assert ANSWER.encode() in run.told["a completion"]
+    assert "pairing from 127.0.0.1 refused: code" in run.written["gateway.err"]
+    assert b"LocalProtocolError" in run.told["a control request"]
+    entries = [json.loads(line) for line in run.written["audit"].splitlines()]
+    assert {"assigned", "released", "declined"} <= {entry["event"] for entry in entries}
+    log = run.written["gateway.err"]
+    assert "RuntimeError" in log, "the target failed"
+    assert "bytes to standard error; they are withheld" in log
+    assert " library: reported by support/faulty.py" in log
+    assert "RuntimeError" in run.written["worker.err"]
+
+
+def test_each_completion_left_one_line_with_its_id(run: Run) -> None:
+    (found,) = [
+        line for line in run.told["a completion"].decode().split("\r\n") if line.lower().startswith("x-request-id")
+    ]
+    request_id = found.split(": ")[1]
+    lines = [line for line in run.written["gateway.err"].splitlines() if request_id in line]
+    assert len([line for line in lines if "of API key ann (" in line and line.endswith(", stop")]) == 1
+    assert request_id in run.written["audit"]
