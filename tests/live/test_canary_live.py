@@ -21,6 +21,9 @@ from typing import Any
 
 import pytest
 
+from edgespec.core.pairing_messages import Code, check_number
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.words import parse_code
 from tests.support.canary import ANSWER, KEY, PROMPT, requests, traces_of
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
@@ -114,16 +117,19 @@ def pair(both: Pair) -> list[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as operator:
         assert operator.stdout is not None
         first = json.loads(operator.stdout.readline())
-        number, *words = first["code"].split("-")
-        assert both.command("worker", "pair", first["address"], f"{number}-{WORDS}").returncode != 0
-        wrong = "-".join([number, *reversed(words)])
+        right = parse_code(first["code"])
+        assert (
+            both.command("worker", "pair", first["address"], f"{right.nameplate}-{WORDS}-{right.check}").returncode != 0
+        )
+        words = right.words[::-1]
+        spki = KeyStore(both.folder / "g").tls_identity().spki_hash
+        wrong = str(Code(right.nameplate, words, check_number(right.nameplate, words, spki)))
         assert both.command("worker", "pair", first["address"], wrong).returncode != 0
         events = (json.loads(line) for line in operator.stdout)
         second = next(event["code"] for event in events if "code" in event)
-        done = both.command("worker", "pair", first["address"], second)
-        assert done.returncode == 0, done.stderr
+        until(lambda: both.command("worker", "pair", first["address"], second).returncode == 0)  # it may have to wait
         operator.wait(WAIT_S)
-    return [code.partition("-")[2] for code in (first["code"], wrong, second)]
+    return ["-".join(parse_code(code).words) for code in (first["code"], wrong, second)]
 
 
 def fail_in_every_way(both: Pair) -> dict[str, bytes]:
