@@ -119,7 +119,9 @@ class Gateway:
         check_free(settings.link.host, settings.link.port, "link")
         api, metrics = settings.api, settings.metrics
         limits, shares = settings.limits, self._shares
-        admission = api_limits(shares["api"], limits.unproven_connections, limits.unproven_per_source)
+        admission = api_limits(
+            shares["api"], limits.unproven_connections, limits.unproven_per_source, limits.connections_per_s
+        )
         times = Times(limits.head_timeout_s, limits.idle_timeout_s)
         chat = await listen(make_app(self.api, self.keys), api.host, api.port, "api", admission, times)
         closing.push_async_callback(chat.close)

@@ -17,6 +17,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.api.errors import error_response, internal
+from cloud_gateway.api.idle import IdleConnections
 from cloud_gateway.api.request_id import HEADER, new_id
 from edgespec.core.errors import ClientError
 from edgespec.shared.occasional import Occasional
@@ -44,9 +45,9 @@ class Times:
 class Connection(RequestHandler):
     """What the acceptor makes of a connection."""
 
-    __slots__ = ("_acceptor", "_droppable", "_dropped", "_head_late", "_times")
+    __slots__ = ("_acceptor", "_droppable", "_dropped", "_head_late", "_idle", "_key", "_times")
 
-    def __init__(self, server: web.Server, acceptor: Acceptor, times: Times) -> None:
+    def __init__(self, server: web.Server, acceptor: Acceptor, times: Times, idle: IdleConnections) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -57,7 +58,9 @@ class Connection(RequestHandler):
             max_line_size=MAX_HEAD_LINE,
             max_field_size=MAX_HEAD_LINE,
         )
-        self._acceptor, self._times = acceptor, times
+        self._acceptor, self._times, self._idle = acceptor, times, idle
+        self._key: str | None = None
+        """The API key of the last request, while the connection waits for the next one."""
         self._head_late: asyncio.TimerHandle | None = None
         self._droppable: int | None = None
         self._dropped: asyncio.Event | None = None
@@ -68,6 +71,7 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting()
+        self._leave_idle()
         if self._dropped is not None:
             self._dropped.set()
         super().connection_lost(exc)
@@ -82,6 +86,7 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count > before:
             self._stop_waiting()
+            self._leave_idle()
         elif data and self._head_late is None and self._between_requests():
             self._head_late = self._loop.call_later(self._times.head_s, self._give_up)
 
@@ -89,6 +94,19 @@ class Connection(RequestHandler):
         """A valid key came over this connection, so it makes no room for newcomers. False where none is left."""
         seat = self._acceptor.seat(self.transport)
         return seat is None or seat.proven()
+
+    def wait_for_next(self, key: str) -> None:
+        """A request of this key has been answered, and the connection stays open."""
+        self._key = key
+        self._idle.add(key, self)
+
+    def close_idle(self) -> None:
+        """Makes room for another connection of the same key."""
+        self._key = None
+        if self._between_requests():
+            self.force_close()
+        else:
+            self.close()  # its last response is still going out
 
     async def drop_body(self) -> None:
         """Ends the connection after a response to a request whose body was not read."""
@@ -129,6 +147,11 @@ class Connection(RequestHandler):
 
     def _between_requests(self) -> bool:
         return self._waiter is not None and not self._messages
+
+    def _leave_idle(self) -> None:
+        if self._key is not None:
+            self._idle.discard(self._key, self)
+            self._key = None
 
     def _stop_waiting(self) -> None:
         if self._head_late is not None:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.api.connection import Connection, Times
+from cloud_gateway.api.idle import IdleConnections
 from cloud_gateway.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError
 
@@ -26,12 +27,17 @@ REASONS: Mapping[int, str] = {
 log = logging.getLogger("cloud_gateway.api")
 MAX_CONNECTIONS, MAX_UNPROVEN = 1024, 256
 """Of the API, and of those the ones that have not presented a valid key yet."""
-API_RATE_PER_S, API_BURST = 1000.0, 4000
-"""New connections of one source. A proxy brings everybody's from one address, so this only bounds the time that
-accepting takes (about 0.1 ms each); whose connection makes room is decided among the unproven ones."""
+API_RATE_PER_S, API_BURST_S = 1000.0, 4.0
+"""New connections of one source in the long run, and the seconds of it that may come at once. A proxy brings
+everybody's from one address, so this only bounds the time that accepting takes (a fifth of a millisecond each)."""
 
 
-def api_limits(total: int = MAX_CONNECTIONS, unproven: int = MAX_UNPROVEN, per_source: int = 0) -> AdmissionLimits:
+def api_limits(
+    total: int = MAX_CONNECTIONS,
+    unproven: int = MAX_UNPROVEN,
+    per_source: int = 0,
+    rate_per_s: float = API_RATE_PER_S,
+) -> AdmissionLimits:
     """Bounds of the API port. `per_source`: unproven connections of one source, 0 for as many as there may be."""
     unproven = max(1, min(unproven, total // 2))
     return AdmissionLimits(
@@ -39,8 +45,8 @@ def api_limits(total: int = MAX_CONNECTIONS, unproven: int = MAX_UNPROVEN, per_s
         unproven=unproven,
         unproven_per_source=min(per_source or unproven, unproven),
         per_source=total,
-        rate_per_s=API_RATE_PER_S,
-        burst=API_BURST,
+        rate_per_s=rate_per_s,
+        burst=int(API_BURST_S * rate_per_s) + 1,
     )
 
 
@@ -83,9 +89,10 @@ async def listen(
     await runner.setup()
     server = runner.server
     assert server is not None
+    idle = IdleConnections()
     acceptor = Acceptor(f"`{section}` port", limits or api_limits(), log)
     try:
-        bound = await acceptor.start(host, port, lambda: Connection(server, acceptor, times or Times()))
+        bound = await acceptor.start(host, port, lambda: Connection(server, acceptor, times or Times(), idle))
     except OSError as error:
         await runner.cleanup()
         raise address_error(error, host, port, section) from error

@@ -120,4 +120,6 @@ async def _ended(request: web.Request, response: web.StreamResponse) -> web.Stre
             await response.prepare(request)
             await response.write_eof()
             await request.protocol.drop_body()
+    elif KEY in request and response.keep_alive is not False and isinstance(request.protocol, Connection):
+        request.protocol.wait_for_next(request[KEY].id)
     return response

@@ -31,7 +31,7 @@ from cloud_gateway.api.schema import (
     refusal,
     wanted_schema,
 )
-from cloud_gateway.api.sizes import check_size
+from cloud_gateway.api.sizes import check_size, check_structure
 from cloud_gateway.api.tools import CallText, offered
 from cloud_gateway.auth import Key
 from cloud_gateway.core.quota import Quotas, Visit
@@ -157,11 +157,12 @@ class Api:
         self, request: web.Request, kind: type[Body], prepare: Callable[[Body, Backend], Prepared], form: Format
     ) -> web.StreamResponse:
         """Reads, checks, tokenises, submits and responds; what can be counted is checked before it costs anything."""
-        self._ready()
-        key = request[KEY]
+        context, key = self._ready().model.context, request[KEY]
         visit, answers = self.quotas.enter(key.id), list[Answer]()
         try:
-            body = decode(await self._read(request, visit), kind)
+            data = await self._read(request, visit)
+            check_structure(data, context)
+            body = decode(data, kind)
             self.limits.options.check(body.edgespec)
             backend = self._named(body.model)
             visit.expect_answers(check_size(body, backend.model, self.limits))

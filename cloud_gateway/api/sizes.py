@@ -14,6 +14,18 @@ from edgespec.core.errors import ClientError
 MAX_BYTES_PER_TOKEN = 8
 """Of a whole prompt, on average. English has about 4 bytes a token and source code 3; a text with more than 8 is white
 space or one word over and over, and tokenising it takes as long as tokenising a text that fits."""
+MAX_CONTAINERS, MAX_COMMAS = 16_384, 65_536
+"""Objects and lists of a body, and its commas, beside one container and eight commas for each token of the context:
+prompts may be lists of tokens, and text may hold brackets and commas too. Decoding a list takes about a microsecond,
+on the event loop."""
+
+
+def check_structure(data: bytes, context: int) -> None:
+    """Raises ClientError 400 for a body that would take long to decode. Takes about 1 ms for 4 MiB."""
+    for marks, most in ((b"[{", MAX_CONTAINERS + context), (b",", MAX_COMMAS + 8 * context)):
+        if sum(data.count(mark) for mark in marks) > most:
+            sentence = f"The request body has more than {most} of the characters {marks.decode()}; send less at once."
+            raise ClientError(sentence, code="request_too_complex")
 
 
 def check_size(body: Common, model: ServedModel, limits: Limits) -> int:

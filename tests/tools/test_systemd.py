@@ -102,3 +102,14 @@ print(len(model.create_completion("The sky is", max_tokens=2)["choices"][0]["tex
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
     assert settings("edgespec.service")["MemoryDenyWriteExecute"] == ["yes"]
+
+
+def test_the_example_of_a_drop_in_is_understood_and_the_same_in_the_manual(tmp_path: Path) -> None:
+    lines = (UNITS / "cloud-gateway.service").read_text().splitlines()
+    start = lines.index("#   [Service]")
+    example = [line.removeprefix("#   ") for line in lines[start : start + 4]]
+    assert "\n".join(example) in (UNITS.parent / "docs" / "operations.md").read_text()
+    unit = tmp_path / "example.service"
+    unit.write_text("\n".join([*example, f"ExecStart={sys.executable}", ""]))
+    done = analyze("verify", "--man=no", str(unit))
+    assert (done.returncode, done.stderr) == (0, "")

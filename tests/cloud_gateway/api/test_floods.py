@@ -18,6 +18,7 @@ import pytest
 from cloud_gateway.acceptor import raise_descriptor_limit
 from cloud_gateway.api import Limits
 from cloud_gateway.api.connection import MAX_DROPPED_BYTES, Times
+from cloud_gateway.api.idle import MAX_IDLE_PER_KEY
 from cloud_gateway.api.listener import api_limits
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head, until
 
@@ -202,6 +203,23 @@ async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> N
         assert admission.proven >= 1, "the connection that has presented a key is kept"
         for _, writer in opened:
             writer.transport.abort()
+
+
+async def test_idle_connections_of_one_key_are_bounded(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, connections=api_limits(total=MAX_IDLE_PER_KEY + 20, unproven=10)) as echo:
+        request = f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {echo.key}\r\n\r\n".encode()
+        opened = []
+        for _ in range(MAX_IDLE_PER_KEY + 30):
+            reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+            writer.write(request)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            opened.append((reader, writer))
+        await until(lambda: echo.listener.acceptor.admission.proven <= MAX_IDLE_PER_KEY)
+        assert (await opened[0][0].read())[-1:].strip(b"}") == b"", "the oldest one is closed"
+        opened[-1][1].write(request)
+        assert b" 200 " in await opened[-1][0].readuntil(b"\r\n\r\n"), "the newest one is not"
+        for _, writer in opened:
+            writer.close()
 
 
 GATEWAY = """

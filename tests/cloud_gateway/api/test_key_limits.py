@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from cloud_gateway.api import Backend, Limits
+from cloud_gateway.api import Backend, Limits, service
 from cloud_gateway.api.encoding import TurnedThreads
 from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.core.quota import KeyLimits
@@ -84,7 +84,8 @@ async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        (TEXT, {"prompt": ["x"] * 400_000}, "prompt"),
+        (TEXT, {"prompt": ["x"] * 9}, "prompt"),
+        (TEXT, {"prompt": ["x"] * 60_000}, "prompt"),
         (TEXT, {"prompt": ["x", "y"], "n": 5}, "n"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 9}, "n"),
         (TEXT, {"prompt": "x", "stop": ["x"] * 5000}, "stop"),
@@ -97,6 +98,25 @@ async def test_counts_are_checked_before_anything_is_tokenised(
     status, answer, _ = await post(echo, {"model": "echo", **body}, path)
     assert (status, answer["error"]["param"]) == (400, param)
     assert text.encoded == []
+
+
+@pytest.mark.parametrize("piece", ["[[1]]", "[1]", '{"a": {}}', '"x"'])
+async def test_a_body_that_takes_long_to_decode_is_refused_first(
+    counted: tuple[Echo, CountingText], piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo, text = counted
+    decoded: list[int] = []
+    monkeypatch.setattr(service, "decode", lambda data, kind: decoded.append(len(data)))
+    body = b'{"model": "echo", "prompt": [' + ",".join([piece] * 300_000).encode() + b"]}"
+    status, answer, _ = await post(echo, body, TEXT)
+    assert (status, answer["error"]["code"]) == (400, "request_too_complex")
+    assert decoded == [] and text.encoded == []
+
+
+async def test_commas_and_brackets_of_an_ordinary_prompt_are_no_matter(counted: tuple[Echo, CountingText]) -> None:
+    echo, _ = counted
+    assert (await post(echo, {"model": "echo", "prompt": "[{,}]," * 80, "user": "[{,}]," * 1000}, TEXT))[0] == 200
+    assert (await post(echo, {"model": "echo", "prompt": [[7] * 500] * 8}, TEXT))[0] == 200
 
 
 async def test_one_key_cannot_have_more_answers_under_way_than_its_limit(counted: tuple[Echo, CountingText]) -> None:
