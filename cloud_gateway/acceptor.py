@@ -17,9 +17,11 @@ import socket
 import ssl as ssl_module
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cloud_gateway.core.admission import Admission, AdmissionLimits, Refused
+from cloud_gateway.core.records import Records
 from edgespec.shared.address import source_of
 from edgespec.shared.occasional import Occasional
 
@@ -27,6 +29,8 @@ BACKLOG = 256
 """Connections that the kernel completes and holds until they are accepted."""
 ACCEPTS_AT_ONCE = 16
 """Connections taken in one turn of the event loop: as many TLS handshakes may then begin in the next one."""
+ENCRYPTED_AT_ONCE = 8192
+"""Bytes taken from one TLS connection in one turn of the event loop: at most 370 records, of a byte each."""
 RETRY_S = 0.2
 """Pause after an `accept` that failed for want of descriptors or memory: the socket stays readable meanwhile."""
 SSL_SHUTDOWN_S = 2.0
@@ -42,13 +46,15 @@ Factory = Callable[[], asyncio.BaseProtocol]
 class Seat:
     """One admitted connection, from `accept` until its descriptor is closed."""
 
-    def __init__(self, acceptor: Acceptor, ticket: int, source: str, sock: socket.socket) -> None:
-        self.source = source
-        """The connection's source as limits see it, for example an IPv4 address."""
+    def __init__(self, acceptor: Acceptor, ticket: int, address: str, source: str, sock: socket.socket) -> None:
+        self.address, self.source = address, source
+        """The peer's address, for logs, and what limits count it for (`source_of`)."""
         self._acceptor, self._ticket, self._sock = acceptor, ticket, sock
         self.transport: asyncio.BaseTransport | None = None
         """Known once the connection is set up, TLS included."""
         self.is_proven = False
+        self.is_flooding = False
+        """Whether it has sent more TLS records than it may; it is being dropped."""
 
     def proven(self) -> bool:
         """The peer has proven a key: it is not dropped for newcomers any more. False where the port is full."""
@@ -65,9 +71,18 @@ class Seat:
 
 
 class _Socket(socket.socket):
-    """A connection's socket that reports when its descriptor is closed, whoever closes it."""
+    """A connection's socket that reports what it has read, and when its descriptor is closed, whoever closes it."""
 
     on_close: Callable[[], None] | None = None
+    allows: Callable[[memoryview], bool] | None = None
+    """Judges encrypted bytes; at the first False the connection reads as ended."""
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        if self.allows is None:
+            return super().recv_into(buffer, nbytes, flags)
+        view = memoryview(buffer)[:ENCRYPTED_AT_ONCE]
+        count = super().recv_into(view, min(nbytes, len(view)), flags)
+        return count if self.allows(view[:count]) else 0
 
     def close(self) -> None:
         super().close()
@@ -177,7 +192,8 @@ class Acceptor:
             self._arrived(_Socket(listening.family, listening.type, listening.proto, fileno=descriptor), peer)
 
     def _arrived(self, sock: _Socket, peer: tuple[Any, ...]) -> None:
-        source = source_of(str(peer[0]))
+        address = str(peer[0])
+        source = source_of(address)
         verdict = self.admission.arrive(source, self._loop.time())
         if isinstance(verdict, Refused):
             _reset(sock)
@@ -185,13 +201,24 @@ class Acceptor:
             return
         if verdict.evicted is not None:
             self._evict(verdict.evicted, "a newer one")
-        seat = Seat(self, verdict.ticket, source, sock)
+        seat = Seat(self, verdict.ticket, address, source, sock)
         self._seats[verdict.ticket] = self._by_descriptor[sock.fileno()] = seat
+        if self._ssl:
+            sock.allows = partial(self._allows, seat, Records())
         descriptor = sock.fileno()
         sock.on_close = lambda: self._closed(verdict.ticket, descriptor)
         task = self._loop.create_task(self._set_up(seat, sock))
         self._setting_up.add(task)
         task.add_done_callback(self._setting_up.discard)
+
+    def _allows(self, seat: Seat, records: Records, data: memoryview) -> bool:
+        if seat.is_flooding:
+            return False
+        seat.is_flooding = not records.take(data, seat.is_proven, self._loop.time())
+        if seat.is_flooding:
+            self._loop.call_soon(seat.drop)
+            self._refused("flood", f"{records.count} TLS records from {seat.source}")
+        return not seat.is_flooding
 
     async def _set_up(self, seat: Seat, sock: _Socket) -> None:
         try:

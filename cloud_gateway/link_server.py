@@ -65,6 +65,11 @@ class LinkConnection(Guarded, ServerConnection):
         self._seat = self._acceptor.seat(transport)
         super().connection_made(transport)
 
+    @property
+    def peer(self) -> str:
+        """The peer's address, for logs."""
+        return f"peer {self._seat.address}" if self._seat is not None else "peer at an unknown address"
+
     def proven(self) -> bool:
         """Takes it out of the unproven pool; False where no place for another worker is left."""
         return self._seat is not None and self._seat.proven()

@@ -77,11 +77,11 @@ class Links:
             if self._pair is not None and ws.request is not None and ws.request.path == PAIR_PATH:
                 await self._pair(ws)
                 if ws.flooded is not None:
-                    self._reject(peer_of(ws), ws.flooded.reason, str(ws.flooded))
+                    self._reject(ws.peer, ws.flooded.reason, str(ws.flooded))
             else:
                 await self._serve_link(ws)
         except Exception:  # a fault of ours: it must end this connection only
-            log.exception("%s: connection ended by a fault of this gateway", peer_of(ws))
+            log.exception("%s: connection ended by a fault of this gateway", ws.peer)
             await ws.close(CloseCode.OURS, "internal")
 
     async def _serve_link(self, ws: LinkConnection) -> None:
@@ -207,7 +207,7 @@ class _Link:
     @property
     def who(self) -> str:
         """For logs. A name counts only once it is proven."""
-        return str(self.worker) if self.worker else peer_of(self._ws)
+        return str(self.worker) if self.worker else self._ws.peer
 
     def take(self, event: Event) -> None:
         """Handles one event of the session."""
@@ -238,7 +238,7 @@ class _Link:
             id=key_id(hello.worker_key),
             name=self._name_of(hello.worker_key),
             session=self._session.session,
-            address=peer_of(self._ws),
+            address=self._ws.peer,
             hello=hello,
             linked_at=asyncio.get_running_loop().time(),
             wire=self.wire,
@@ -258,12 +258,6 @@ class _Link:
         worker.nodes += len(tree.tokens)
         worker.step.frame(asyncio.get_running_loop().time())
         self._events.on_tree(worker, tree)
-
-
-def peer_of(ws: ServerConnection) -> str:
-    """The peer's address, for logs."""
-    address = ws.remote_address
-    return f"peer {address[0]}" if isinstance(address, tuple) else "peer at an unknown address"
 
 
 def _view(w: WorkerInfo) -> LinkedWorker:

@@ -41,7 +41,7 @@ class InflowLimits:
     """Five seconds over the rate; one more ends the connection."""
 
 
-class _Bucket:
+class Bucket:
     """A rate with a burst, as the time at which everything that was taken is paid (GCRA, ITU-T I.371 annex A)."""
 
     def __init__(self, per_s: float, burst: float) -> None:
@@ -71,9 +71,9 @@ class Inflow:
         self._in_head, self._scanned = True, 0
         self._is_websocket = True
         self._payload = 0
-        self._frame_rate = _Bucket(limits.frames_per_s, limits.frames_burst)
-        self._byte_rate = _Bucket(limits.bytes_per_s, limits.bytes_burst)
-        self._idle_rate = _Bucket(limits.idle_per_s, limits.idle_burst)
+        self._frame_rate = Bucket(limits.frames_per_s, limits.frames_burst)
+        self._byte_rate = Bucket(limits.bytes_per_s, limits.bytes_burst)
+        self._idle_rate = Bucket(limits.idle_per_s, limits.idle_burst)
 
     def take(self, data: bytearray, now: float) -> int:
         """How many of the first bytes of `data`, all that came and was not passed on yet, may be processed now."""

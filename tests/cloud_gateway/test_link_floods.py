@@ -18,6 +18,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import SERVER, Side
 
+from cloud_gateway.core.records import MAX_UNPROVEN_RECORDS, RECORDS_BURST
 from edgespec.core.inflow import InflowLimits
 from edgespec.shared.tls import client_context
 from tests.support.floods import FLOOD_FRAMES, closed, count_frames, frame, pour
@@ -140,6 +141,22 @@ async def test_a_head_without_end_is_cut(tmp_path: Path) -> None:
         writer.write(b"GET /link HTTP/1.1\r\n" + b"x: y\r\n" * 3000)
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
+
+
+@pytest.mark.parametrize("proven", [False, True])
+async def test_tiny_tls_records_are_counted(tmp_path: Path, proven: bool) -> None:
+    """A frame in records of one byte each: few frames and few bytes, and as much work as for full records."""
+    async with serving(tmp_path) as gateway:
+        async with client(gateway) if proven else raw(gateway) as one:
+            ws: ClientConnection = getattr(one, "ws", one)
+            records = max(MAX_UNPROVEN_RECORDS, proven * RECORDS_BURST) + 2000
+            ws.transport.write(bytes([0x82, 0xFE, 0xEA, 0x60]) + bytes(4))
+            for sent in range(records):
+                ws.transport.write(b"x")
+                if sent % 100 == 0:
+                    await asyncio.sleep(0)
+            assert await closed(ws) == 1006
+        await until(lambda: gateway.links.rejected["flood"] == 1)
 
 
 async def opened(gateway: GatewayUnderTest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
