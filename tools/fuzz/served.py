@@ -16,6 +16,7 @@ import aiohttp
 
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.listener import listen
+from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.metrics import Metrics
@@ -71,7 +72,7 @@ async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]
     draft = TableDraft(table(VOCABULARY, 100, extreme=True))
     engine = workers.engine = Engine(target, draft, EngineSettings(), workers)
     engine.start()
-    api = Api(Limits(max_tokens=TOKENS), Metrics())
+    api = Api(Limits(max_tokens=TOKENS, options=ClientOptions(OPTIONS)), Metrics())
     model = ServedModel("fuzz", created=0, context=target.context, vocab_size=VOCABULARY, fingerprint="f")
     api.serve(Backend(engine, Characters(), model, grammars()))
     with tempfile.TemporaryDirectory() as folder:
