@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.target.cache import SlotKv
 from cloud_gateway.target.forward import Forward, HfForward
 from cloud_gateway.target.linear import PackedLinear, PlainLinear, can_pack
@@ -18,7 +21,10 @@ from tests.support.tiny_target import load_tiny, make_tiny_target
 from tests.support.trees import flat_trees
 
 CPU = torch.device("cpu")
-LIMIT = {torch.float32: 1e-4, torch.bfloat16: 0.5}
+FP32_LIMIT = 1e-4
+BF16_EXAMPLES = 40
+ILL_CONDITIONED = [41, 21, 13, 36, 8, 36, 15, 8], FlatTree([56, 44], [-1, 0], [0, 1])
+"""In bfloat16 the tiny models' logits here are up to 0.4 off, in transformers as in ours, and not alike."""
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +32,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_target(tmp_path_factory.mktemp("llama"), layers=3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kernels", ["packed", "plain"])
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("architecture", ["llama", "llama-tied", "qwen2"])
 def test_the_lean_pass_says_what_transformers_says(
-    tmp_path: Path, architecture: Any, exact: bool, kernels: Any, dtype: torch.dtype
+    tmp_path: Path, architecture: Any, exact: bool, kernels: Any
 ) -> None:
     path = make_tiny_target(tmp_path, seed=1, architecture=architecture)
-    lean = LlamaForward(load_tiny(path, dtype), 512, kernels=kernels, exact=exact)
-    twin = HfForward(load_tiny(path, dtype))
+    lean = LlamaForward(load_tiny(path), 512, kernels=kernels, exact=exact)
+    twin = HfForward(load_tiny(path))
 
     @settings(max_examples=15)
     @given(prompt=st.lists(st.integers(0, 63), max_size=20), tree=flat_trees())
@@ -43,11 +48,48 @@ def test_the_lean_pass_says_what_transformers_says(
         with torch.inference_mode():
             ours, theirs = (logits(forward, prompt, tree) for forward in (lean, twin))
         assert ours.shape == (len(tree), 64)
-        assert (ours - theirs).abs().max() < LIMIT[dtype]
-        if dtype == torch.float32:
-            assert torch.equal(ours.argmax(-1), theirs.argmax(-1))
+        assert (ours - theirs).abs().max() < FP32_LIMIT
+        assert torch.equal(ours.argmax(-1), theirs.argmax(-1))
 
     check()
+
+
+@pytest.mark.parametrize("kernels", ["packed", "plain"])
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("architecture", ["llama", "llama-tied", "qwen2"])
+def test_in_bfloat16_the_lean_pass_is_as_near_the_truth_as_transformers(
+    tmp_path: Path, architecture: Any, exact: bool, kernels: Any
+) -> None:
+    """The truth: the same weights in float64. Both round differently, so that comparing them with each other adds
+    the errors of both, which for some prompts are large."""
+    path = make_tiny_target(tmp_path, seed=1, architecture=architecture)
+    lean = LlamaForward(load_tiny(path, torch.bfloat16), 512, kernels=kernels, exact=exact)
+    twin = HfForward(load_tiny(path, torch.bfloat16))
+    truth = HfForward(load_tiny(path, torch.bfloat16).to(torch.float64))
+    errors: dict[Forward, list[torch.Tensor]] = {lean: [], twin: []}
+    with torch.inference_mode():
+        for prompt, tree in [ILL_CONDITIONED, *some_examples(BF16_EXAMPLES)]:
+            right = logits(truth, prompt, tree)
+            for forward, found in errors.items():
+                found.append((logits(forward, prompt, tree) - right).flatten())
+    ours, theirs = (torch.cat(found) for found in errors.values())
+    assert rms(ours) < 1.2 * rms(theirs)
+    assert ours.abs().max() < 2 * theirs.abs().max()
+
+
+def rms(errors: torch.Tensor) -> float:
+    return float(errors.square().mean().sqrt())
+
+
+def some_examples(count: int) -> Iterator[tuple[list[int], FlatTree]]:
+    rng = random.Random(7)
+    for _ in range(count):
+        parents, depths = [-1], [0]
+        for row in range(1, rng.randint(1, 8)):
+            parents.append(rng.randrange(row))
+            depths.append(depths[parents[-1]] + 1)
+        prompt = [rng.randrange(64) for _ in range(rng.randint(0, 20))]
+        yield prompt, FlatTree([rng.randrange(64) for _ in parents], parents, depths)
 
 
 def logits(forward: Forward, prompt: list[int], tree: Any) -> torch.Tensor:
