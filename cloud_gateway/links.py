@@ -80,8 +80,9 @@ class Links:
                     self._reject(ws.peer, ws.flooded.reason, str(ws.flooded))
             else:
                 await self._serve_link(ws)
-        except Exception:  # a fault of ours: it must end this connection only
-            log.exception("%s: connection ended by a fault of this gateway", ws.peer)
+        except Exception as error:  # noqa: BLE001  a fault of ours must end this connection only
+            text = f"{ws.peer}: connection ended by a fault of this gateway"
+            self._lines.line(logging.ERROR, ("fault", type(error)), text, error)
             await ws.close(CloseCode.OURS, "internal")
 
     async def _serve_link(self, ws: LinkConnection) -> None:

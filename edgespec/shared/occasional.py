@@ -21,8 +21,12 @@ class Occasional:
         """As `line`, with level WARNING."""
         self.line(logging.WARNING, kind, text)
 
-    def line(self, level: int, kind: Hashable, text: str) -> None:
-        """Logs `text`, unless a line of this kind was logged within the last minute; then it is counted."""
+    def line(self, level: int, kind: Hashable, text: str, error: BaseException | None = None) -> None:
+        """Logs `text`, unless a line of this kind was logged within the last minute; then it is counted.
+
+        `error`: what caused it, of which the log shows kind and place.
+        """
         left_out = self._throttle.admit(kind, self._clock())
         if left_out is not None:
-            self._log.log(level, "%s%s", text, f" (and {left_out} more like it)" if left_out else "")
+            more = f" (and {left_out} more like it)" if left_out else ""
+            self._log.log(level, "%s%s", text, more, exc_info=error)

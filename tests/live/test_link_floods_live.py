@@ -1,0 +1,73 @@
+"""Floods from another process: how long the gateway's event loop, which streams completions, is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from tests.support.flooder import KINDS
+from tests.support.links import client, serving, some_tree, until
+
+pytestmark = pytest.mark.live
+SECONDS, CONNECTIONS = 2.0, 4
+BURN = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+
+
+async def pair(ws: ServerConnection) -> None:
+    """A pairing that waits for its first message."""
+    try:
+        await ws.recv()
+    except ConnectionClosed:
+        return
+
+
+@asynccontextmanager
+async def process(*arguments: str) -> AsyncIterator[None]:
+    child = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+    try:
+        yield
+        await asyncio.wait_for(child.wait(), 60)
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+async def longest_gap_s() -> float:
+    """How much too late the event loop came back, at most, within `SECONDS`."""
+    longest, end = 0.0, time.monotonic() + SECONDS
+    while (began := time.monotonic()) < end:
+        await asyncio.sleep(0.005)
+        longest = max(longest, time.monotonic() - began - 0.005)
+    return longest
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+async def test_floods_hold_the_event_loop_no_longer_than_a_busy_core(tmp_path: Path, kind: str) -> None:
+    async with serving(tmp_path, pair=pair) as gateway, client(gateway, local_addr=("127.0.0.9", 0)) as linked:
+        pump = asyncio.create_task(_answer_pings(linked))
+        async with process("-c", BURN, str(SECONDS)):
+            control_s = await longest_gap_s()
+        arguments = [kind, str(gateway.port), str(SECONDS + 1), str(CONNECTIONS)]
+        async with process("-m", "tests.support.flooder", *arguments):
+            await until(lambda: gateway.links.rejected, 30)
+            flood_s = await longest_gap_s()
+        print(f"{kind}: longest gap {flood_s * 1000:.0f} ms, control {control_s * 1000:.0f} ms")
+        assert flood_s < 0.25 + 4 * control_s
+        assert not gateway.seen.of("down")
+        await linked.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        pump.cancel()
+
+
+async def _answer_pings(linked: object) -> None:
+    while True:
+        await linked.receive()  # type: ignore[attr-defined]

@@ -1,0 +1,72 @@
+"""A process that attacks a link port without a key: `python -m tests.support.flooder KIND PORT SECONDS CONNECTIONS`."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from edgespec.shared.tls import client_context
+from tests.support.floods import frame
+from tests.support.sockets import dial
+
+_UPGRADE = (
+    "GET {path} HTTP/1.1\r\nHost: gateway\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def _tls(port: int) -> ssl.SSLSocket:
+    return client_context().wrap_socket(dial(port))
+
+
+def _upgraded(port: int, path: str = "/link") -> ssl.SSLSocket:
+    sock = _tls(port)
+    sock.sendall(_UPGRADE.format(path=path).encode())
+    sock.recv(4096)
+    return sock
+
+
+def _frames(port: int, until: float, path: str, begin: bytes, flood: bytes) -> None:
+    with _upgraded(port, path) as sock:
+        sock.sendall(begin)
+        while time.monotonic() < until:
+            sock.sendall(flood * 10_000)
+
+
+def _records(port: int, until: float) -> None:
+    with _upgraded(port) as sock:
+        sock.sendall(bytes([0x82, 0xFE, 0xEA, 0x60]) + bytes(4))
+        for _ in range(60_000):
+            sock.send(b"x")
+
+
+def _hold(port: int, until: float) -> None:
+    _held.append(dial(port))
+
+
+_held: list[socket.socket] = []
+KINDS: Mapping[str, Callable[[int, float], None]] = {
+    "pings": lambda port, until: _frames(port, until, "/link", b"", frame(9)),
+    "pair-pings": lambda port, until: _frames(port, until, "/pair", b"", frame(9)),
+    "empty": lambda port, until: _frames(port, until, "/link", frame(2, b"x", end=False), frame(0, end=False)),
+    "records": _records,
+    "handshakes": lambda port, until: _tls(port).close(),
+    "connections": _hold,
+}
+
+
+def _attack(kind: str, port: int, until: float) -> None:
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            KINDS[kind](port, until)
+
+
+if __name__ == "__main__":
+    until = time.monotonic() + float(sys.argv[3])
+    for _ in range(int(sys.argv[4])):
+        threading.Thread(target=_attack, args=(sys.argv[1], int(sys.argv[2]), until)).start()
