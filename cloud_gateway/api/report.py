@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 from aiohttp import web
@@ -12,11 +11,11 @@ from cloud_gateway.api.answer import Answer
 from cloud_gateway.api.request_id import ID
 from cloud_gateway.auth import Key
 from edgespec.core.errors import ClientError
-from edgespec.shared.throttle import Throttle
+from edgespec.shared.occasional import Occasional
 
 log = logging.getLogger("cloud_gateway.api")
 
-_refused = Throttle()
+_lines = Occasional(log)
 _COMPLETED = web.RequestKey("completed", bool)
 
 
@@ -25,7 +24,7 @@ def completed(
 ) -> None:
     """The completions of one request are over, each with `finish` as in the API, `cancelled` or `error`."""
     request[_COMPLETED] = True
-    tokens = sum(answer.usage.completion_tokens for answer in answers if answer.usage is not None)
+    tokens = sum(answer.used_tokens - answer.prompt_tokens for answer in answers)
     ends = [outcome(answer) for answer in answers]
     log.log(
         logging.WARNING if "error" in ends else logging.INFO,
@@ -45,13 +44,8 @@ def refused(request: web.Request, key: Key | None, error: ClientError) -> None:
         return  # it has its line
     level = logging.WARNING if error.status >= 500 else logging.INFO
     who = f"API key {named(key)}" if key is not None else "no API key"
-    more = _refused.admit((key and key.id, error.status, error.code), time.monotonic())
-    if more is not None:
-        others = f" (and {more} more like it)" if more else ""
-        log.log(
-            level, "%s of %s from %s: refused with %d %s%s",
-            request[ID], who, request.remote, error.status, error.code, others,
-        )  # fmt: skip
+    text = f"{request[ID]} of {who} from {request.remote}: refused with {error.status} {error.code}"
+    _lines.line(level, (key and key.id, error.status, error.code), text)
 
 
 def named(key: Key) -> str:

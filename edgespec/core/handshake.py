@@ -156,7 +156,8 @@ def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError
 
 def refusal_of_version(theirs: str) -> Refusal:
     """The refusal of a worker that speaks another version."""
-    text = f"The gateway speaks {PROTOCOL} and the worker {theirs[:20]}: update the older one."
+    shown = theirs if re.fullmatch(r"edgespec/[0-9.]{1,8}", theirs) else "something else"  # it may be any text
+    text = f"The gateway speaks {PROTOCOL} and the worker {shown}: update the older one."
     return Refusal("version", text, CloseCode.VERSION)
 
 

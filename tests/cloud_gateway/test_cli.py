@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cloud_gateway.__main__ import build_parser, main
 from cloud_gateway.auth import KeyRing
 from edgespec import __version__
+from edgespec.__main__ import main as worker_main
 from edgespec.shared.paired import PairedWorkers
 
 
@@ -157,3 +159,23 @@ def test_a_reader_that_leaves_ends_the_command_silently() -> None:
     os.close(writing)
     assert done.stderr == b""
     assert done.returncode == 141
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"), [(main, ["keys", "list"]), (worker_main, ["status"])], ids=["cloud-gateway", "edgespec"]
+)
+def test_a_fault_of_ours_is_one_line_of_places(
+    command: Callable[[list[str]], int],
+    argv: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise ValueError("my secret prompt")
+
+    monkeypatch.setattr("edgespec.shared.settings.load_usual", broken)
+    assert command(argv) == 70
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "A fault of this program ended it; please report this line: ValueError at " in line
+    assert line.endswith(":broken.")
+    assert "secret" not in line

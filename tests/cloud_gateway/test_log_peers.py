@@ -79,7 +79,7 @@ def test_a_grammar_that_is_too_complex_does_not_quote_the_completion() -> None:
             constraint.committed([token])
     assert traces_of([ANSWER], matcher.get_error().replace("\u2027", "")), "the library quotes it"
     assert str(failure.value).startswith("The JSON schema cannot be followed any further")
-    assert traces_of([ANSWER], str(failure.value)) == []
+    assert traces_of([ANSWER], str(failure.value).replace("\u2027", "")) == []
 
 
 def test_every_label_with_which_we_end_a_link_may_be_logged() -> None:

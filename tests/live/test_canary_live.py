@@ -32,6 +32,7 @@ pytestmark = pytest.mark.live
 WAIT_S = 120.0
 WORDS = "quokka-wombat-numbat"
 """Of a pairing code that is none."""
+GROUPS = "a worker of another group", "a worker of the key's group"
 
 
 def until(condition: Callable[[], Any]) -> Any:
@@ -86,10 +87,13 @@ class Pair:
 
     def chat(self, content: str = PROMPT, enough: bytes = b"", **more: Any) -> bytes:
         """The response to a chat request that is in order."""
+        return self.send(self.chat_request(content, **more), enough)
+
+    def chat_request(self, content: str = PROMPT, **more: Any) -> bytes:
         messages = [{"role": "user", "content": content}]
         body = json.dumps({"model": "tiny", "messages": messages, "max_tokens": 40, "seed": 3, **more}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.key}\r\n"
-        return self.send(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body, enough)
+        return f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
     def linked(self) -> bool:
         (worker,) = json.loads(self.command("gateway", "workers", "list", "--json").stdout)["workers"]
@@ -148,6 +152,10 @@ def fail_in_every_way(both: Pair) -> dict[str, bytes]:
     told["a completion that is cut off"] = both.chat(response_format=wanted, max_tokens=20)
     told["a decline"] = both.chat(PROMPT * 12)
     both.chat(enough=b"data: ", stream=True, max_tokens=400)
+    both.command("gateway", "workers", "group", "lab-7", "physics")
+    told["a worker of another group"] = both.chat()
+    both.command("gateway", "workers", "group", "lab-7", "default", "physics")
+    told["a worker of the key's group"] = both.chat()
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(str(both.folder / "g" / "gateway.sock"))
         control.sendall(json.dumps({"method": PROMPT, "params": {PROMPT: PROMPT}}).encode() + b"\n")
@@ -193,7 +201,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         written = {"ready": (folder / "ready.json").read_text(), "metrics": scrape(both)}
         written["audit"] = both.command("gateway", "audit", "--json").stdout
         written["status"] = both.command("gateway", "status").stdout
-        with socket.create_connection(("127.0.0.1", both.ready["api"]["port"])):
+        with socket.create_connection(("127.0.0.1", both.ready["api"]["port"])) as running:
+            running.sendall(both.chat_request(stream=True, max_tokens=400))
+            assert running.recv(4096)
             both.stop("gateway", signal.SIGTERM, signal.SIGTERM)
         both.stop("worker", signal.SIGTERM)
         for path in (
@@ -229,9 +239,8 @@ def test_no_trace_or_audit_file_holds_a_secret(run: Run) -> None:
 def test_every_way_to_fail_was_gone(run: Run) -> None:
     """Otherwise the tests above would show nothing."""
     refused = {name: data.split(b" ")[1] for name, data in run.told.items() if data.startswith(b"HTTP/1")}
-    assert (
-        refused.pop("a completion") == refused.pop("a completion that is cut off") == refused.pop("a decline") == b"200"
-    )
+    served = ("a completion", "a completion that is cut off", "a decline", *GROUPS)
+    assert {refused.pop(name) for name in served} == {b"200"}
     failed = {name: refused.pop(name) for name in ("fail-worker", "fail-target")}
     assert set(failed.values()) <= {b"200", b"500"}
     assert set(refused.values()) <= {b"400", b"401", b"404", b"413"}
@@ -245,6 +254,13 @@ def test_every_way_to_fail_was_gone(run: Run) -> None:
     assert "bytes to standard error; they are withheld" in log
     assert " library: reported by support/faulty.py" in log
     assert "RuntimeError" in run.written["worker.err"]
+
+
+def test_groups_decide_which_worker_is_given_a_prompt(run: Run) -> None:
+    no, yes = (json.loads(run.told[name].rpartition(b"\r\n\r\n")[2])["usage"]["edgespec"] for name in GROUPS)
+    assert (no["workers"], no["frames"]["received"]) == ([], 0)
+    assert no["why_off"] == "no worker of this API key's groups (default) is linked"
+    assert (yes["workers"], yes["why_off"]) == (["lab-7"], None)
 
 
 def test_each_completion_left_one_line_with_its_id(run: Run) -> None:

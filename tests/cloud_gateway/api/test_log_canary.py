@@ -83,6 +83,7 @@ async def test_a_client_that_leaves_mid_stream_is_logged_without_text(tmp_path: 
         await reader.readuntil(b"data: ")
         writer.transport.abort()
         await until(lambda: "cancelled" in out.getvalue())
+    assert re.search(r", [1-9]\d* completion tokens, .* cancelled$", out.getvalue(), re.MULTILINE)
     assert traces_of([PROMPT, echo.key], out.getvalue()) == []
 
 
