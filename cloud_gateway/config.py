@@ -91,7 +91,7 @@ class LimitsSection(Section, frozen=True):
     connections: Annotated[int, Meta(ge=4, le=100_000)] = 1024
     unproven_connections: Annotated[int, Meta(ge=2, le=100_000)] = 256
     unproven_per_source: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    connections_per_s: Annotated[float, Meta(ge=1, le=1_000_000)] = 1000.0
+    connections_per_s: Annotated[float, Meta(ge=1, le=100_000)] = 1000.0
     head_timeout_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     idle_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 75.0
     key_running: Annotated[int, Meta(ge=0, le=1024)] = 0

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,8 @@ def cli(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, *options: str) -> Iterator[Running]:
-    """Starts a gateway over a tiny random target on free ports; waits for nothing."""
+def gateway(folder: Path, *options: str, within: Sequence[str] = ()) -> Iterator[Running]:
+    """Starts a gateway over a tiny random target on free ports, run by the command `within`; waits for nothing."""
     make_tiny_target(folder / "tiny", vocab=320)
     (folder / "gateway.toml").write_text(
         f'[target]\nmodel = "{folder}/tiny"\ndtype = "float32"\ncontext = 512\nslots = 2\n[local_draft]\nmodel = ""\n'
@@ -69,7 +69,7 @@ def gateway(folder: Path, *options: str) -> Iterator[Running]:
     )
     command = [sys.executable, "-m", "cloud_gateway", "serve", "--config", str(folder / "gateway.toml"), *options]
     process = subprocess.Popen(
-        [*command, "--ready-file", str(folder / "ready.json")],
+        [*within, *command, "--ready-file", str(folder / "ready.json")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     try:
