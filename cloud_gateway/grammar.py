@@ -10,20 +10,24 @@ indent for ever, and each choice of it would cost a candidate.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.request import ConstraintError
+from cloud_gateway.schema_limits import MAX_SCHEMA_BYTES, check_size, finite
+from cloud_gateway.trial import TOO_COMPLEX, Trial
 from edgespec.core.errors import ClientError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_SCHEMA_BYTES = 64 * 1024
+MAX_KEPT = 64
+"""Compiled schemas, and refusals, that are kept. A schema takes 0.1 to 1 MB."""
 _LAYOUT = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
@@ -32,7 +36,10 @@ _LAYOUT = {
     "lenient": False,  # a keyword that is not kept is refused, also where the schema's own x-guidance is easier
     "coerce_one_of": False,
 }
-SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
+COMPLEX_ANSWER = (
+    "The JSON schema cannot be followed any further: its grammar has become too complex; simplify its patterns."
+)
+FORBIDDEN_ANSWER = "The JSON schema does not allow this answer."
 
 
 def version() -> str:
@@ -48,25 +55,46 @@ class Grammars:
     def __init__(self, tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> None:
         """`tokenizer` is transformers' fast one; `vocab_size` the model's, which may have more rows."""
         self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, eos
+        self._trial = Trial(_LAYOUT)
+        self._judged: dict[bytes, Schema | str] = {}
+        """What became of the latest schemas, by their digest, the one that was not asked for longest first."""
 
     def compile(self, schema: Mapping[str, Any], param: str = "response_format") -> Schema:
-        """Raises ClientError 400 naming `param` where no answer could keep the schema, or some keyword is not known."""
-        from llguidance import LLMatcher
-
+        """Raises ClientError 400 naming `param` where no answer could keep the schema, or some keyword is not known,
+        and where the schema is too large or too complex to find out; 503 where the machine is too busy for that."""
+        large = check_size(schema)
+        if large is not None:
+            raise _refusal(param, large)
         text = json.dumps(schema)
         if len(text) > MAX_SCHEMA_BYTES:
             raise _refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
-        try:
-            grammar = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise _refusal(param, _first_line(error)) from None
-        matcher = LLMatcher(self._tokens(param), grammar, log_level=0)
-        if matcher.is_error():
-            raise _refusal(param, _first_line(matcher.get_error()))
+        digest = hashlib.sha256(text.encode()).digest()
+        if digest not in self._judged:
+            self._judged[digest] = self._compiled(text, schema, param)
+            if len(self._judged) > MAX_KEPT:
+                self._judged.pop(next(iter(self._judged)))
+        compiled = self._judged[digest] = self._judged.pop(digest)  # the latest stands last
+        if isinstance(compiled, str):
+            raise _refusal(param, compiled)
+        return compiled
+
+    def close(self) -> None:
+        """Ends the process in which schemas are tried."""
+        self._trial.close()
+
+    def _compiled(self, text: str, schema: Mapping[str, Any], param: str) -> Schema | str:
+        """The schema, or what is wrong with it; of the library's texts, which quote, nothing."""
+        from llguidance import LLMatcher
+
         if not finite(schema):
-            raise _refusal(param, "no finite value satisfies the schema, which requires itself")
+            return "no finite value satisfies the schema, which requires itself"
+        tokens, fault = self._tokens(param), self._trial.fault(text)
+        if fault is not None:
+            return fault
+        grammar = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)  # type: ignore[arg-type]
+        matcher = LLMatcher(tokens, grammar, log_level=0)
         if not _mask(matcher, self._vocab_size).any():
-            raise _refusal(param, "no value satisfies the schema")
+            return TOO_COMPLEX if matcher.is_error() else "no value satisfies the schema"
         return Schema(matcher, self._vocab_size, self._eos)
 
     def _tokens(self, param: str) -> LLTokenizer:
@@ -112,7 +140,7 @@ class GrammarConstraint:
         self._go_to(path)
         allowed = _mask(self._matcher, self._vocab_size)
         if not allowed.any():
-            raise ConstraintError(f"The JSON schema cannot be followed any further ({self._why()}).")
+            raise ConstraintError(self._fault())
         return allowed
 
     def allowed(self, path: Sequence[int]) -> int:
@@ -147,63 +175,11 @@ class GrammarConstraint:
         taken = self._matcher.try_consume_tokens(fresh) if fresh else 0
         self._ahead += fresh[:taken]
         if taken < len(fresh):
-            raise ConstraintError(f"The JSON schema does not allow this answer ({self._why()}).")
+            raise ConstraintError(self._fault())
 
-    def _why(self) -> str:
-        """A fixed text, since the library's own quotes the answer."""
-        return "the grammar has become too complex" if self._matcher.is_error() else "no token fits"
-
-
-def finite(schema: Any) -> bool:
-    """Whether some value of finite size may satisfy the schema: False where it requires itself for ever.
-
-    Looks at `$ref`, `required`, `minItems`, `allOf`, `anyOf` and `oneOf`; whatever else there is counts as finite.
-    """
-    return _finite(schema, schema, ())
-
-
-def _finite(node: Any, root: Any, inside: tuple[str, ...]) -> bool:
-    if not isinstance(node, Mapping):
-        return True
-    reference = node.get("$ref")
-    if isinstance(reference, str) and (
-        reference in inside or not _finite(_resolved(root, reference), root, (*inside, reference))
-    ):
-        return False
-    choices = [node[key] for key in ("anyOf", "oneOf") if isinstance(node.get(key), list)]
-    if not all(any(_finite(one, root, inside) for one in some) for some in choices):
-        return False
-    every = node.get("allOf")
-    if isinstance(every, list) and not all(_finite(one, root, inside) for one in every):
-        return False
-    kinds = node.get("type")
-    if SCALARS & set([kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []):
-        return True
-    return all(_finite(part, root, inside) for part in _needed(node))
-
-
-def _needed(node: Mapping[str, Any]) -> Iterator[Any]:
-    """The schemas of the parts that every object or array of this schema has."""
-    properties, required = node.get("properties"), node.get("required")
-    if isinstance(properties, Mapping) and isinstance(required, list):
-        yield from (properties.get(name) for name in required if isinstance(name, str))
-    least, first = node.get("minItems"), node.get("prefixItems")
-    if isinstance(least, int) and least > 0:
-        first = first if isinstance(first, list) else []
-        yield from first[:least]
-        if least > len(first):
-            yield node.get("items")
-
-
-def _resolved(root: Any, reference: str) -> Any:
-    """What a reference within the schema (RFC 6901) means; None for any other, which the compiler judges."""
-    if not reference.startswith("#"):
-        return None
-    node = root
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        node = node.get(name) if isinstance(node, Mapping) else None
-    return node
+    def _fault(self) -> str:
+        """One of two fixed texts: the library's own quotes the answer."""
+        return COMPLEX_ANSWER if self._matcher.is_error() else FORBIDDEN_ANSWER
 
 
 def _mask(matcher: LLMatcher, vocab_size: int) -> NDArray[np.bool_]:
@@ -220,10 +196,6 @@ def _common(left: Sequence[int], right: Sequence[int]) -> int:
         if a != b:
             return n
     return min(len(left), len(right))
-
-
-def _first_line(error: object) -> str:
-    return (" ".join(str(error).split()) or "no reason given")[:200].rstrip(". ")
 
 
 def _refusal(param: str, why: str) -> ClientError:

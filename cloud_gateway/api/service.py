@@ -73,6 +73,9 @@ class Grammars(Protocol):
     def compile(self, schema: Mapping[str, Any], param: str = ...) -> Schema:
         """Raises ClientError 400."""
 
+    def close(self) -> None:
+        """Ends what compiles, at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
@@ -110,6 +113,8 @@ class Api:
         """Whether a second API key exists, for which a slot has to stay free."""
         # One thread, since a long prompt takes long to encode, and two would encode no faster under the GIL.
         self._encoding = TurnedThreads("encode", 1)
+        # Another one for schemas, since the worst of them take 0.5 s, for which no prompt has to wait.
+        self._schemas = TurnedThreads("schema", 1)
 
     def serve(self, backend: Backend) -> None:
         """The models are loaded: requests are taken from now on."""
@@ -124,6 +129,9 @@ class Api:
         for answer in self._running:
             answer.cancel()
         self._encoding.close()
+        self._schemas.close()
+        if self._backend is not None and self._backend.grammars is not None:
+            self._backend.grammars.close()
 
     # --- endpoints -----------------------------------------------------------------------------------------------
 
@@ -166,12 +174,22 @@ class Api:
             self.limits.options.check(body.edgespec)
             backend = self._named(body.model)
             visit.expect_answers(check_size(body, backend.model, self.limits))
+            schema = await self._schema(key.id, body, backend)
             prepared = await self._encoding.run(key.id, lambda: prepare(body, backend))
             visit.release_bytes()
-            answers += self._submit(body, backend, prepared, request, visit)
+            answers += self._submit(body, backend, replace(prepared, schema=schema), request, visit)
             return await self._respond(request, body, backend, prepared, form, answers)
         finally:
             visit.end(sum(answer.used_tokens for answer in answers))
+
+    async def _schema(self, key: str, body: Common, backend: Backend) -> Schema | None:
+        """The JSON schema that the answer must satisfy, compiled. Raises ClientError 400."""
+        wanted, grammars = wanted_schema(body), backend.grammars
+        if wanted is None:
+            return None
+        if grammars is None:
+            raise refusal("response_format", "this gateway has no grammars", "unsupported_parameter")
+        return await self._schemas.run(key, lambda: grammars.compile(wanted))
 
     async def _respond(
         self,
@@ -288,16 +306,11 @@ class Api:
 
 
 def _prepared(body: ChatBody, backend: Backend) -> Prepared:
-    """Prompt and grammar of a chat. Raises ClientError 400."""
-    wanted, schema = wanted_schema(body), None
-    if wanted is not None:
-        if backend.grammars is None:
-            raise refusal("response_format", "this gateway has no grammars", "unsupported_parameter")
-        schema = backend.grammars.compile(wanted)
+    """The prompt of a chat, and the tools that its answer may call. Raises ClientError 400."""
     tools = offered(body.tools, body.tool_choice)
     messages = chat_messages(body.messages, tools=backend.text.has_tools)
     prompt = backend.text.render_chat(messages, tools)
-    return Prepared([prompt], schema, [tool["function"]["name"] for tool in tools or ()])
+    return Prepared([prompt], tools=[tool["function"]["name"] for tool in tools or ()])
 
 
 def _prompts(body: CompletionBody, backend: Backend) -> Prepared:

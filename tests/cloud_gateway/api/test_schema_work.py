@@ -1,0 +1,129 @@
+"""What a JSON schema can cost others, over HTTP, with the real grammars and a tiny model."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import threading
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_gateway.api import Backend, ServedModel
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.grammar import Grammars, Schema
+from cloud_gateway.target.load import load_tokenizer
+from cloud_gateway.target.torch import TorchTarget
+from cloud_gateway.text import Text
+from tests.support.echo import Echo, echo_gateway, post
+from tests.support.hostile_schemas import MAKERS, largest, requiring
+from tests.support.schemas import NESTED
+from tests.support.tiny_target import load_tiny, make_tiny_target
+
+CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}], "max_tokens": 4}
+
+
+def asking(schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return {**CHAT, "response_format": form, **more}
+
+
+class Gated(Grammars):
+    """Compiles NESTED only when told to; what else there is at once."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.begun, self.gate = threading.Event(), threading.Event()
+
+    def compile(self, schema: Mapping[str, Any], param: str = "response_format") -> Schema:
+        if schema == NESTED:
+            self.begun.set()
+            assert self.gate.wait(60)
+        return super().compile(schema, param)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_target(tmp_path_factory.mktemp("tiny"), vocab=300)
+
+
+@pytest.fixture
+def grammars(folder: Path) -> Gated:
+    return Gated(load_tokenizer(folder), 300, frozenset({2}))
+
+
+@pytest.fixture
+async def tiny(tmp_path: Path, folder: Path, grammars: Gated) -> AsyncIterator[Echo]:
+    target = TorchTarget(load_tiny(folder), slots=4, threads=1)
+    engine = Engine(target, None, EngineSettings(policy="plain"))
+    served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
+    async with echo_gateway(tmp_path) as echo:
+        engine.start()
+        echo.api.serve(Backend(engine, Text(load_tokenizer(folder)), served, grammars))
+        yield echo
+        engine.stop()
+
+
+async def test_a_schema_that_was_exponential_is_answered_at_once(tiny: Echo) -> None:
+    """At 18 levels it took 3.9 s, twice that for each further one."""
+    async with asyncio.timeout(60):
+        status, body, _ = await post(tiny, asking(requiring(200)))
+    assert (status, body["choices"][0]["finish_reason"]) == (200, "length")
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "patternProperties"])
+async def test_64_kib_of_the_worst_gets_an_answer_or_one_sentence(tiny: Echo, name: str) -> None:
+    async with asyncio.timeout(60):
+        status, body, _ = await post(tiny, asking(largest(name)))
+    assert status in (200, 400)
+    if status == 400:
+        assert body["error"]["message"].startswith("Invalid 'response_format': ")
+        assert len(body["error"]["message"]) < 200
+
+
+async def test_while_one_keys_schema_is_compiled_all_else_goes_on(tiny: Echo, grammars: Gated) -> None:
+    slow = asyncio.ensure_future(post(tiny, asking(NESTED)))
+    try:
+        await asyncio.to_thread(grammars.begun.wait, 30)
+        async with asyncio.timeout(30):
+            status, _, _ = await post(tiny, CHAT)
+        assert status == 200 and not slow.done()
+    finally:
+        grammars.gate.set()
+        status, _, _ = await slow
+    assert status == 200
+
+
+async def test_what_was_refused_once_is_not_tried_again(tiny: Echo, grammars: Gated) -> None:
+    schema = MAKERS["allOf of patterns"](32)
+    for _ in range(3):
+        status, body, _ = await post(tiny, asking(schema))
+        assert status == 400 and "too complex" in body["error"]["message"]
+    assert grammars._trial.killed == 1
+
+
+async def test_an_answer_whose_grammar_breaks_down_is_in_no_log_and_no_error(tiny: Echo) -> None:
+    """The library's text quotes the whole answer: `Tokens: ⟦{"‧w‧o‧r‧d‧"...`."""
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        properties = {
+            "word": {"const": "my_password"},
+            "b": {"type": "string", "pattern": "^[a-z]{40}(a?){600}a{600}$"},
+        }
+        schema = {"type": "object", "properties": properties, "required": ["word", "b"], "additionalProperties": False}
+        status, body, _ = await post(tiny, asking(schema, max_tokens=200))
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    assert status == 500 and "reference" in body["error"]["message"]
+    assert "its grammar has become too complex" in out.getvalue()
+    for said in (out.getvalue(), str(body)):
+        assert "Tokens" not in said and "password" not in said.replace("‧", "") and "⟦" not in said

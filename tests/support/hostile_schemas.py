@@ -1,0 +1,70 @@
+"""JSON schemas that are as costly as 64 KiB can make them: for whoever follows references again and again, pairs up
+patterns, or goes down as deep as they go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from cloud_gateway.schema_limits import MAX_SCHEMA_BYTES
+
+Maker = Callable[[int], dict[str, Any]]
+
+
+def ladder(levels: int, step: Callable[[dict[str, str]], dict[str, Any]]) -> dict[str, Any]:
+    """Definitions, each of which refers to the next one as `step` says; the last is null."""
+    defs = {str(n): step({"$ref": f"#/$defs/{n + 1}"}) for n in range(levels)}
+    return {"$ref": "#/$defs/0", "$defs": defs | {str(levels): {"type": "null"}}}
+
+
+def requiring(levels: int) -> dict[str, Any]:
+    """Each requires two properties that refer to the next: 2^levels ways to go."""
+    return ladder(levels, lambda to: {"type": "object", "properties": {"a": to, "b": to}, "required": ["a", "b"]})
+
+
+def circles(count: int) -> dict[str, Any]:
+    """Definitions that all require each other, and so no value."""
+    defs = {
+        str(n): {"required": ["a", "b"], "properties": {x: {"$ref": f"#/$defs/{(n * k + 1) % count}"} for x, k in PAIR}}
+        for n in range(count)
+    }
+    return {"$ref": "#/$defs/0", "$defs": defs}
+
+
+PAIR = (("a", 2), ("b", 3))
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Arrays of arrays."""
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema, "minItems": 1}
+    return schema
+
+
+MAKERS: dict[str, Maker] = {
+    "required references": requiring,
+    "circles": circles,
+    "ladder of allOf": lambda n: ladder(n, lambda to: {"allOf": [to, to]}),
+    "ladder of anyOf": lambda n: ladder(n, lambda to: {"anyOf": [to, to]}),
+    "ladder of oneOf": lambda n: ladder(n, lambda to: {"oneOf": [to, to]}),
+    "nested": nested,
+    "wide enum": lambda n: {"enum": [f"v{i * 7919 % 100_003:x}" for i in range(n)]},
+    "properties": lambda n: {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(n)}},
+    "patternProperties": lambda n: {"patternProperties": {f"^(a|b)*x{i}$": {"type": "string"} for i in range(n)}},
+    "allOf of patterns": lambda n: {"allOf": [{"type": "string", "pattern": f"a.*{i}.*b"} for i in range(n)]},
+    "allOf of anyOf": lambda n: {"allOf": [{"anyOf": [{"const": f"{i}"}, {"const": f"{i}x"}]} for i in range(n)]},
+    "one long reference": lambda n: {"$ref": "#" + "/a" * n},
+    "references to one": lambda n: {"anyOf": [{"$ref": "#/$defs/a"}] * n, "$defs": {"a": {"required": ["x"]}}},
+}
+
+
+def largest(name: str, size: int = MAX_SCHEMA_BYTES) -> dict[str, Any]:
+    """The largest of a kind in so many bytes."""
+    low, high = 1, size
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = len(json.dumps(MAKERS[name](min(middle, 900 if name == "nested" else middle)))) <= size
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return MAKERS[name](min(low, 900) if name == "nested" else low)
