@@ -197,7 +197,8 @@ class Acceptor:
         verdict = self.admission.arrive(source, self._loop.time())
         if isinstance(verdict, Refused):
             _reset(sock)
-            self._refused(verdict.reason, f"{source} opens too many connections")
+            who = "the network" if verdict.reason == "total-rate" else source
+            self._refused(verdict.reason, f"{who} opens too many connections")
             return
         if verdict.evicted is not None:
             self._evict(verdict.evicted, "a newer one")

@@ -26,27 +26,36 @@ _quiet = logging.getLogger("cloud_gateway.links.websockets")
 _quiet.setLevel(logging.CRITICAL)  # what it would report, with tracebacks, is reported in one line each
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLimits:
-    """Bounds on what peers can make the gateway do."""
-
-    admission: AdmissionLimits = field(default_factory=AdmissionLimits)
-    inflow: InflowLimits = field(default_factory=InflowLimits)
-
-
-DEFAULT_LINK_LIMITS = LinkLimits()
+TOTAL_RATE = 5.0
+"""New connections of all sources, in multiples of one source's rate: by default 100 TLS handshakes a second, which
+take a third of a core; linked workers and clients of the API keep the rest."""
 BURST_S = 5.0
 """New connections at once, in seconds of their rate: all workers behind one address come back after a restart."""
 
 
-def link_admission(total: int, unproven: int, per_source: int, rate_per_s: float) -> AdmissionLimits:
+def link_admission(
+    total: int = 1024, unproven: int = 64, per_source: int = 16, rate_per_s: float = 20.0
+) -> AdmissionLimits:
     """Bounds of the link port. `unproven`: connections whose key is not proven yet, `per_source` those of one source.
 
     A source may hold any number of proven ones: a campus often comes from one address.
     """
     unproven = max(1, min(unproven, total // 2))
     burst = max(1, round(BURST_S * rate_per_s))
-    return AdmissionLimits(total, unproven, min(per_source, unproven), total, rate_per_s, burst)
+    return AdmissionLimits(
+        total, unproven, min(per_source, unproven), total, rate_per_s, burst, TOTAL_RATE * rate_per_s
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """Bounds on what peers can make the gateway do."""
+
+    admission: AdmissionLimits = field(default_factory=link_admission)
+    inflow: InflowLimits = field(default_factory=InflowLimits)
+
+
+DEFAULT_LINK_LIMITS = LinkLimits()
 
 
 class LinkConnection(Guarded, ServerConnection):

@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+TOTAL_BURST_S = 5.0
 MAX_SOURCES = 4096
 """Sources whose rate is remembered (about 0.5 MB); who commands more sources than that is not bounded by rates."""
 RESERVED_DESCRIPTORS = 192
@@ -33,6 +34,9 @@ class AdmissionLimits:
     """New connections a second from one source in the long run: a TLS handshake costs about a millisecond."""
     burst: int = 100
     """New connections from one source at once, as when all workers of a campus come back after a restart."""
+    total_rate_per_s: float = float("inf")
+    """New connections a second from all sources, and five seconds of that at once: a bound on the time that TLS takes
+    where somebody has many sources, such as the 256 networks of an IPv6 /56."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class Admission:
         """Unproven tickets of each source, oldest first; no source with none."""
         self._held: Counter[str] = Counter()
         self._buckets: OrderedDict[str, float] = OrderedDict()
+        self._all = float("-inf")
         self._next_ticket = 1
         self.unproven = 0
 
@@ -84,8 +89,9 @@ class Admission:
 
     def arrive(self, source: str, now: float) -> Admitted | Refused:
         """Judges a new connection; `source` as `address.source_of` gives it, `now` in seconds, monotonic."""
-        if not self._has_token(source, now):
-            return Refused("rate")
+        refused = self._rate(source, now)
+        if refused is not None:
+            return refused
         evicted = None
         mine = self._waiting.get(source, ())
         if self._held[source] >= self.limits.per_source or len(mine) >= self.limits.unproven_per_source:
@@ -147,17 +153,21 @@ class Admission:
             del self._waiting[source]
         self.unproven -= 1
 
-    def _has_token(self, source: str, now: float) -> bool:
-        """Takes one token of the source's bucket (GCRA, ITU-T I.371 annex A); False where it is empty."""
+    def _rate(self, source: str, now: float) -> Refused | None:
+        """Takes one token of the source's bucket and of everybody's (GCRA, ITU-T I.371 annex A), if both have one."""
+        total_at = max(self._all, now) + 1 / self.limits.total_rate_per_s
         step_s = 1 / self.limits.rate_per_s
         full_at = max(self._buckets.get(source, now), now)
         if full_at + step_s - now > self.limits.burst * step_s * (1 + 1e-9):
-            return False
+            return Refused("rate")
+        if total_at - now > TOTAL_BURST_S:
+            return Refused("total-rate")
+        self._all = total_at
         self._buckets[source] = full_at + step_s
         self._buckets.move_to_end(source)
         if len(self._buckets) > MAX_SOURCES:
             self._buckets.popitem(last=False)
-        return True
+        return None
 
 
 def share_descriptors(wanted: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -137,6 +137,17 @@ def test_a_source_has_a_burst_and_then_its_rate() -> None:
     assert 115 <= sum(isinstance(one, Admitted) for one in over_time) <= 121
 
 
+def test_all_sources_together_have_a_rate() -> None:
+    admission = Admission(AdmissionLimits(rate_per_s=20.0, burst=100, total_rate_per_s=100.0))
+    got_in = 0
+    for tenth in range(100):  # ten seconds of 1000 connections a second from 500 sources
+        for n in range(100):
+            verdict = admission.arrive(f"{(tenth * 100 + n) % 500}", tenth / 10)
+            got_in += isinstance(verdict, Admitted)
+            assert isinstance(verdict, Admitted) or verdict.reason == "total-rate"
+    assert 1400 <= got_in <= 1500
+
+
 def test_the_memory_of_sources_is_bounded() -> None:
     admission = Admission(WIDE)
     for i in count():
