@@ -41,6 +41,7 @@ from edgespec.core.signing import SigningKey
 from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.address import Address
 from edgespec.shared.control import ControlServer
+from edgespec.shared.fields import machine_name
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.settings import assign, override
@@ -67,7 +68,7 @@ class Gateway:
         self.settings, self._ready_file = settings, ready_file
         store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         self.identity, self.tls = store.identity(), store.tls_identity()
-        self.name = settings.link.name or socket.gethostname()[:64] or "gateway"
+        self.name = machine_name(settings.link.name)
         self.paired = PairedWorkers(store.folder)
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()

@@ -25,8 +25,7 @@ class GatewayAddresses:
 
     async def now(self) -> Sequence[Address]:
         """Those known at this moment. What mDNS shows comes last, since anybody can announce what he likes."""
-        gateway = self._gateways.get(self._key)
-        known = [gateway.address if gateway is not None else "", self._configured]
+        known = [self._last_good(), self._configured]
         found = self._browser.found(key_id(self._key)) if self._browser is not None else []
         announced = [address for one in found for address in one.addresses]
         return list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
@@ -41,6 +40,14 @@ class GatewayAddresses:
         task = asyncio.create_task(asyncio.to_thread(self._remember, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _last_good(self) -> str:
+        try:
+            gateway = self._gateways.get(self._key)
+        except KeyStoreError as error:  # damaged while the worker runs, which keeps its pin
+            log.warning("%s", error)
+            return ""
+        return gateway.address if gateway is not None else ""
 
     def _remember(self, address: Address) -> None:
         try:

@@ -133,13 +133,14 @@ class Pairing:
         refused = [error for error in self._tried.values() if isinstance(error, PairingError)]
         if refused:
             raise min(refused, key=lambda error: isinstance(error, PairingFailed) and error.reason is Reason.ABANDONED)
+        silent = [str(error) for error in self._tried.values() if error is not None]
         if others:
-            raise PairingError(
+            what = (
                 f"The gateway at {' and at '.join(others)} is not the one that shows this code, so nothing was sent "
                 "there; check the code, or give the address that `cloud-gateway pair` shows."
             )
-        texts = [str(error) for error in self._tried.values()]
-        raise NoGatewayError(" ".join(texts) or "No address of a gateway was given.")
+            raise PairingError(" ".join([what, *silent]))
+        raise NoGatewayError(" ".join(silent) or "No address of a gateway was given.")
 
     def _may_have_time_later(self, address: Address) -> bool:
         error = self._tried.get(address)

@@ -88,6 +88,9 @@ async def test_a_rogue_alone_is_named_and_the_code_stays_good(gateway: Gateway, 
         ):
             await pair([address], code, worker.key, "lab-7", worker.gateways)
         assert not machine.heard
+        nobody = Address("127.0.0.1", 9)
+        with pytest.raises(PairingError, match=f"at {address} is not the one .* can be reached at {nobody} "):
+            await pair([address, nobody], code, worker.key, "lab-7", worker.gateways)
     await worker.pair(gateway, code)
 
 

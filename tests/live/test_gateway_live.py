@@ -156,7 +156,7 @@ def test_pair_shows_a_code_and_ctrl_c_closes_the_window(running: Running) -> Non
         with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as pairing:
             assert pairing.stdout is not None
             shown = json.loads(pairing.stdout.readline())
-            assert shown["code"].count("-") == 3
+            assert shown["code"].count("-") == 4
             assert shown["address"] == f"wss://127.0.0.1:{running.ready['link']['port']}"
             assert "open already" in running.command("pair", code=77)
             pairing.send_signal(signal.SIGINT)

@@ -9,15 +9,19 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from edgespec import models
+from edgespec.core.names import key_id
 from edgespec.demo.stage import Stage
+from edgespec.shared.keystore import KeyStore
 
 pytestmark = pytest.mark.live
 T = TypeVar("T")
@@ -49,6 +53,51 @@ def two_machines() -> Iterator[None]:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
+ROGUE = """
+import asyncio, socket, sys
+from pathlib import Path
+from zeroconf import ServiceInfo
+from zeroconf.asyncio import AsyncZeroconf
+from edgespec.discovery import find
+from edgespec.shared import mdns
+from edgespec.shared.keystore import KeyStore
+async def listen(reader, writer):
+    print("connected", flush=True)
+    while data := await reader.read(4096):
+        print("heard", len(data), flush=True)
+async def main():
+    (real,) = await find(20, sys.argv[2])
+    tls = KeyStore(Path(sys.argv[1])).tls_identity()
+    server = await asyncio.start_server(listen, "10.77.0.1", 0, ssl=tls.context())
+    properties = {"v": "1", "kh": real.key_hash, "th": real.tls_hash.hex(), "path": "/link"}
+    info = ServiceInfo(
+        mdns.SERVICE, "a." + mdns.SERVICE, parsed_addresses=["10.77.0.1"],
+        port=server.sockets[0].getsockname()[1], properties=properties, server="rogue.local.",
+    )
+    await AsyncZeroconf(interfaces=["10.77.0.1"]).async_register_service(info)
+    print("announced", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def rogue(folder: Path, key_hash: str) -> Iterator[list[str]]:
+    """A machine with another TLS key that announces the gateway's hashes; gives the lines that it prints."""
+    lines: list[str] = []
+    command = ["ip", "netns", "exec", GATEWAY, sys.executable, "-c", ROGUE, str(folder), key_hash]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "announced\n"
+        reading = threading.Thread(target=lambda: lines.extend(process.stdout or ()))
+        reading.start()
+        try:
+            yield lines
+        finally:
+            process.terminate()
+            reading.join()
+
+
 def within(namespace: str, work: Callable[[], T]) -> T:
     """Runs `work` in a thread of its own that has moved to the namespace."""
     results: list[T] = []
@@ -72,8 +121,11 @@ def test_mdns_pairing_by_code_and_a_remotely_drafted_request(two_machines: None,
     with Stage(tmp_path, draft, draft, None, dtype="float32", within=run_in, by_mdns=True) as stage:
         stage.start_gateway()
         stage.create_key()
-        stage.pair()
-        stage.start_worker()
+        identity = KeyStore(tmp_path / "gateway").identity()
+        with rogue(tmp_path / "rogue", key_id(identity.public)) as lines:
+            stage.pair()
+            stage.start_worker()
+        assert not any("heard" in line for line in lines)  # it may have been dialled
         prompt = "Name three birds that cannot fly."
         plain = within(GATEWAY, lambda: stage.chat(prompt, 32, policy="plain"))
         remote = within(GATEWAY, lambda: stage.chat(prompt, 32, policy="wanspec", phi=3.0))

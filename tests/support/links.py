@@ -127,7 +127,7 @@ async def serving(
         VOCAB,
         lambda key: standing.get(key, "unpaired"),
         seen,
-        name_of=lambda key: names[key],
+        name_of=lambda key: names.get(key, "unlisted"),
         pair=pair,
         timers=timers,
         limits=limits or LinkLimits(inflow=inflow or InflowLimits()),

@@ -22,6 +22,12 @@ def test_a_machine_without_a_configured_name_shows_its_host_name_as_the_wire_all
     assert msgspec.convert(machine_name(""), Name)
 
 
+@pytest.mark.parametrize("host", ["b\u00fcro", "-x", "...", "", "lab 7", "a" * 80, "lab-7.example.edu"])
+def test_any_host_name_gives_a_name_that_the_wire_allows(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    assert msgspec.convert(machine_name(""), Name)
+
+
 def test_no_configured_threads_means_one_for_each_core_that_may_be_used() -> None:
     assert thread_count(3, ()) == 3
     assert thread_count(3, (0,)) == 3

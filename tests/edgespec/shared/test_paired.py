@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-def test_a_worker_is_unpaired_then_paired_then_revoked_and_may_be_paired_again(folder: Path) -> None:
+def test_a_worker_is_unpaired_then_paired_then_revoked_and_paired_again(folder: Path) -> None:
     workers = PairedWorkers(folder)
     assert workers.lookup(A) == "unpaired"
     worker = workers.add(A, "lab-7")
@@ -70,7 +70,7 @@ def test_when_a_worker_was_last_seen_is_kept(folder: Path) -> None:
     assert PairedWorkers(folder).find("lab-7").last_seen
 
 
-def test_a_person_may_name_a_machine_by_name_or_by_the_beginning_of_its_key_id(folder: Path) -> None:
+def test_a_machine_is_named_by_its_id_its_first_digits_or_its_name(folder: Path) -> None:
     workers = PairedWorkers(folder)
     workers.add(A, "lab-7")
     workers.add(B, "twin")
