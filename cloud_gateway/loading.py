@@ -73,7 +73,7 @@ def load_models(settings: GatewaySettings) -> Models:
             loaded.model_digest, loaded.tokenizer_digest.hex(), str(target.device), *choices(settings)
         ),
     )
-    local = _load_draft(settings, loaded.tokenizer_digest)
+    local = _load_draft(settings, loaded.tokenizer_digest, target.vocab_size)
     grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
     text = Text(loaded.tokenizer)
     if text.chat_fault:
@@ -81,7 +81,7 @@ def load_models(settings: GatewaySettings) -> Models:
     return Models(target, text, local, loaded.tokenizer_digest, served, grammars)
 
 
-def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes) -> LocalDraft | None:
+def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes, vocab_size: int) -> LocalDraft | None:
     wish = settings.local_draft
     if not wish.model:
         return None
@@ -95,6 +95,7 @@ def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes) -> LocalDraf
             requests=settings.target.slots,
             threads=wish.threads or len(os.sched_getaffinity(0)),
             prefix_cache=wish.prefix_cache,
+            target_vocab_size=vocab_size,
         )
     if draft.tokenizer_digest != tokenizer_digest:
         raise TokenizerMismatch(

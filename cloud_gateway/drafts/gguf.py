@@ -7,6 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cloud_gateway.core.estimators import Ewma
 from edgespec.calibrate import affordable_leaves, step_curve
 from edgespec.core.children import Rank, TokenPath, best_children
@@ -36,10 +39,12 @@ class LocalDraft:
         threads: int = 1,
         prefill_batch: int = 128,
         prefix_cache: bool = True,
+        target_vocab_size: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`context`: KV cells shared by `requests` open requests; `leaves`: most paths of one step; 0: as
-        many as cost hardly more than one, as measured; `prefill_batch`: most tokens of one catch-up pass.
+        many as cost hardly more than one, as measured; `prefill_batch`: most tokens of one catch-up pass;
+        `target_vocab_size`: entries of the rows that are ranked, where the target has more or fewer unused ones.
 
         Takes a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
         """
@@ -51,7 +56,7 @@ class LocalDraft:
             prefill_batch=prefill_batch,
             requests=requests,
         )
-        self._prefix_cache, self._clock = prefix_cache, clock
+        self._prefix_cache, self._clock, self._target_vocab_size = prefix_cache, clock, target_vocab_size
         self.tokenizer_digest, self.vocab_size = self._drafter.tokenizer_digest, self._drafter.vocab_size
         self.context = self._drafter.context
         """Most tokens of one request."""
@@ -109,10 +114,24 @@ class LocalDraft:
         """
         while self.owed(request) > self._drafter.prefill_batch:
             self.catch_up(request, self._drafter.prefill_batch)
-        rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, width, rank))
+        fitted = self._over_targets_vocabulary(rank)
+        rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, width, fitted))
         if rows == 1:
             self._step_s.sample(spent)
         return proposals
+
+    def _over_targets_vocabulary(self, rank: Rank) -> Rank:
+        """`rank` for rows as long as the target's: what it compares them with (masks, distributions) is as long."""
+        size = self._target_vocab_size
+        if size is None or size == self.vocab_size:
+            return rank
+        missing = max(size - self.vocab_size, 0)
+
+        def fitted(logits: NDArray[np.float32], path: TokenPath, width: int) -> Proposal:
+            row = np.pad(logits, (0, missing), constant_values=-np.inf) if missing else logits[:size]
+            return rank(row, path, width)
+
+        return fitted
 
     def shutdown(self) -> None:
         """Frees the model."""

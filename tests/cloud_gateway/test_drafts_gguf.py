@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from cloud_gateway.core.request import DoneEvent, GenerationRequest, Method
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.drafts.gguf import LocalDraft
+from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.target import Work
 from edgespec.core.errors import ModelError
+from edgespec.core.messages import Sampling
 from edgespec.drafter import DraftMemoryError
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.slow_drafter import SlowDrafter
+from tests.support.table_model import VOCAB, TableTarget
 from tests.support.tiny_gguf import make_tiny_gguf
 
 PROMPT = [1 + i % 50 for i in range(40)]
@@ -123,3 +130,33 @@ def test_what_it_cannot_serve_is_one_sentence(local: LocalDraft, tmp_path: Path)
         local.open("r", [1] * 600)
     with pytest.raises(ModelError, match=r"nowhere\.gguf cannot be read"):
         LocalDraft(tmp_path / "nowhere.gguf")
+
+
+@pytest.mark.parametrize("method", ["shared-noise", "rejection"])
+@pytest.mark.parametrize("size", [VOCAB, 96])
+async def test_a_draft_with_other_unused_entries_than_the_target_drafts_for_it(
+    model: Path, method: Method, size: int
+) -> None:
+    """The draft's vocabulary has 64 entries, the target's more or fewer."""
+    local = LocalDraft(model, context=512, requests=2, leaves=4, target_vocab_size=size)
+    lengths: set[int] = set()
+
+    class Target(TableTarget):
+        vocab_size = size
+
+        def verify(self, batch: Sequence[Work]) -> list[Any]:
+            found = super().verify(batch)
+            for one in found:
+                one._logits = [np.pad(row, (0, size - VOCAB), constant_values=-np.inf) for row in one._logits]
+                lengths.update(map(len, one._logits))
+            return found
+
+    engine = Engine(Target(), local, EngineSettings(policy="colocated", k=3, verification=method))
+    engine.start()
+    sampling = Sampling(temperature=1.0, seed=4)
+    async for event in engine.submit(GenerationRequest([3, 1, 4], 40, sampling, ignore_eos=True)):
+        done = event
+    engine.stop()
+    local.shutdown()
+    assert isinstance(done, DoneEvent) and done.finish == "length", done
+    assert lengths == {size} and done.usage.drafted["local"] > 20
