@@ -36,6 +36,8 @@ _quiet.setLevel(logging.CRITICAL)  # what it would report is reported here, in o
 LOW_BYTES = 2048
 """With at most this much unsent the link takes another delta; more would only grow old in the buffer."""
 _LOOK_EVERY_S = 0.003
+UNTRIED_S = 1.0
+"""Longest wait before a round with addresses that were never dialled: no gateway was bothered by them yet."""
 SETTLED_S = 60.0
 """A link that was authenticated for this long starts the back-off anew."""
 
@@ -216,6 +218,7 @@ async def keep_linked(
     and whatever `addresses` raises.
     """
     backoff, clock = Backoff(rng), clock or asyncio.get_running_loop().time
+    tried: set[Address] = set()
     while True:
         found = await addresses()
         if not found:
@@ -228,6 +231,7 @@ async def keep_linked(
                 backoff.linked_for(attempt.linked_s)
             elif attempt.why:
                 failed(attempt.address)
-        wait_s = backoff.next_s()
+        tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])
+        wait_s = rng.uniform(0, UNTRIED_S) if set(found) - tried else backoff.next_s()
         log.info("next attempt in %.1f s", wait_s)
         await sleep(wait_s)

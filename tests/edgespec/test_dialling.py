@@ -158,6 +158,18 @@ async def test_at_most_four_addresses_are_dialled_at_a_time(tmp_path: Path, monk
         assert [fake.connections for fake in fakes] == [1] * MAX_ADDRESSES + [0] * 4
 
 
+async def test_untried_addresses_do_not_wait_for_the_back_off(tmp_path: Path) -> None:
+    """The gateway is the last of 41 announced; the waits before the rounds add up to seconds, not to minutes."""
+    async with serving(tmp_path) as gateway:
+        found, sleeps = browser(), Sleeps()
+        for number in range(40):
+            announce(found, f"fake {number}", Address(f"127.1.0.{number + 1}", 9))
+        announce(found, "real", gateway.address)
+        where = GatewayAddresses(paired(tmp_path, Address("127.0.0.1", 9)), KEY, "", found)
+        await linked(gateway, where, sleeps)
+        assert len(sleeps.waits_s) == 13 and max(sleeps.waits_s) <= 1
+
+
 async def test_where_the_gateway_was_reached_is_tried_first_from_then_on(tmp_path: Path) -> None:
     gateways, found = paired(tmp_path, Address("10.0.0.1")), browser()
     announce(found, "real", Address("127.0.0.9", 7443), Address("127.0.0.8", 7443))
