@@ -11,6 +11,7 @@ never printed with their text, and tracebacks are lists of places: at every leve
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -57,11 +58,12 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
     hooks = sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning
     root.addHandler(handler)
     root.setLevel(level.upper())
-    sys.excepthook, sys.unraisablehook, threading.excepthook = _uncaught, _unraisable, _thread_failed
-    warnings.showwarning = _warned
+    _set_hooks()
     try:
         yield
     finally:
+        atexit.unregister(_set_hooks)
+        atexit.register(_set_hooks)  # what fails while the process ends is reduced too
         sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning = hooks
         root.setLevel(before)
         root.removeHandler(handler)
@@ -188,6 +190,11 @@ def _say(level: int, text: str) -> None:
     more = _said.admit(text, time.monotonic())
     if more is not None:
         log.log(level, "%s%s", text, _more(more))
+
+
+def _set_hooks() -> None:
+    sys.excepthook, sys.unraisablehook, threading.excepthook = _uncaught, _unraisable, _thread_failed
+    warnings.showwarning = _warned
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

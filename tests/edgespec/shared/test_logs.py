@@ -205,6 +205,26 @@ def test_what_libraries_write_to_standard_error_is_withheld_while_serving() -> N
     assert "CANARY" not in done.stderr
 
 
+ENDING = """
+from edgespec.shared import logs
+class Broken:
+    def __del__(self):
+        raise ValueError("CANARY")
+with logs.policy("info"):
+    pass
+kept = Broken()
+"""
+
+
+def test_what_fails_while_the_process_ends_prints_no_text_either() -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING], capture_output=True, text=True, env=environment, timeout=60, check=True
+    )
+    assert "an exception had nowhere to go (ValueError; ValueError at " in done.stderr
+    assert "CANARY" not in done.stderr
+
+
 def test_a_native_crash_still_names_the_place() -> None:
     crash = "from edgespec.shared import logs\nimport os\nwith logs.policy():\n    logs.serving()\n    os.abort()"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
