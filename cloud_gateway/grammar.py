@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_KEPT = 64
-"""Compiled schemas, and refusals, that are kept. A schema takes 0.1 to 1 MB."""
+"""Schemas whose compilations are kept, or what was wrong with them."""
+MAX_KEPT_BYTES = 8 * MAX_SCHEMA_BYTES
+"""Of the schemas kept together: their compilations take some 100 times as much, so 50 MB."""
 _LAYOUT = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
@@ -56,8 +58,8 @@ class Grammars:
         """`tokenizer` is transformers' fast one; `vocab_size` the model's, which may have more rows."""
         self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, eos
         self._trial = Trial(_LAYOUT)
-        self._judged: dict[bytes, Schema | str] = {}
-        """What became of the latest schemas, by their digest, the one that was not asked for longest first."""
+        self._judged: dict[bytes, tuple[int, Schema | str]] = {}
+        """Bytes of the latest schemas and what became of them, by their digest; the one asked for last stands last."""
 
     def compile(self, schema: Mapping[str, Any], param: str = "response_format") -> Schema:
         """Raises ClientError 400 naming `param` where no answer could keep the schema, or some keyword is not known,
@@ -70,10 +72,11 @@ class Grammars:
             raise _refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
         digest = hashlib.sha256(text.encode()).digest()
         if digest not in self._judged:
-            self._judged[digest] = self._compiled(text, schema, param)
-            if len(self._judged) > MAX_KEPT:
+            self._judged[digest] = (len(text), self._compiled(text, schema, param))
+            while len(self._judged) > MAX_KEPT or sum(size for size, _ in self._judged.values()) > MAX_KEPT_BYTES:
                 self._judged.pop(next(iter(self._judged)))
-        compiled = self._judged[digest] = self._judged.pop(digest)  # the latest stands last
+        self._judged[digest] = self._judged.pop(digest)  # the latest stands last
+        _, compiled = self._judged[digest]
         if isinstance(compiled, str):
             raise _refusal(param, compiled)
         return compiled

@@ -15,7 +15,7 @@ import pytest
 from cloud_gateway.core.request import ConstraintError, DoneEvent, GenerationRequest, Speculation, TokensEvent
 from cloud_gateway.core.sampler import path_to
 from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.grammar import GrammarConstraint, Grammars
+from cloud_gateway.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
 from cloud_gateway.target.load import load_tokenizer
 from cloud_gateway.text import Text
 from edgespec.core.drafting import Drafting
@@ -245,6 +245,21 @@ class TargetInStep(TableTarget):
         with self.worker.news:
             assert self.worker.news.wait_for(lambda: self.worker.known > len(self._held[work.slot]), 30)
         return super().verify(batch)
+
+
+def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:
+    grammars = Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+    first = grammars.compile(LIST)
+    assert grammars.compile(LIST) is first
+    for n in range(MAX_KEPT_BYTES // 60_000 + 1):
+        schema = grammars.compile({"const": n, "description": "x" * 60_000})
+        assert sum(size for size, _ in grammars._judged.values()) <= MAX_KEPT_BYTES
+        assert grammars.compile({"const": n, "description": "x" * 60_000}) is schema
+    assert grammars.compile(LIST) is not first
+    for n in range(MAX_KEPT + 1):
+        grammars.compile({"const": n})
+        assert len(grammars._judged) <= MAX_KEPT
+    grammars.close()
 
 
 @pytest.mark.usefixtures("wide")
