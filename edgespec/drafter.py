@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Kept, first_to_go
 from edgespec.llama import Context, Row
 from edgespec.sequences import Leaf, Request, Tip, batch_rows, common_prefix
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_tokenizer
 
 IDS_PER_REQUEST = 8
 """Sequence ids that a request has on average: its trunk, its cached prefix when it is closed, and its tips."""
@@ -67,12 +70,13 @@ class Drafter:
         for (name, most), value in zip(_LIMITS.items(), given, strict=True):
             if not 1 <= value <= most:
                 raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose 1 to {most}")
-        self.tokenizer_digest = gguf_tokenizer_digest(path)
+        self.tokenizer_digest, entries = gguf_tokenizer(path)
         with path.open("rb") as file:
             self.model_digest = hashlib.file_digest(file, "sha256").digest()
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MOST_IDS)
         self._llama = Context(path, cells=context, sequences=ids, batch=prefill_batch, threads=threads)
-        self.vocab_size = self._llama.vocab_size
+        self.vocab_size = min(entries, self._llama.vocab_size)
+        """Without the unused entries at the end, which the target may have fewer of: they are never proposed."""
         self.context = min(context, self._llama.trained_context)
         """Most tokens of one request: beyond it there are no cells, or positions that the model never saw."""
         self.sequences, self.prefill_batch, self.requests = sequences, prefill_batch, requests
@@ -198,8 +202,11 @@ class Drafter:
                 self._drop(sequence)
             raise
         self._settle(r, leaves)
-        ranked = {leaf.path: rank(self._llama.logits(row_of[leaf.path]), leaf.path, width) for leaf in leaves}
+        ranked = {leaf.path: rank(self._logits(row_of[leaf.path]), leaf.path, width) for leaf in leaves}
         return [ranked[path] for path in paths]
+
+    def _logits(self, row: int) -> NDArray[np.float32]:
+        return self._llama.logits(row)[: self.vocab_size]
 
     def _locate(self, r: Request, path: TokenPath) -> Leaf:
         """Finds the sequence that holds most of a path, and protects it from being dropped during this step."""

@@ -23,7 +23,14 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 
 
 def gguf_tokenizer_digest(path: Path) -> bytes:
-    """Digest of the tokenizer inside a GGUF file. Raises ModelError: missing, corrupt, or without a vocabulary.
+    """Digest of the tokenizer inside a GGUF file. Raises ModelError as `gguf_tokenizer` does."""
+    return gguf_tokenizer(path)[0]
+
+
+def gguf_tokenizer(path: Path) -> tuple[bytes, int]:
+    """Digest and number of entries, unused ones at the end aside, of the tokenizer inside a GGUF file.
+
+    Raises ModelError: missing, corrupt, or without a vocabulary.
 
     A SentencePiece vocabulary (`tokenizer.ggml.model` = `llama`) has scores in place of merges, so its digest
     equals that of another GGUF file only.
@@ -35,7 +42,8 @@ def gguf_tokenizer_digest(path: Path) -> bytes:
         raise ModelError(f"{path} has no tokenizer vocabulary: choose a GGUF file of a language model")
     bos, eos = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     try:
-        return tokenizer_digest(drop_padding(vocabulary), merges, bos, eos)
+        entries = drop_padding(vocabulary)
+        return tokenizer_digest(entries, merges, bos, eos), len(entries)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ModelError(f"the tokenizer in {path} cannot be read ({error}): fetch the file again") from error
 

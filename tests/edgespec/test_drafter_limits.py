@@ -7,12 +7,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import edgespec.drafter
 import edgespec.llama
+from edgespec.core.children import TokenPath, best_children
+from edgespec.core.drafting import Proposal
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.drafter import Drafter, DraftMemoryError
+from edgespec.drafter import Drafter, DraftMemoryError, DraftTokenError
+from edgespec.shared.vocabfiles import gguf_tokenizer
 from tests.support.slow_drafter import SlowDrafter
 from tests.support.tiny_gguf import make_tiny_gguf
 
@@ -234,3 +239,27 @@ def test_an_impossible_setting_names_its_key_and_range(wrong: dict[str, int], mo
     (name,) = wrong
     with pytest.raises(ConfigError, match=rf"`{name}` = .*: choose 1 to"):
         Drafter(model, **wrong)
+
+
+def test_unused_entries_at_the_end_of_the_vocabulary_are_never_proposed(tmp_path: Path) -> None:
+    """A target with fewer of them would refuse such a candidate, and end the link of an honest worker."""
+    path = make_tiny_gguf(tmp_path / "padded.gguf", vocab=300, unused=20)
+    drafter = Drafter(path, context=512)
+    lengths: set[int] = set()
+
+    def everything(logits: NDArray[np.float32], path: TokenPath, width: int) -> Proposal:
+        lengths.add(len(logits))
+        return best_children(logits, path, len(logits))
+
+    drafter.open("r", PROMPT)
+    (found,) = drafter.step("r", [()], 1, everything)
+    assert drafter.vocab_size == 280 and lengths == {280} and sorted(found.tokens) == list(range(280))
+    with pytest.raises(DraftTokenError):
+        drafter.commit("r", [280])
+    drafter.shutdown()
+
+
+def test_unused_entries_do_not_change_the_digest(tmp_path: Path) -> None:
+    padded = gguf_tokenizer(make_tiny_gguf(tmp_path / "a.gguf", vocab=300, unused=20))
+    assert padded[1] == 280 and gguf_tokenizer(make_tiny_gguf(tmp_path / "b.gguf", vocab=300, unused=0))[1] == 300
+    assert padded[0] == gguf_tokenizer(make_tiny_gguf(tmp_path / "c.gguf", vocab=310, unused=30))[0]

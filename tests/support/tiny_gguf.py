@@ -23,11 +23,13 @@ def make_tiny_gguf(
     context: int = 8192,
     sharpness: float = 8.0,
     unlike: float = 0.0,
+    unused: int = 0,
 ) -> Path:
     """Writes a float32 model with the tiny tokenizer and its chat template; returns `path`.
 
     `sharpness` scales the logits: 8 gives entropies of 0 to 2.4 nats, 1.2 on average (vocabulary of 64). `unlike` > 0
-    mixes other random weights in: with 0.05 a model proposes 0.78 of the greedy tokens of its twin with 0.
+    mixes other random weights in: with 0.05 a model proposes 0.78 of the greedy tokens of its twin with 0. The last
+    `unused` entries of the vocabulary stand for no text.
     """
     own, other = np.random.default_rng(seed), np.random.default_rng(seed + 1_000_003)
 
@@ -38,7 +40,7 @@ def make_tiny_gguf(
 
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, "llama")
-    _describe(writer, layers, vocab, hidden, heads, kv_heads, context)
+    _describe(writer, layers, vocab, hidden, heads, kv_heads, context, unused)
     ones = np.ones(hidden, np.float32)
     writer.add_tensor("token_embd.weight", weights(vocab, hidden, scale=np.sqrt(hidden)))
     for layer in range(layers):
@@ -66,7 +68,7 @@ def make_tiny_gguf(
 
 
 def _describe(
-    writer: gguf.GGUFWriter, layers: int, vocab: int, hidden: int, heads: int, kv_heads: int, context: int
+    writer: gguf.GGUFWriter, layers: int, vocab: int, hidden: int, heads: int, kv_heads: int, context: int, unused: int
 ) -> None:
     writer.add_context_length(context)
     writer.add_embedding_length(hidden)
@@ -82,7 +84,8 @@ def _describe(
     tokenizer = tiny.tiny_tokenizer(vocab)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(tiny.PRE)
-    writer.add_token_list(tokenizer.tokens)
+    used = tokenizer.tokens[: vocab - unused]
+    writer.add_token_list([*used, *(f"[PAD{i}]" for i in range(len(used), vocab))])
     writer.add_token_types(tokenizer.types)
     writer.add_token_merges(tokenizer.merges)
     writer.add_bos_token_id(tiny.BOS_ID)
