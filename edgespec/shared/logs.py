@@ -20,7 +20,7 @@ import time
 import warnings
 from asyncio import AbstractEventLoop
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -122,11 +122,14 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         """Replaces logging's own report, which prints the arguments."""
         if self._throttle.admit("unprintable", time.monotonic()) is not None:
-            try:
+            with suppress(OSError, ValueError, AttributeError):  # nobody reads the log, or there is no standard error
                 self.stream.write(f"a log line of {place(record.pathname, record.lineno)} cannot be printed\n")
                 self.flush()
-            except (OSError, ValueError):
-                pass  # nobody reads the log any more
+
+    def flush(self) -> None:
+        """As logging's, where the stream takes it."""
+        with suppress(OSError, ValueError, AttributeError):
+            super().flush()
 
     def withhold(self) -> None:
         """Keeps the present standard error for this handler alone."""

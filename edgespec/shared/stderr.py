@@ -7,6 +7,7 @@ native code still shows the Python places where it happened, by `faulthandler`, 
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -30,7 +31,7 @@ class Withheld:
         try:
             sys.stderr.flush()
             real = os.dup(2)
-        except (OSError, ValueError):
+        except (OSError, ValueError, AttributeError):
             return None
         out, into = os.pipe()
         os.dup2(into, 2)
@@ -43,12 +44,14 @@ class Withheld:
 
     def end(self) -> None:
         """Gives descriptor 2 back."""
-        sys.stderr.flush()
         faulthandler.disable()
-        self.stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            sys.stderr.flush()
+            self.stream.flush()
         os.dup2(self.stream.fileno(), 2)
         self._reader.join(JOIN_S)
-        self.stream.close()
+        with contextlib.suppress(OSError):
+            self.stream.close()
 
 
 def _read(descriptor: int, wrote: Callable[[int], None]) -> None:

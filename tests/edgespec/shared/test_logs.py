@@ -225,6 +225,16 @@ def test_what_fails_while_the_process_ends_prints_no_text_either() -> None:
     assert "CANARY" not in done.stderr
 
 
+@pytest.mark.parametrize("close", ["2>&-", "2>/dev/full"])
+def test_a_standard_error_that_takes_nothing_ends_nothing(close: str) -> None:
+    work = "import logging\nfrom edgespec.shared import logs\nwith logs.policy():\n    logs.serving()\n"
+    work += "    logging.getLogger('edgespec').error('%d', 'x')\n    print('done')"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = ["/bin/sh", "-c", f'"{sys.executable}" -c "$1" {close}', "sh", work]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
 def test_a_native_crash_still_names_the_place() -> None:
     crash = "from edgespec.shared import logs\nimport os\nwith logs.policy():\n    logs.serving()\n    os.abort()"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
