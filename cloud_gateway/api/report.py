@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from edgespec.shared.occasional import Occasional
 log = logging.getLogger("cloud_gateway.api")
 
 _lines = Occasional(log)
+MAX_CANCELLED_LINES = 20
+"""A minute, of one key: who gives requests up as fast as it sends them would fill the log, at no cost of its own."""
+_cancelled = itertools.count()
 _COMPLETED = web.RequestKey("completed", bool)
 
 
@@ -25,12 +29,15 @@ def completed(
     """The completions of one request are over, each with `finish` as in the API, `cancelled` or `error`."""
     request[_COMPLETED] = True
     tokens = sum(answer.used_tokens - answer.prompt_tokens for answer in answers)
-    ends = [outcome(answer) for answer in answers]
-    log.log(
-        logging.WARNING if "error" in ends else logging.INFO,
-        "%s of API key %s: model %s, %d prompt tokens, %d completion tokens, %.3f s, %s",
-        request[ID], named(key), model, prompt_tokens, tokens, spent_s, ", ".join(dict.fromkeys(ends)),
-    )  # fmt: skip
+    ends = list(dict.fromkeys(outcome(answer) for answer in answers))
+    text = (
+        f"{request[ID]} of API key {named(key)}: model {model}, {prompt_tokens} prompt tokens, "
+        f"{tokens} completion tokens, {spent_s:.3f} s, {', '.join(ends)}"
+    )
+    if ends == ["cancelled"]:
+        _lines.line(logging.INFO, (key.id, "cancelled", next(_cancelled) % MAX_CANCELLED_LINES), text)
+    else:
+        log.log(logging.WARNING if "error" in ends else logging.INFO, "%s", text)
 
 
 def outcome(answer: Answer) -> str:

@@ -15,6 +15,7 @@ import pytest
 from cloud_gateway.api import Backend, Limits, service
 from cloud_gateway.api.encoding import TurnedThreads
 from cloud_gateway.api.options import OPTIONS, ClientOptions
+from cloud_gateway.api.report import MAX_CANCELLED_LINES
 from cloud_gateway.core.quota import KeyLimits
 from edgespec.core.errors import ClientError
 from tests.support.echo import CHAT, MODEL, ByteText, Echo, echo_gateway, post, request_head, until
@@ -149,6 +150,22 @@ async def test_clients_that_leave_give_their_answers_back(counted: tuple[Echo, C
         echo.engine.gate.clear()
     echo.engine.gate.set()
     assert (await post(echo, {**CHAT, "n": 8}))[0] == 200
+
+
+async def test_requests_given_up_at_once_do_not_fill_the_log(
+    counted: tuple[Echo, CountingText], caplog: pytest.LogCaptureFixture
+) -> None:
+    echo, _ = counted
+    caplog.set_level("INFO", "cloud_gateway.api")
+    echo.engine.step_s = 0.01
+    for wanted in range(1, 101):
+        leaving = asyncio.create_task(post(echo, CHAT))
+        await until(lambda wanted=wanted: len(echo.engine.requests) == wanted)
+        leaving.cancel()
+        await until(lambda: not echo.engine.running)
+    lines = [record for record in caplog.records if record.getMessage().endswith(", cancelled")]
+    assert 0 < len(lines) <= MAX_CANCELLED_LINES
+    assert sum(len(record.getMessage()) for record in caplog.records) < 5_000
 
 
 async def test_bodies_of_one_key_that_wait_are_bounded(tmp_path: Path) -> None:
