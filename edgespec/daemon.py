@@ -25,7 +25,8 @@ from edgespec.core.messages import Close, Commit, Decline, Open, Tree
 from edgespec.core.ranking import Ranker, Spread
 from edgespec.core.tree import Node
 from edgespec.drafter import Drafter, DraftMemoryError, DraftTokenError
-from edgespec.shared.reduced import places
+from edgespec.shared.occasional import Occasional
+from edgespec.shared.reduced import origin, places
 
 log = logging.getLogger("edgespec.daemon")
 
@@ -96,6 +97,8 @@ class Daemon:
     _sendable: bool = True
     _stopping: bool = False
     _model_failures: int = 0
+    _lines: Occasional = field(default_factory=lambda: Occasional(log))
+    """Clients can make requests fail one after the other."""
 
     # --- called on the event loop --------------------------------------------------------------------------------
 
@@ -229,7 +232,8 @@ class Daemon:
             expected = isinstance(error, DraftMemoryError | DraftTokenError)
             if not expected:
                 # The type and the place only: the text of a foreign exception may quote the prompt.
-                log.warning("request %d is declined, drafting for it failed: %s", about.request, places(error))
+                text = f"request {about.request} is declined, drafting for it failed: {places(error)}"
+                self._lines.warning(origin(error), text)
             if not isinstance(about, Drafting) or self._requests.get(about.request) is about:
                 self._decline(about.request, about.epoch, str(error) if expected else FAILED, keep=expected)
             if isinstance(error, ModelError):
