@@ -14,6 +14,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from edgespec.core import pairing_messages
 from edgespec.core.messages import encode
 from edgespec.core.pairing import Party, WorkerExchange
 from edgespec.core.pairing_messages import Code
@@ -103,8 +104,10 @@ async def nameplates(aim: Aim, count: Counter[str]) -> None:
 
     async def one() -> None:
         await pace.turn()
-        # Older checkouts have no third field.
-        parts: tuple[Any, ...] = (random.randint(1, 99), ("acorn", "album", "amber"), 0)
+        # Older checkouts have no third field, and smaller numbers.
+        lowest = getattr(pairing_messages, "MIN_NAMEPLATE", 1)
+        nameplate = random.randint(lowest, pairing_messages.MAX_NAMEPLATE)
+        parts: tuple[Any, ...] = (nameplate, ("acorn", "album", "amber"), 0)
         code = Code(*parts[: len(fields(Code))])
         start = WorkerExchange(code, me, bytes(32), os.urandom).start()
         with suppress(WebSocketException):
