@@ -237,6 +237,18 @@ async def test_wrong_nameplates_neither_burn_the_code_nor_count(gateway: Gateway
     assert [set(event) & {"code", "failed", "paired"} for event in operator.shown] == [{"code"}, {"paired"}]
 
 
+async def test_five_wrong_nameplates_from_its_own_address_delay_a_worker(gateway: Gateway, worker: Worker) -> None:
+    """By a second, which it waits by itself."""
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    for _ in range(5):
+        async with by_hand(gateway) as ws:
+            await start(ws, exchange(gateway, misplaced(gateway, code)).start())
+    await worker.pair(gateway, code)
+    await operator.done
+    assert operator.codes == [str(code)]
+
+
 async def test_silent_connections_do_not_lock_pairing(gateway: Gateway, worker: Worker) -> None:
     """As many as anybody likes, from one source or from many; each goes when a newcomer needs its place."""
     operator = Operator(gateway.desk)
