@@ -47,12 +47,16 @@ _KNOWN = frozenset({
 def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[None]:
     """Logs to `stream` (standard error) under this module's policy until the end of the block.
 
-    Inside another such block it only sets the level, which is written in lower case.
+    `level` is in lower case. Inside another such block it only sets the level, and ends what `serving` began.
     """
     root = logging.getLogger()
-    if any(isinstance(handler, PolicyHandler) for handler in root.handlers):
+    outer = next((one for one in root.handlers if isinstance(one, PolicyHandler)), None)
+    if outer is not None:
         root.setLevel(level.upper())
-        yield
+        try:
+            yield
+        finally:
+            outer.end()  # the command may say on standard error why it ends
         return
     handler, before = PolicyHandler(stream or sys.stderr), root.level
     hooks = sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning
