@@ -24,7 +24,7 @@ def steady(start: float, end: float, gap_s: float) -> list[Event]:
 
 
 def outcome(flood_gap_s: float = 0.1, **changes: object) -> Outcome:
-    windows = [Window("control", 0, 10), Window("flood", 20, 30, log_bytes=500)]
+    windows = [Window("control", 0, 10, log_bytes=300), Window("flood", 20, 30, log_bytes=800)]
     events = [*steady(0, 10, 0.1), *steady(12, 18, 5.0), *steady(20, 30, flood_gap_s)]
     return Outcome("some", "key", windows, events, **changes)  # type: ignore[arg-type]
 
@@ -59,7 +59,7 @@ def test_each_bound_that_is_broken_is_named(made: Outcome, words: str) -> None:
 def test_a_stall_that_ends_in_a_failure_is_a_gap_and_a_failure() -> None:
     made = outcome()
     made.events.append(Event("fail", 22.0, 6.0, "TimeoutError"))
-    made.windows[1].log_bytes = 10_200
+    made.windows[1].log_bytes = 10_500
     found = row(made)
     assert found["under_flood"]["max_ms"] == 6000
     assert [text.split()[0] for text in found["broken"]] == ["completions", "more"]

@@ -92,8 +92,7 @@ def failures(outcome: Outcome, kind: Kind) -> list[str]:
 
 def row(outcome: Outcome) -> dict[str, Any]:
     """The figures of one flood, in JSON types; milliseconds, infinity as None."""
-    flood_s = sum(w.end - w.start for w in outcome.windows if w.kind == "flood")
-    minutes = max(1.0, flood_s / 60)
+    flood_s = _seconds(outcome, "flood")
     calm, under = gaps(outcome, "control"), gaps(outcome, "flood")
     ratio = percentile(under, 0.99) / percentile(calm, 0.99) if calm else math.inf
     found: dict[str, Any] = {
@@ -108,8 +107,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
         "gateway_ended": outcome.gateway_ended,
         "pairing": outcome.pairing,
         "error": outcome.error,
-        # A short run gets a whole minute's allowance, since what is logged once a minute may fall into it.
-        "log_kb_per_min": round(_sum(outcome, "flood", "log_bytes") / 1000 / minutes, 1),
+        "log_kb_per_min": round(_log_kb_per_min(outcome), 1),
         "gateway_cpu": {kind: round(_cpu(outcome, kind), 2) for kind in ("control", "flood")},
         "attacker_cpu": round(outcome.attacker_cpu, 2),
         "recovery_s": round(outcome.worst_recovery_s, 1),
@@ -146,9 +144,23 @@ def _summary(gap: Sequence[float], first: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def _log_kb_per_min(outcome: Outcome) -> float:
+    """What the gateway logged because of the flood: beyond what it logs of the client's own requests in a control.
+
+    A short run gets a whole minute's allowance, since what is logged once a minute may fall into it.
+    """
+    calm_s, flood_s = _seconds(outcome, "control"), _seconds(outcome, "flood")
+    own = _sum(outcome, "control", "log_bytes") * flood_s / calm_s if calm_s else 0.0
+    return float(max(_sum(outcome, "flood", "log_bytes") - own, 0) / 1000 / max(1.0, flood_s / 60))
+
+
 def _cpu(outcome: Outcome, kind: Kind) -> float:
-    wall = sum(w.end - w.start for w in outcome.windows if w.kind == kind)
+    wall = _seconds(outcome, kind)
     return float(_sum(outcome, kind, "cpu_s")) / wall if wall else 0.0
+
+
+def _seconds(outcome: Outcome, kind: Kind) -> float:
+    return sum(w.end - w.start for w in outcome.windows if w.kind == kind)
 
 
 def _sum(outcome: Outcome, kind: Kind, what: str) -> Any:
