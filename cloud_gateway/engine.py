@@ -23,8 +23,9 @@ from cloud_gateway.core import controller as policies
 from cloud_gateway.core.actions import Action, CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.adaptive import Prefer
 from cloud_gateway.core.estimators import StepCurve
+from cloud_gateway.core.generation import Generation
 from cloud_gateway.core.request import DoneEvent, Event, Finish, GenerationRequest, Method
-from cloud_gateway.core.rounds import RoundBudget
+from cloud_gateway.core.steps import Cancelled, HostTime, Prefilled, Status, Stopped
 from cloud_gateway.core.verification import method_of, told_to_workers, verification
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.local import LocalDrafting
@@ -32,6 +33,7 @@ from cloud_gateway.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.recorder import Recorder
 from cloud_gateway.recovery import Recovery
 from cloud_gateway.stats import Stats
+from cloud_gateway.steering import Steering
 from cloud_gateway.stream import Stream
 from cloud_gateway.target import Target
 from cloud_gateway.verifier import Verifier
@@ -85,19 +87,11 @@ class Engine:
         self._active: dict[int, Active] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._outbox: list[Callable[[], None]] = []
-        self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add, self._merge_fault)
-        self.recovery = Recovery(target, self.local, self.offloading, self.stats, self._end_with_error)
-        self._verifier = Verifier(
-            target,
-            self.local,
-            self.offloading,
-            self.recovery,
-            self.stats,
-            self._verify_s,
-            clock,
-            self._emit,
-            self._finish,
-        )
+        steering = Steering(target, self.local, self.stats, clock, self._emit, self._finish)
+        self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add, steering.step)
+        self.recovery = Recovery(target, self.offloading, self.stats, steering)
+        steering.offloading, steering.recovery = self.offloading, self.recovery
+        self._steering, self._verifier = steering, Verifier(steering, self._verify_s)
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -178,27 +172,27 @@ class Engine:
             prefer=settings.prefer,
         )
         policy = policies.POLICIES[name](chosen)
-        offload = wish.offload != "never" and policy.name not in policies.ALONE
-        number = next(self._ids)
-        method = method_of(request, settings.verification)
-        stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
-        active = Active(
+        number, method = next(self._ids), method_of(request, settings.verification)
+        generation = Generation(
             number,
             request,
-            stream,
             policy,
-            offload,
+            verification(request, method, self.local.spread, self._rng),
             self.clock(),
             self.target.context,
-            verification(request, method, self.local.spread, self._rng),
-            RoundBudget(settings.verify_nodes),
-            told_to_workers(request.sampling, method, settings.share_seed),
+            self.target.eos,
+            offload=wish.offload != "never" and policy.name not in policies.ALONE,
+            verify_nodes=settings.verify_nodes,
+            worker_sampling=told_to_workers(request.sampling, method, settings.share_seed),
         )
-        active.usage.verification = method
-        if not offload:
-            active.usage.why_off = "the request asked for it" if wish.offload == "never" else f"policy {policy.name}"
+        generation.usage.verification = method
+        if not generation.offload:
+            never = wish.offload == "never"
+            generation.usage.why_off = "the request asked for it" if never else f"policy {policy.name}"
         if self.recorder is not None:
-            active.record(self.recorder.tape(number, name, chosen, len(request.tokens)), self._verify_s)
+            generation.record(self.recorder.tape(number, name, chosen, len(request.tokens)), self._verify_s)
+        stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
+        active = Active(generation, stream)
         return active
 
     # --- the engine's thread -------------------------------------------------------------------------------------
@@ -210,7 +204,7 @@ class Engine:
             if caught.error is not None:  # what no request caused must not end the gateway either
                 self.recovery.turn_failed(list(self._active.values()), caught.error)
         for active in [*self._active.values(), *self._queue.all()]:
-            self._finish(active, "cancelled")
+            self._steering.step(active, Stopped())
         self._flush()
         if self.recovery.target_broken and self._loop is not None:
             self._loop.call_soon_threadsafe(self.on_failure)
@@ -244,7 +238,7 @@ class Engine:
         """Books the time of a turn outside the models, shared evenly by the requests of its round."""
         self.stats.host_s += host_s
         for active, _ in verifies:
-            active.usage.host_s += host_s / len(verifies)
+            active.generation.handle(HostTime(host_s / len(verifies)), self.clock())
 
     def _take_in(self) -> None:
         while self._inbox:
@@ -258,35 +252,28 @@ class Engine:
     def _admit(self) -> None:
         """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile."""
         while len(self._active) < self.target.slots and (active := self._queue.take()) is not None:
-            active.admitted = self.clock()
-            active.usage.queued_s = active.admitted - active.submitted
             self._active[active.id] = active
             self.stats.requests += 1
-            with Caught() as caught:
-                active.open(self.target)
-            if caught.error is not None:
-                self.recovery.pass_failed([active], caught.error)
-                continue
-            self.local.open(active)
-            with self.recovery.guard(active, "choosing its worker"):
-                self.offloading.assign(active)
+            if self.recovery.open(active):
+                self.local.open(active)
 
     def _prefill_chunk(self) -> bool:
         """One chunk of one prompt, so that long prompts don't stall other answers (design section 8)."""
-        active = next((a for a in self._active.values() if a.prefilling), None)
+        reading = (a for a in self._active.values() if a.generation.status is Status.PREFILL)
+        active = next(reading, None)
         if active is None:
             return self._prefill_draft_chunk()
-        end = min(active.prefilled + self.settings.prefill_chunk, len(active.reading) - 1)
+        generation = active.generation
+        end = min(generation.prefilled + self.settings.prefill_chunk, len(generation.reading) - 1)
         began = self.clock()
         with Caught() as caught:
-            self.target.prefill(active.slot, active.reading[active.prefilled : end])
+            self.target.prefill(active.slot, generation.reading[generation.prefilled : end])
         if caught.error is not None:
             self.recovery.pass_failed([active], caught.error)
             return True
         spent = self.clock() - began
-        active.prefilled = end
-        active.usage.prefill_s += spent
         self.stats.target_s += spent
+        self._steering.step(active, Prefilled(end - generation.prefilled, spent))
         return True
 
     def _prefill_draft_chunk(self) -> bool:
@@ -302,9 +289,9 @@ class Engine:
         drafts: list[tuple[Active, Draft | CatchUp]] = []
         wake = now + IDLE_S
         for active in list(self._active.values()):
-            if active.cancelled:
-                self._finish(active, "cancelled")
-            elif not active.prefilling and not self.local.prompt_pending(active):
+            if active.generation.cancelled:
+                self._steering.step(active, Stopped())
+            elif active.generation.status is Status.DECODE and not self.local.prompt_pending(active):
                 action = self._action(active, now)
                 if isinstance(action, Verify):
                     verifies.append((active, action))
@@ -317,42 +304,31 @@ class Engine:
     def _action(self, active: Active, now: float) -> Action:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
         with self.recovery.guard(active, "deciding"):
-            return active.decide(self.offloading.link_of(active), self.local.costs(active), now)
+            return active.generation.decide(self.offloading.link_of(active), self.local.costs(active), now)
         return Wait(now)
 
-    def _finish(self, active: Active, finish: Finish, error: str | None = None) -> None:
+    def _finish(self, active: Active, finish: Finish, error: str | None) -> None:
         """Frees everything that the request holds and tells the client's stream."""
         if self._active.pop(active.id, None) is not None:
             self._queue.ended(active)
             self.recovery.close_slot(active)
             self.local.close(active)
-        self.offloading.release(active, finish)
-        active.usage.fallbacks += active.controller.fallbacks
-        active.usage.why = policies.reason(active.controller) or active.usage.why
-        self.stats.add(active.usage)
-        if self.recorder is not None and active.tape is not None:
-            self.recorder.end(active.tape, finish)
-        active.ended = True
-        self._emit(active, DoneEvent(finish, active.usage, error))
+        generation = active.generation
+        self.stats.add(generation.usage)
+        if self.recorder is not None and generation.tape is not None:
+            self.recorder.end(generation.tape, finish)
+        self._emit(active, DoneEvent(finish, generation.usage, error))
 
     def _cancel(self, active: Active) -> None:
         """One in a slot ends with its round; one that still waits gives up its place at once."""
-        active.cancelled = True
-        if self._queue.remove(active):
-            self._finish(active, "cancelled")
+        self._queue.remove(active)
+        self._steering.step(active, Cancelled())
 
     def _wait(self, until: float) -> None:
         began = self.clock()
         self._wake.wait(max(until - began, 0.0))
         self._wake.clear()
         self.stats.waited_s += self.clock() - began
-
-    def _end_with_error(self, active: Active, error: str) -> None:
-        if not active.ended:
-            self._finish(active, "error", error)
-
-    def _merge_fault(self, active: Active, stage: str, error: Exception) -> None:
-        self.recovery.fault(active, stage, error)
 
     def _emit(self, active: Active, event: Event) -> None:
         self._outbox_add(lambda: active.stream.push(event))

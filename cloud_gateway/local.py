@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -11,15 +11,14 @@ from cloud_gateway.active import Active
 from cloud_gateway.caught import describe_fault
 from cloud_gateway.core.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.estimators import StepCurve
+from cloud_gateway.core.local_costs import catch_up_batch, draft_costs
+from cloud_gateway.core.steps import Drafted, LocalWork
 from cloud_gateway.drafts import DraftModel
 from cloud_gateway.stats import Stats
 from edgespec.core.errors import EdgespecError
 from edgespec.core.ranking import Spread
 
 log = logging.getLogger("cloud_gateway.local")
-
-LEAST_BATCH = 4
-"""Tokens of a catch-up batch, however fast the target is."""
 
 
 @dataclass(slots=True)
@@ -35,7 +34,7 @@ class LocalDrafting:
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
-        if self.model is not None and active.controller.name != "plain":
+        if self.model is not None and active.generation.controller.name != "plain":
             with _Spared(self, active):  # too many requests, or too long a prompt
                 self.model.open(active.id, active.request.tokens, active.request.cache_scope)
                 active.local = True
@@ -47,7 +46,7 @@ class LocalDrafting:
             with _Spared(self, active):
                 self.model.close(active.id)
 
-    def commit(self, active: Active, tokens: list[int]) -> None:
+    def commit(self, active: Active, tokens: Sequence[int]) -> None:
         """The target emitted these tokens."""
         if self.model is not None and active.local:
             with _Spared(self, active):
@@ -55,7 +54,8 @@ class LocalDrafting:
 
     def prompt_pending(self, active: Active) -> bool:
         """Whether the draft still reads the prompt of a request whose policy drafts from the first token on."""
-        wanted = active.local and active.controller.drafts_from_start and active.first_token is None
+        generation = active.generation
+        wanted = active.local and generation.controller.drafts_from_start and generation.first_token is None
         return wanted and self._owed(active) > 1
 
     def prefill(self, active: Active, chunk: int) -> None:
@@ -64,7 +64,7 @@ class LocalDrafting:
         began, passes = self.clock(), self.model.passes
         with _Spared(self, active):
             self.model.catch_up(active.id, chunk)
-        active.usage.prefill_s += self._book(began, passes)
+        self._book(active, began, passes, reading=True)
 
     def run(self, active: Active, action: Draft | CatchUp) -> None:
         """One draft pass, or one batch of catch-up (WANSpec section 4.5)."""
@@ -72,25 +72,27 @@ class LocalDrafting:
         began, passes = self.clock(), self.model.passes
         with _Spared(self, active):  # the request may have outgrown the draft's memory
             if isinstance(action, CatchUp):
-                self.model.catch_up(active.id, self._batch(self.model))
+                self.model.catch_up(active.id, catch_up_batch(self.verify_s, self.model.token_s))
             else:
-                leaves = action.leaves[: self.model.leaves]  # the likeliest come first
-                paths = [leaf.path(active.tree.root) for leaf in leaves]
-                found = self.model.draft(active.id, paths, action.width, active.verification.rank)
-                for leaf, proposal in zip(leaves, found, strict=True):
-                    active.add_local(leaf, proposal)
-        active.usage.local_draft_passes += self.model.passes - passes
-        active.usage.local_s += self._book(began, passes)
+                self._draft(self.model, active, action)
+        self._book(active, began, passes)
+
+    def _draft(self, model: DraftModel, active: Active, action: Draft) -> None:
+        generation = active.generation
+        leaves = action.leaves[: model.leaves]  # the likeliest come first
+        paths = [leaf.path(generation.tree.root) for leaf in leaves]
+        found = model.draft(active.id, paths, action.width, generation.verification.rank)
+        generation.handle(Drafted(leaves, found), self.clock())
 
     def costs(self, active: Active) -> Costs:
         """What the controller may reckon with."""
         model = self.model
         if model is None or not active.local:
             return Costs(self.verify_s)
-        debt_s = max(self._owed(active) - 1, 0) * model.token_s
+        backlog = max(self._owed(active) - 1, 0)
         if not active.local:
             return Costs(self.verify_s)
-        return Costs(self.verify_s, model.step_s, debt_s, self._batch(model) * model.token_s, model.leaves)
+        return draft_costs(self.verify_s, model.step_s, backlog, model.token_s, model.leaves)
 
     def _owed(self, active: Active) -> int:
         """Committed tokens that the draft has not read."""
@@ -98,16 +100,13 @@ class LocalDrafting:
             return self.model.owed(active.id) if self.model is not None else 0
         return 0
 
-    def _batch(self, model: DraftModel) -> int:
-        """Tokens of one catch-up batch: as many as take about one target step, so that no gap is much longer."""
-        return max(LEAST_BATCH, int(self.verify_s(1) / max(model.token_s, 1e-6)))
-
-    def _book(self, began: float, passes: int) -> float:
+    def _book(self, active: Active, began: float, passes: int, *, reading: bool = False) -> None:
         assert self.model is not None
-        spent = self.clock() - began
-        self.stats.draft_s += spent
-        self.stats.local_passes += self.model.passes - passes
-        return spent
+        now = self.clock()
+        made = self.model.passes - passes
+        self.stats.draft_s += now - began
+        self.stats.local_passes += made
+        active.generation.handle(LocalWork(made, now - began, reading), now)
 
 
 class _Spared:

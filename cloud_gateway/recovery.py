@@ -12,23 +12,26 @@ belong to tokens not yet chosen are kept, so that each is still drawn once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from cloud_gateway.active import Active
 from cloud_gateway.caught import Caught, describe_fault
-from cloud_gateway.local import LocalDrafting
+from cloud_gateway.core.generation import MAX_RETRIES
+from cloud_gateway.core.steps import Admitted, Ended, Input, PassFailed, SpeculationFailed
 from cloud_gateway.offloading import Offloading
 from cloud_gateway.stats import Stats
 from cloud_gateway.target import Target
 from edgespec.core.errors import RemoteProtocolError
 
+if TYPE_CHECKING:
+    from cloud_gateway.steering import Steering
+
 log = logging.getLogger("cloud_gateway.engine")
 
 MAX_FAILURES = 5
 """Different requests whose passes fail, without a good pass between, before the target counts as broken."""
-MAX_RETRIES = 2
-"""Retries of one request in fresh slots; after the last one its passes stay its own."""
 WORKER_DATA = frozenset({"merging a frame", "deciding", "laying out its tree"})
 """Stages that handle what the request's worker sent."""
 
@@ -36,16 +39,8 @@ WORKER_DATA = frozenset({"merging a frame", "deciding", "laying out its tree"})
 class Recovery:
     """Decides who is touched by a failure. Lives on the engine's thread."""
 
-    def __init__(
-        self,
-        target: Target,
-        local: LocalDrafting,
-        offloading: Offloading,
-        stats: Stats,
-        fail: Callable[[Active, str], None],
-    ) -> None:
-        """`fail` ends a request with an error."""
-        self._target, self._local, self._offloading, self._stats, self._fail = target, local, offloading, stats, fail
+    def __init__(self, target: Target, offloading: Offloading, stats: Stats, steering: Steering) -> None:
+        self._target, self._offloading, self._stats, self._steering = target, offloading, stats, steering
         self._failed: set[int] = set()
         self._unexplained = 0
 
@@ -63,40 +58,37 @@ class Recovery:
     def fault(self, active: Active, stage: str, error: Exception, *, fatal: bool = False) -> None:
         """One request's own fault; never counted towards the end of the process."""
         self._stats.faults += 1
-        worker = active.assignment.worker if active.assignment and stage in WORKER_DATA else None
+        given = active.generation.assignment
+        worker = given.worker if given and stage in WORKER_DATA else None
         what = describe_fault(error)
-        by = f", over data of worker {worker[:16]}" if worker else ""
+        by = f", over data of worker {worker}" if worker else ""
         log.error("request %d: a fault while %s: %s%s", active.id, stage, what, by)
-        if fatal or active.plain_since_fault:
-            self._fail(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
+        if fatal or active.generation.plain_since_fault:
+            self._end(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
         else:
-            self._decode_plainly(active, f"a fault of the gateway while {stage}")
+            self._take(active, SpeculationFailed(f"a fault of the gateway while {stage}", worker))
         if worker is not None:
             text = f"its candidates led to a fault of this gateway while {stage} ({what})"
-            self._offloading.reject(active, worker, RemoteProtocolError("fault", text))
+            self._offloading.frames["rejected"] += 1
+            self._offloading.punish(worker, RemoteProtocolError("fault", text))
 
     # --- failed passes of the target -----------------------------------------------------------------------------
 
-    def pass_succeeded(self, actives: Sequence[Active]) -> None:
-        """A verify pass over these requests went well: the target works, and so do they."""
+    def pass_succeeded(self) -> None:
+        """A verify pass went well: the target works."""
         self._failed.clear()
         self._unexplained = 0
-        for active in actives:
-            active.alone = active.retries >= MAX_RETRIES
 
     def pass_failed(self, actives: Sequence[Active], error: Exception) -> None:
         """A pass over these requests failed; one that fails alone although it was retried ends with an error."""
         self._stats.failed_passes += 1
-        what = describe_fault(error)
+        what, alone = describe_fault(error), len(actives) == 1
         names = ", ".join(str(active.id) for active in actives)
         log.error("a pass of the target over request %s failed: %s", names, what)
-        if len(actives) == 1:
+        if alone:
             self._failed.add(actives[0].id)
         for active in actives:
-            if active.alone and len(actives) == 1:
-                self._fail(active, f"The target model failed on this request ({what}); please try again.")
-            else:
-                self._retry(active)
+            self._take(active, PassFailed(alone, what))
 
     def turn_failed(self, actives: Sequence[Active], error: Exception) -> None:
         """Something failed that belongs to no request: all are retried, and it counts as if the target had failed."""
@@ -104,10 +96,27 @@ class Recovery:
         what = describe_fault(error)
         log.error("a turn of the engine failed: %s", what)
         for active in actives:
-            if active.retries >= MAX_RETRIES:
-                self._fail(active, f"A fault of this gateway ended the answer ({what}); please try again.")
+            if active.generation.retries >= MAX_RETRIES:
+                self._end(active, f"A fault of this gateway ended the answer ({what}); please try again.")
             else:
-                self._retry(active)
+                self._take(active, PassFailed(False, what))
+
+    def open(self, active: Active) -> bool:
+        """Gives the request a slot for all its tokens so far; whether there was one."""
+        generation = active.generation
+        with Caught() as caught:
+            active.slot, reused = self._target.open(generation.reading, active.request.cache_scope)
+        if caught.error is None:
+            self._steering.step(active, Admitted(reused))
+        else:
+            self.pass_failed([active], caught.error)
+        return caught.error is None
+
+    def reopen(self, active: Active) -> None:
+        """Puts the request into a fresh slot, with what it has emitted as part of its prompt."""
+        self._stats.retries += 1
+        self.close_slot(active)
+        self.open(active)
 
     def close_slot(self, active: Active) -> None:
         """Frees the request's slot, if it has one."""
@@ -119,23 +128,18 @@ class Recovery:
         if caught.error is not None:
             log.error("slot %d of the target could not be freed: %s", slot, describe_fault(caught.error))
 
-    def _retry(self, active: Active) -> None:
-        """Starts the request again in a fresh slot, with what it has emitted as part of its prompt."""
-        active.retries, active.alone = active.retries + 1, True
-        self._stats.retries += 1
-        self._decode_plainly(active, "a pass of the target model failed")
-        self.close_slot(active)
-        with Caught() as caught:
-            active.open(self._target)
-        if caught.error is not None:
-            self._failed.add(active.id)
-            what = describe_fault(caught.error)
-            self._fail(active, f"The target model failed on this request ({what}); please try again.")
+    def _end(self, active: Active, error: str) -> None:
+        if not active.ended:
+            self._take(active, Ended(error))
 
-    def _decode_plainly(self, active: Active, why: str) -> None:
-        self._offloading.release(active, "moved")
-        self._local.close(active)
-        active.decode_plainly(why)
+    def _take(self, active: Active, step: Input) -> None:
+        """A step that repairs; a fault in it ends the request without more ado, so that repairs do not go round."""
+        with Caught() as caught:
+            self._steering.carry_out(active, active.generation.handle(step, self._steering.clock()))
+        if caught.error is not None:
+            what = describe_fault(caught.error)
+            log.error("request %d: a fault while recovering: %s", active.id, what)
+            self._steering.finish(active, "error", f"A fault of this gateway ended the answer ({what}).")
 
 
 class Guard:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.accept import Walk
 from cloud_gateway.core.request import TokenLogprob
 from edgespec.core.processing import finite
 
@@ -33,3 +36,8 @@ def _best(x: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     least = np.partition(x, len(x) - count)[len(x) - count]
     found = np.flatnonzero(x >= least)
     return found[np.lexsort((found, -x[found]))][:count]
+
+
+def walk_logprobs(logits: Callable[[int], NDArray[np.floating]], taken: Walk, top: int) -> list[TokenLogprob]:
+    """One for each token of a walk; `logits` fetches the row after which it was chosen."""
+    return [token_logprob(logits(row), token, top) for row, token in zip(taken.rows, taken.tokens, strict=True)]

@@ -110,8 +110,11 @@ class CandidateTree:
         self.owner.setdefault(node, owner)
         return node
 
-    def advance(self, tokens: Sequence[int]) -> list[Node]:
-        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it."""
+    def advance(self, tokens: Sequence[int], entropies: Sequence[float] = ()) -> list[Node]:
+        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it.
+
+        `entropies` (nats) of the target's distributions for them are for a tree that is recorded.
+        """
         path: list[Node] = []
         node = self.root
         for token in tokens:

@@ -56,8 +56,6 @@ class TapedTree(CandidateTree):
     def __init__(self, prompt: Sequence[int], tape: Tape) -> None:
         super().__init__(prompt)
         self._tape = tape
-        self.walked: list[float] = []
-        """Entropies (nats) of the tokens that `advance` will be given."""
 
     def merge(self, source: Hashable, frame: Tree, owner: str) -> Merged:
         """As the tree; written first, since a frame that breaks the protocol may leave nodes behind."""
@@ -74,9 +72,9 @@ class TapedTree(CandidateTree):
         self._tape.add(trace.Local(parent.id, token, cost, entropy))
         return super().add_local(parent, token, cost, entropy, owner)
 
-    def advance(self, tokens: Sequence[int]) -> list[Node]:
+    def advance(self, tokens: Sequence[int], entropies: Sequence[float] = ()) -> list[Node]:
         """As the tree."""
-        self._tape.add(trace.Committed(list(tokens), self.walked), 3 * len(tokens))
+        self._tape.add(trace.Committed(list(tokens), list(entropies)), 3 * len(tokens))
         return super().advance(tokens)
 
     def forget(self, source: Hashable) -> None:

