@@ -40,12 +40,24 @@ class Times:
     """From the first byte of a request, or from the connection's beginning, to the end of the headers."""
     idle_s: float = 75.0
     """Between two requests; longer than the 60 s that proxies keep theirs, so that they close first."""
+    unread_s: float = 20.0
+    """For a client that does not read its response to take any of it, once the buffers are full."""
 
 
 class Connection(RequestHandler):
     """What the acceptor makes of a connection."""
 
-    __slots__ = ("_acceptor", "_droppable", "_dropped", "_head_late", "_idle", "_key", "_times")
+    __slots__ = (
+        "_acceptor",
+        "_droppable",
+        "_dropped",
+        "_head_late",
+        "_idle",
+        "_key",
+        "_times",
+        "_unread",
+        "_unread_bytes",
+    )
 
     def __init__(self, server: web.Server, acceptor: Acceptor, times: Times, idle: IdleConnections) -> None:
         super().__init__(
@@ -62,6 +74,8 @@ class Connection(RequestHandler):
         self._key: str | None = None
         """The API key of the last request, while the connection waits for the next one."""
         self._head_late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
         self._droppable: int | None = None
         self._dropped: asyncio.Event | None = None
 
@@ -72,6 +86,8 @@ class Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting()
         self._leave_idle()
+        if self._unread is not None:
+            self._unread.cancel()
         if self._dropped is not None:
             self._dropped.set()
         super().connection_lost(exc)
@@ -89,6 +105,15 @@ class Connection(RequestHandler):
             self._leave_idle()
         elif data and self._head_late is None and self._between_requests():
             self._head_late = self._loop.call_later(self._times.head_s, self._give_up)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
 
     def proven(self) -> bool:
         """A valid key came over this connection, so it makes no room for newcomers. False where none is left."""
@@ -144,6 +169,18 @@ class Connection(RequestHandler):
         """The type only: texts of HTTP errors quote what they were sent."""
         error = kw.get("exc_info")
         lines.warning(("lost", type(error).__name__), f"a connection ended by {type(error).__name__}")
+
+    def _wait_for_reader(self) -> None:
+        """Gives the client up if it has read nothing by the end of `unread_s`, else waits again."""
+        if self.transport is not None:
+            self._unread_bytes = self.transport.get_write_buffer_size()
+            self._unread = self._loop.call_later(self._times.unread_s, self._check_reader)
+
+    def _check_reader(self) -> None:
+        if self.transport is not None and self.transport.get_write_buffer_size() >= self._unread_bytes:
+            self.transport.abort()
+        else:
+            self._wait_for_reader()
 
     def _between_requests(self) -> bool:
         return self._waiter is not None and not self._messages

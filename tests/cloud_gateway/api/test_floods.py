@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -179,6 +180,23 @@ async def test_a_connection_without_requests_is_closed(tmp_path: Path) -> None:
         answer = await answer_to(echo, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
     assert Times().idle_s == 75 and Times().head_s == 10
+
+
+@pytest.mark.live
+async def test_a_client_that_reads_no_response_is_given_up(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, times=Times(unread_s=0.2)) as echo:
+        request = f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {echo.key}\r\n\r\n".encode()
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", echo.listener.port))
+        sock.setblocking(False)
+        deadline = time.monotonic() + 20
+        with sock, pytest.raises(ConnectionError):
+            while time.monotonic() < deadline:
+                with suppress(BlockingIOError):
+                    sock.send(request * 100)
+                await asyncio.sleep(0.001)
+        await until(lambda: echo.listener.acceptor.admission.total == 0)
 
 
 async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> None:
