@@ -165,6 +165,10 @@ class _Marking(NodeTransformer):
         node.iter = self._value(node.iter)
         return self.generic_visit(node)
 
+    def visit_With(self, node: nodes.With) -> nodes.Node:  # noqa: N802
+        node.values = [self._value(one) for one in node.values]
+        return self.generic_visit(node)
+
     def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
         node.defaults = [self._value(one) for one in node.defaults]
         return self.generic_visit(node)
@@ -210,12 +214,15 @@ class _Marking(NodeTransformer):
             case nodes.Dict():
                 for pair in node.items:
                     pair.value = self._value(pair.value)
+            case nodes.Getitem():
+                node.node = self._value(node.node)
             case nodes.Call():
                 self._call(node)
         return node
 
     def _call(self, node: nodes.Call) -> None:
-        """Arguments of macros may be written; of a string's methods only what `join` joins and `replace` puts in."""
+        """Arguments of macros may be written; of a string's methods only what `join` joins and `replace` puts in; of a
+        dictionary's what `get` finds."""
         if isinstance(node.node, nodes.Name):
             node.args = [self._value(one) for one in node.args]
             for keyword in node.kwargs:
@@ -223,6 +230,9 @@ class _Marking(NodeTransformer):
         elif isinstance(node.node, nodes.Getattr) and node.node.attr in ("join", "replace"):
             node.node.node = self._text(node.node.node)
             node.args[-1:] = map(self._text, node.args[-1:])
+        elif isinstance(node.node, nodes.Getattr) and node.node.attr == "get":
+            node.node.node = self._value(node.node.node)
+            node.args[1:] = map(self._value, node.args[1:])
 
     def _helper(self, name: str, argument: nodes.Expr) -> nodes.Expr:
         at: dict[str, Any] = {"lineno": argument.lineno, "environment": self._environment}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from tests.support.tiny_tokenizer import tiny_tokenizer
 
@@ -226,6 +226,10 @@ PUT_TOGETHER = (
     "{{ '\n'.join(['', message.content|upper|lower, '<|e|>']) }}{{ '<|e' ~ '|>' }}"
     "{{ message.name or '<|e|>' }}{{ '<|nl|>' if message.content[0] == '^' else '' }}{% endfor %}"
     "{% set end %}{{ '<|a|>' }}{% endset %}{{ end|trim|default('<|e|>') }}"
+    "{% with x = '<|u|>' %}{{ {'a': x, 'b': '<|e|>'}['b'] }}{{ {'a': x}.get('a') }}"
+    "{{ {}.get('a', '<|a|>') }}{% endwith %}"
+    "{% for x in ['<|u|>', '<|e|>'] %}{{ loop.previtem or '<|s|>' }}{{ ('<|u|>', x)[1] }}{% endfor %}"
+    "{% filter trim %} <|e|> {% endfilter %}{% macro m(a, b='<|s|>') %}{{ a }}{{ b }}{% endmacro %}{{ m('<|u|>') }}"
 )
 QWEN_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|fim_pad|>")
 CHATML_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -287,6 +291,9 @@ def family_tokenizer(name: str) -> Any:
         tokenizer_object=backend, bos_token=family.bos, eos_token=eos, extra_special_tokens=list(family.special)
     )
     tokenizer.add_tokens([*family.added, *family.ordinary])
+    if name == "phi3":  # whose tokens take the white space behind them along
+        greedy = [AddedToken(token, rstrip=True, normalized=False, special=True) for token in family.special]
+        tokenizer.add_tokens(greedy, special_tokens=True)
     tokenizer.chat_template = family.template
     return tokenizer
 
