@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,14 @@ from edgespec.llama import Row
 from edgespec.service import MOST_LEAVES, Service
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
-from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving, until
+from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving
 from tests.support.links import WorkerIdentity as Identity
+from tests.support.links import until as until_within
 from tests.support.tiny_gguf import make_tiny_gguf
 
 PROMPT, POISON = [5, 6, 7, 8], 61
+until = partial(until_within, timeout_s=40)
+"""A worker that was cut off waits up to a second before it comes back, and a busy machine takes its time."""
 
 
 @dataclass
