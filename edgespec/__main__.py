@@ -142,13 +142,13 @@ async def _paired(settings: WorkerSettings, store: KeyStore, code: Code, address
     from edgespec.core.pairing import Party
     from edgespec.discovery import Browser
     from edgespec.nearby import pair_nearby
-    from edgespec.pair import Pairing
+    from edgespec.pair import Pairing, pair
     from edgespec.shared.paired import PairedGateways
 
-    party = Party(store.identity(), config.worker_name(settings))
-    pairing = Pairing(code, party, PairedGateways(store.folder))
+    key, name, gateways = store.identity(), config.worker_name(settings), PairedGateways(store.folder)
     if address is not None:
-        return await pairing.at([address]) or pairing.fail()
+        return await pair([address], code, key, name, gateways)
+    pairing = Pairing(code, Party(key, name), gateways)
     return await pair_nearby(pairing, code, Browser(networks=settings.gateway.networks))
 
 

@@ -210,11 +210,6 @@ async def find(timeout_s: float, key_hash: str | None = None, only: Sequence[str
         await browser.close()
 
 
-async def addresses_of(key_hash: str, timeout_s: float = 3.0) -> list[Address]:
-    """Where the gateway with this key id may be, best first."""
-    return [address for one in await find(timeout_s, key_hash) for address in one.addresses]
-
-
 def read_announcement(info: ServiceInfo, networks: Sequence[Network] = PRIVATE) -> Found | None:
     """What an announcement says; None where it is not one of this protocol. Its content is anybody's.
 
