@@ -179,7 +179,7 @@ async def test_want_of_descriptors_costs_one_line_and_no_busy_loop() -> None:
     with ExitStack() as stack:
         stack.callback(lambda: child.kill() if child.returncode is None else None)
         port = int(await child.stdout.readline())
-        for _ in range(200):
+        for _ in range(110):
             stack.enter_context(dial(port))
         child.stdin.write(b"\n")
         cpu_s = float(await asyncio.wait_for(child.stdout.readline(), 20))
