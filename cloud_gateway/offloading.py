@@ -159,7 +159,7 @@ class Offloading:
                 self.punish(worker, error)
             case Released(worker, name, reason, frames):
                 self.audit.released(active.request, worker, name, reason, frames)
-            case FrameTaken(kind, worker, unknown):
+            case FrameTaken(kind, worker, unknown, _):
                 self.frames[kind] += 1
                 if unknown:
                     text = f"a tree for request {active.id} names tokens that never were its prefix"

@@ -257,7 +257,7 @@ class Generation:
                 self.usage.before_worker_s = now - self.first_token
                 self.usage.before_worker_tokens = self.usage.completion_tokens
         self.controller.received(merged, now)
-        return (FrameTaken(kind, step.worker, unknown_prefix=not merged.prefix),)
+        return (FrameTaken(kind, step.worker, not merged.prefix, merged.useful),)
 
     def _drafted(self, step: Drafted) -> None:
         for leaf, proposal in zip(step.leaves, step.proposals, strict=True):

@@ -191,6 +191,8 @@ class FrameTaken:
     kind: str
     worker: str
     unknown_prefix: bool = False
+    useful: bool = False
+    """It shows a worker that is on the committed path, though perhaps nothing new."""
 
 
 @dataclass(frozen=True, slots=True)

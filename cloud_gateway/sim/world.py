@@ -6,15 +6,30 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloud_gateway.core.accept import walk
-from cloud_gateway.core.controller import CatchUp, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.controller import CatchUp, Controller, Costs, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.estimators import RttEstimator, StepClock
-from cloud_gateway.core.flatten import FlatTree, flatten
+from cloud_gateway.core.flatten import FlatTree
+from cloud_gateway.core.generation import Generation
+from cloud_gateway.core.local_costs import catch_up_batch, draft_costs
 from cloud_gateway.core.merge import CandidateTree
+from cloud_gateway.core.request import GenerationRequest
+from cloud_gateway.core.steps import (
+    Admitted,
+    Assigned,
+    Diverged,
+    Drafted,
+    Finished,
+    FrameArrived,
+    FrameTaken,
+    Keep,
+    Send,
+    Verified,
+)
 from cloud_gateway.sim.clock import Clock
 from cloud_gateway.sim.network import Pipe
 from cloud_gateway.sim.process import TokenProcess, child, draft
-from edgespec.core.drafting import Drafting
+from cloud_gateway.sim.target import ProcessRows, ProcessVerification
+from edgespec.core.drafting import Drafting, Proposal
 from edgespec.core.link_model import LinkModel
 from edgespec.core.messages import Commit, Frame, Tree, encode
 from edgespec.core.numbers import interpolate
@@ -25,8 +40,9 @@ PROMPT_LEN = 2
 LIMIT_S = 3600.0
 PING_EVERY_S = 0.05
 """Spacing of the link's round-trip samples."""
-LEAST_BATCH = 4
-"""Tokens of a catch-up batch, however fast the target is."""
+WORKER = "worker"
+UNLIMITED = 2**62
+"""Tokens that a slot takes: the context is not what is studied."""
 PRIMING_PINGS = 64
 """Round trips measured before the request."""
 
@@ -155,25 +171,36 @@ class Worker:
 
 
 class Gateway:
-    """Drives `Controller`, `CandidateTree` and `walk` as the engine does, one request alone on the accelerator."""
+    """Drives the engine's own request machine, one request alone on the accelerator."""
 
     def __init__(
         self, clock: Clock, controller: Controller, process: TokenProcess, steps: Steps, prompt: list[int], goal: int
     ) -> None:
-        self.clock, self.controller, self.process, self.steps = clock, controller, process, steps
-        self.tree = CandidateTree(prompt)
+        self.clock, self.process, self.steps = clock, process, steps
         self.origin = len(prompt) - 1
-        self.goal = self.origin + goal
+        request = GenerationRequest(prompt, goal, ignore_eos=True)
+        chosen = ProcessVerification(process)
+        self.generation = Generation(1, request, controller, chosen, 0.0, UNLIMITED, offload=True)
+        self.generation.handle(Admitted(self.origin), 0.0)
         self.states = States(process, self.origin)
         self.result = Result()
         self.commit: Callable[[int, list[int], bytes], None] = lambda prefix_len, tokens, digest: None
         self.rtt: RttEstimator | None = None
         self.worker_step = StepClock(steps.worker(1))
         self._inbox: list[tuple[Tree, float]] = []
-        self._heard = False
         self._busy = self.done = False
         self._waits = 0
         self._seen = self.origin - (0 if controller.drafts_from_start else steps.unread)
+
+    @property
+    def tree(self) -> CandidateTree:
+        """The request's candidates."""
+        return self.generation.tree
+
+    def link(self, rtt: RttEstimator, commit: Callable[[int, list[int], bytes], None]) -> None:
+        """A worker drafts for the request; it knows the prompt."""
+        self.rtt, self.commit = rtt, commit
+        self.generation.handle(Assigned(WORKER), 0.0)
 
     def frame(self, frame: Tree) -> None:
         """A frame arrived; it is merged before the next decision, as in the engine."""
@@ -181,26 +208,25 @@ class Gateway:
         self.act()
 
     def act(self) -> None:
-        """Asks the controller what to do, unless a pass is under way."""
+        """Asks the request what to do, unless a pass is under way."""
         if self._busy or self.done:
             return
-        clock, tree = self.clock, self.tree
         self._take_in()
-        action = self.controller.decide(tree, self._link(), self._costs(), clock.now)
+        action = self.generation.decide(self._link(), self._costs(), self.clock.now)
         match action:
             case Verify(nodes):
-                flat = flatten(tree.root, nodes)
+                flat = self.generation.flatten(self.generation.select(nodes))
                 self._begin(self.steps.verify(len(flat)), lambda: self._verified(flat))
             case Draft():
                 leaves = action.leaves[: self.steps.leaves]
                 self.result.local_passes += 1
                 self.result.local_tokens += len(leaves)
                 assert self.steps.local is not None, "a policy drafts where there is no draft"
-                took = self.steps.local(len(leaves)) + self._debt_s()
-                self._seen = tree.root.position
+                took = self.steps.local(len(leaves)) + self._backlog() * self.steps.catch_up_s
+                self._seen = self.tree.root.position
                 self._begin(took, lambda: self._drafted(leaves, action.width))
             case CatchUp():
-                tokens = min(self._owed(), self._batch())
+                tokens = min(self._backlog(), catch_up_batch(self.steps.verify, self.steps.catch_up_s))
                 self._seen += tokens
                 self._begin(tokens * self.steps.catch_up_s, lambda: None)
             case Wait(until):
@@ -208,11 +234,10 @@ class Gateway:
 
     def _take_in(self) -> None:
         for frame, arrived in self._inbox:
-            merged = self.tree.merge("worker", frame, "worker")
-            self._heard = self._heard or merged.useful
+            (taken,) = self.generation.handle(FrameArrived(WORKER, frame), arrived)
+            assert isinstance(taken, FrameTaken)
             self.result.frames += 1
-            self.result.useful_frames += merged.useful
-            self.controller.received(merged, arrived)
+            self.result.useful_frames += taken.useful
             self.worker_step.frame(arrived)
         self._inbox.clear()
 
@@ -230,65 +255,46 @@ class Gateway:
         """Sleeps until then or until a frame comes; a deadline that has passed would never end."""
         clock = self.clock
         if until <= clock.now:
-            raise RuntimeError(f"{self.controller.name} waits for a moment that has passed")
+            raise RuntimeError(f"{self.generation.controller.name} waits for a moment that has passed")
         self._waits += 1
         mine = self._waits
         clock.at(until, lambda: self.act() if mine == self._waits else None)
 
     def _drafted(self, leaves: Sequence[Node], width: int) -> None:
-        tree = self.tree.tree
-        for leaf in leaves:
-            proposal = draft(self.process, self.states.of(tree, leaf))
-            pairs = zip(proposal.tokens[:width], proposal.costs[:width], strict=True)
-            for token, cost in pairs:
-                self.tree.add_local(leaf, token, cost, proposal.entropy)
+        found = [draft(self.process, self.states.of(self.tree.tree, leaf)) for leaf in leaves]
+        cut = [Proposal(one.tokens[:width], one.costs[:width], one.entropy) for one in found]
+        self.generation.handle(Drafted(leaves, cut), self.clock.now)
 
     def _verified(self, flat: FlatTree) -> None:
-        position, now = self.tree.root.position, self.clock.now
-        targets = self.process.targets
-        left = self.goal - position
-
-        def choose(row: int) -> int:
-            return targets[position - self.origin + flat.depths[row] + 1]
-
-        taken = walk(flat, choose, limit=left)
-        tokens = taken.tokens
-        self.tree.advance(tokens)
-        result = self.result
-        result.rounds += 1
-        result.tokens += len(tokens)
-        if not taken.at_leaf:
-            self.worker_step.broken()
-        if result.tokens >= self.goal - self.origin:
-            self.done = True
-            result.seconds = now
-            return
-        prefix = self.tree.prefix
-        self.commit(len(prefix) - len(tokens), tokens, prefix.digest)
-        entropy = self.process.target_entropies[self.tree.root.position - self.origin]
-        outcome = Outcome(max(flat.depths), len(tokens), taken.at_leaf, entropy, self.tree.root.position)
-        self.controller.verified(outcome, now)
+        rows = ProcessRows(self.process, self.tree.root.position - self.origin, flat)
+        outputs = self.generation.handle(Verified(flat, rows), self.clock.now)
+        self.result.rounds += 1
+        self.done = any(isinstance(output, Finished) for output in outputs)
+        for output in outputs:
+            match output:
+                case Keep(_, tokens):
+                    self.result.tokens += len(tokens)
+                case Diverged():
+                    self.worker_step.broken()
+                case Send(_, Commit(_, _, prefix_len, sent, digest)) if not self.done:
+                    self.commit(prefix_len, sent, digest)
+        if self.done:
+            self.result.seconds = self.clock.now
 
     def _link(self) -> LinkView | None:
-        if self.rtt is None or self.rtt.srtt_s is None:
+        given = self.generation.assignment
+        if self.rtt is None or self.rtt.srtt_s is None or given is None:
             return None
-        return LinkView(self.rtt.srtt_s, self.rtt.high_s, self.worker_step.step_s, self._heard)
+        return LinkView(self.rtt.srtt_s, self.rtt.high_s, self.worker_step.step_s, given.ready)
 
-    def _owed(self) -> int:
+    def _backlog(self) -> int:
         return self.tree.root.position - self._seen
 
-    def _debt_s(self) -> float:
-        return self._owed() * self.steps.catch_up_s
-
-    def _batch(self) -> int:
-        """Tokens of one catch-up batch, as in cloud_gateway/local.py."""
-        return max(LEAST_BATCH, int(self.steps.verify(1) / max(self.steps.catch_up_s, 1e-6)))
-
     def _costs(self) -> Costs:
-        if self.steps.local is None:
-            return Costs(self.steps.verify)
-        batch_s = self._batch() * self.steps.catch_up_s
-        return Costs(self.steps.verify, self.steps.local(1), self._debt_s(), batch_s, self.steps.leaves)
+        steps = self.steps
+        if steps.local is None:
+            return Costs(steps.verify)
+        return draft_costs(steps.verify, steps.local(1), self._backlog(), steps.catch_up_s, steps.leaves)
 
 
 def run(
@@ -335,8 +341,8 @@ def _connect(clock: Clock, gateway: Gateway, worker: Worker, up: Pipe, down: Pip
         arrival = down.send(clock.now, len(encode(Frame(SESSION, down.messages + 1, body))))
         clock.at(arrival, lambda: worker.commit(prefix_len, tokens, digest))
 
-    gateway.commit = send_commit
-    gateway.rtt = estimator = RttEstimator()
+    estimator = RttEstimator()
+    gateway.link(estimator, send_commit)
     probe = Pipe(net, ping_rng)
 
     def ping() -> None:

@@ -62,17 +62,15 @@ def test_engine_and_simulator_take_policies_from_one_registry() -> None:
 def test_the_simulators_policy_is_of_the_engines_class(name: str) -> None:
     engine = Engine(TableTarget(), None, EngineSettings(policy=name))
     active = engine._make_active(GenerationRequest(PROMPT, 5))
-    assert type(active.controller) is type(Arm(name, name).controller())
-    assert type(active.controller).__module__.startswith("cloud_gateway.core.")
+    assert type(active.generation.controller) is type(Arm(name, name).controller())
+    assert type(active.generation.controller).__module__.startswith("cloud_gateway.core.")
 
 
 def test_worker_and_simulator_draft_with_the_same_machines() -> None:
     assert edgespec.daemon.Drafting is experiment.Drafting is world.Drafting is drafting.Drafting
     assert edgespec.daemon.BestFirst is experiment.BestFirst is bestfirst.BestFirst
     for name, module in (
-        ("walk", "accept"),
-        ("flatten", "flatten"),
-        ("CandidateTree", "merge"),
+        ("Generation", "generation"),
         ("StepClock", "estimators"),
     ):
         assert getattr(world, name).__module__ == f"cloud_gateway.core.{module}"

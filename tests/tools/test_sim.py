@@ -7,10 +7,9 @@ import statistics
 
 import pytest
 
-from cloud_gateway.core import controller
+from cloud_gateway.core import controller, generation
 from cloud_gateway.core.controller import POLICIES, Colocated, PolicySettings
 from cloud_gateway.core.theory import expected_tokens
-from cloud_gateway.sim import world
 from cloud_gateway.sim.network import Pipe, wire_bytes
 from cloud_gateway.sim.process import child, draft
 from cloud_gateway.sim.world import Curve, Steps, run
@@ -46,14 +45,14 @@ def test_every_policy_emits_the_targets_tokens_and_no_others(policy: str, rtt_ms
 
 
 def test_a_gateway_that_emits_a_wrong_token_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = world.walk
+    real = generation.walk
 
-    def lying(flat: object, choose: object, *, limit: int) -> object:
-        taken = real(flat, choose, limit=limit)  # type: ignore[arg-type]
+    def lying(flat: object, choose: object, **more: object) -> object:
+        taken = real(flat, choose, **more)  # type: ignore[arg-type]
         taken.tokens[-1] += 1
         return taken
 
-    monkeypatch.setattr(world, "walk", lying)
+    monkeypatch.setattr(generation, "walk", lying)
     with pytest.raises(AssertionError, match="not the target's"):
         simulate(cell(arm("plain"), runs=1))
 
