@@ -78,11 +78,13 @@ async def test_a_refused_client_that_goes_on_sending_is_cut_off(echo: Echo) -> N
     reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
     writer.write(f"{PATH}Content-Length: 1000000000\r\n\r\n".encode())
     await reader.readuntil(b"\r\n\r\n")
+    sent = 0
     with pytest.raises(ConnectionError):
         for _ in range(1000):
-            writer.write(bytes(65536))
+            writer.write(bytes(MAX_DROPPED_BYTES))
             await writer.drain()
-    assert MAX_DROPPED_BYTES <= 65536
+            sent += MAX_DROPPED_BYTES
+    assert sent < 32 * 2**20, "no more than what the kernel's buffers held at that moment"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "GZIP"])
