@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-live fuzz traces check bench clean
+.PHONY: help setup demo test test-live fuzz attacks traces check bench clean
 .PHONY: check-format check-lint check-types check-sizes check-docs check-layers
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make fuzz        2 million random requests and trees, none of which may make anything fail (about 15 minutes)"
+	@echo "make attacks     floods against a real gateway, and what each costs another client (about 50 minutes)"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
 	@echo "make bench       what the gateway's host side and one frame cost"
 	@echo "make clean       remove .venv and caches (not the models)"
@@ -41,6 +42,9 @@ test-live: setup
 
 fuzz: setup
 	@$(BIN)/python -m tools.fuzz --cases 2000000
+
+attacks: setup
+	@$(BIN)/python -m tools.attacks
 
 traces: setup
 	@$(BIN)/python -m tools.traces

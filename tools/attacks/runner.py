@@ -17,7 +17,8 @@ from tools.attacks.scene import Scene
 
 SLICE_S = 15.0
 """Longest stretch of one kind."""
-MIN_TURNS = 2
+MIN_TURNS, SHORT_S = 2, 6.0
+"""At least so many turns, but one where the flood is shorter than `SHORT_S` in all."""
 WARM_UP_S = 3.0
 """Of the flood before the first control, to learn how much CPU the attacker uses."""
 SETTLE_S = 1.0
@@ -45,13 +46,13 @@ class Runner:
         scene = self.scene
         scene.make_ready()
         scene.recover()
-        links, turns = scene.links(), max(MIN_TURNS, math.ceil(self.seconds / SLICE_S))
+        links, turns = scene.links(), max(MIN_TURNS if self.seconds > SHORT_S else 1, math.ceil(self.seconds / SLICE_S))
         if flood.takes_requests:
             scene.pause("pause")
         client = Client(scene.where(), scene.other_cores, seed=len(name))
         client.wait_first_line()
         try:
-            self._phase(outcome, name, None, WARM_UP_S)
+            self._phase(outcome, name, None, min(WARM_UP_S, self.seconds / 2))
             for turn in range(turns):
                 kinds: tuple[Kind, ...] = ("control", "flood")
                 for kind in kinds:

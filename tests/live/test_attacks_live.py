@@ -1,0 +1,40 @@
+"""Each flood for a few seconds against a real gateway and worker: nothing ends, nothing fails, nothing fills the log.
+
+How much slower another key's completions get is measured by `python -m tools.attacks`, which needs a quiet machine and
+minutes; here the bound is so wide that only a stall breaks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tools.attacks.floods import all_floods
+from tools.attacks.measure import broken, row
+from tools.attacks.processes import ROOT
+from tools.attacks.runner import Runner
+from tools.attacks.scene import Scene
+
+pytestmark = pytest.mark.live
+SECONDS = 4.0
+STALL = 20.0
+"""Times p99 without the flood."""
+ENOUGH = 8
+"""Gaps of the control below which this machine is too busy for a ratio."""
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with Scene(tmp_path_factory.mktemp("scene"), ROOT) as scene:
+        yield scene
+
+
+@pytest.mark.parametrize("name", list(all_floods()))
+def test_a_flood_ends_nothing_and_stalls_nobody(scene: Scene, name: str) -> None:
+    found = row(Runner(scene, SECONDS).run(name, all_floods()[name]))
+    assert sum(found["sent"].values()) > 0, "the attacker reached the gateway"
+    bounds = list(broken(found, STALL))
+    if found["control"]["gaps"] < ENOUGH:
+        bounds = [text for text in bounds if not text.startswith("p99")]
+    assert bounds == [], found
