@@ -1,8 +1,8 @@
-"""What to remember of announcements that anybody can make, so that no flood of them hides the one that is true.
+"""A bounded set of mDNS announcements, in which a flood of false ones cannot displace a true one.
 
-Nothing tells a true announcement from a false one but trying it. So an entry goes only for a newcomer, and only if it
-was tried and failed: a flood of false ones cannot push out one that has not failed, and makes room for others as it is
-tried. One host has few entries, so that naming it often is worth nothing.
+Only dialling shows whether an announcement is true. So an entry is replaced only by a new one, and only after a dial to
+it failed: false entries cannot displace one that has not failed, and are replaced as they are tried. The number of
+entries for one host is limited, so that announcing it repeatedly has no effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Announcements(Generic[T]):
         self._entries: dict[str, _Entry[T]] = {}
 
     def values(self) -> list[T]:
-        """Those that failed least often first, then in the order of their coming."""
+        """Fewest failures first, then oldest first."""
         return [entry.value for entry in sorted(self._entries.values(), key=lambda entry: entry.failures)]
 
     def put(self, name: str, hosts: Collection[str], value: T) -> bool:
@@ -41,7 +41,7 @@ class Announcements(Generic[T]):
         if known is not None and known.value == value:
             self._entries[name] = known
             return True
-        victim = self._in_the_way(frozenset(hosts))
+        victim = self._victim_for(frozenset(hosts))
         if victim is not None:
             if self._entries[victim].failures == 0:
                 if known is not None:
@@ -52,19 +52,19 @@ class Announcements(Generic[T]):
         return True
 
     def remove(self, name: str) -> None:
-        """The announcement was taken back."""
+        """Removes a withdrawn announcement."""
         self._entries.pop(name, None)
 
     def failed(self, tried: Callable[[T], bool]) -> None:
-        """What the announcements for which `tried` holds say has proven false, or is out of reach."""
+        """Counts a failure for each announcement for which `tried` holds: false, or out of reach."""
         for entry in self._entries.values():
             entry.failures += tried(entry.value)
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def _in_the_way(self, hosts: frozenset[str]) -> str | None:
-        """Which entry has to go for a new one with these hosts, the one that failed most; None where there is room."""
+    def _victim_for(self, hosts: frozenset[str]) -> str | None:
+        """The entry to remove for a new one with these hosts: the one that failed most; None while there is room."""
         for host in hosts:
             same = [name for name, entry in self._entries.items() if host in entry.hosts]
             if len(same) >= MAX_PER_HOST:

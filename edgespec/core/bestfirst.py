@@ -1,8 +1,8 @@
 """The worker's best-first rule: Algorithm 2 with a wider tree, ordered by calibrated path probability.
 
-Every level that is evaluated on the target's own path saves one draft step, wherever it lies, so the leaves most likely
-to be on it are evaluated first, and a node's children are told as soon as they are likely enough, four of them rather
-than two. docs/policies.md has the figures; a preference for shallow or for deep leaves made them worse.
+Every level that is evaluated on the target's own path saves one draft step, wherever it lies. So the leaves most likely
+to be on that path are evaluated first, and a node's children are sent as soon as they are likely enough, up to four
+rather than two. docs/policies.md has the figures; preferring shallow or deep leaves made them worse.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from edgespec.core.tree import Node
 
 @dataclass(frozen=True, slots=True)
 class BestFirstRule(DraftRule):
-    """`theta` plays no part: how many children a node gets follows from their probabilities."""
+    """`theta` is not used: the number of a node's children follows from their probabilities."""
 
     branching: int = 4
     theta: float = 0.0
     sequences: int = 16
     floor: float = 1e-3
-    """Least probability of a path, from the last committed token on, for its last node to be told."""
+    """Minimum probability of a path, from the last committed token on, for its last node to be sent."""
 
 
 class BestFirst(Drafting):
-    """Like `Drafting`; drives the same messages."""
+    """`Drafting` with the best-first rule; the messages are the same."""
 
     def __init__(
         self,
@@ -46,23 +46,23 @@ class BestFirst(Drafting):
         self.calibrator = calibrator or Calibrator()
         self.step_s = step_s
         self._pending: dict[Node, Sequence[tuple[int, float, float]]] = {}
-        """Children not told yet: token, calibrated cost, entropy, best first."""
+        """Children not sent yet: token, calibrated cost, entropy, best first."""
         self._said: dict[Node, Proposal] = {}
 
     def commit(self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None) -> int:
-        """Also learns from what the target chose, and tells the children that have become likely enough."""
+        """Also updates the calibration from the committed tokens, and adds the children that are now likely enough."""
         if len(self.prefix) >= self.prompt_len:
             self._learn(tokens)
         matched = super().commit(prefix_len, tokens, digest)
         pending = [(node, rest) for node, rest in self._pending.items() if node in self.tree]
         self._pending = {}
         for node, rest in pending:
-            self._tell(node, rest)
+            self._emit(node, rest)
         self._said = {node: said for node, said in self._said.items() if node in self.tree}
         return matched
 
     def candidates(self) -> list[Node]:
-        """The likeliest leaves, as many as make the expected progress per second greatest."""
+        """The most probable leaves; their number maximises the expected progress per second."""
         leaves = super().candidates()
         if self.step_s is None or len(leaves) < 2:
             return leaves
@@ -82,12 +82,12 @@ class BestFirst(Drafting):
             node.expanded = True
             self._said[node] = proposal
             width = self.rule.branching
-            self._tell(node, [
+            self._emit(node, [
                 (token, self.calibrator.cost(cost, proposal.entropy, rank), proposal.entropy)
                 for rank, (token, cost) in enumerate(zip(proposal.tokens[:width], proposal.costs[:width], strict=True))
             ])  # fmt: skip
 
-    def _tell(self, node: Node, children: Sequence[tuple[int, float, float]]) -> None:
+    def _emit(self, node: Node, children: Sequence[tuple[int, float, float]]) -> None:
         """Adds the children above the floor, the root's all; keeps the others for later."""
         floor = self.best_first.floor
         least = math.inf if node is self.tree.root or not floor else self.tree.root.cost - math.log(floor)

@@ -1,7 +1,7 @@
-"""How likely a proposed token is the target's, learnt while drafting: a logistic map of what the draft says.
+"""Online logistic calibration (Platt scaling) of draft probabilities: P(the target chooses this draft token).
 
-A draft's own probability q is a good guess of that, but a small or quantised model is over-sure. The map starts as
-the identity (P = q) and moves with every candidate whose fate a commit shows.
+A draft's own probability q is a good estimate, but a small or quantised model is overconfident. The map starts as
+the identity (P = q) and is updated with every draft token that a commit confirms or refutes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import math
 from collections.abc import Sequence
 
 RANKS = 4
-"""Ranks told apart; later ones count as the last."""
+"""Ranks with a weight of their own; later ones count as the last."""
 MAX_LOGIT = 7.0
-LEAST_COST = math.log1p(math.exp(-MAX_LOGIT))
+_MIN_COST = math.log1p(math.exp(-MAX_LOGIT))
 MAX_SCORE = 30.0
-"""Log-odds that an estimate is cut at: 1e-13 is as good as never, and the exponential of a larger one may overflow."""
+"""Estimates are clipped to these log-odds: 1e-13 is as good as never, and exp of a larger one may overflow."""
 
 
 class Calibrator:
-    """P(the target chooses this candidate | its parent was right), from q, its rank among its siblings and the entropy.
+    """P(the target chooses this token | its parent was accepted), from q, its rank among its siblings and the entropy.
 
     Logistic regression on (1, logit q, entropy, rank), by stochastic gradient with a step of its own for every weight
     (AdaGrad) and a pull to the identity, so that few observations move it little.
@@ -44,9 +44,9 @@ class Calibrator:
         return min(max(-MAX_SCORE, score), MAX_SCORE)  # in this order not-a-number counts as never
 
     def observe(self, costs: Sequence[float], entropy: float, chosen: int | None) -> None:
-        """One evaluated prefix whose next token is known: `chosen` indexes `costs`, None where it was not named.
+        """One evaluated prefix whose next token is known: `chosen` indexes `costs`, None where it is not among them.
 
-        Nothing is learnt where a cost or the entropy is not a finite number.
+        Ignored where a cost or the entropy is not a finite number.
         """
         if not (math.isfinite(entropy) and all(map(math.isfinite, costs))):
             return
@@ -65,6 +65,6 @@ class Calibrator:
 
 def _logit(cost: float) -> float:
     """log(q / (1 - q)) for q = exp(-cost), within limits."""
-    if cost < LEAST_COST:
+    if cost < _MIN_COST:
         return MAX_LOGIT
     return -math.log(math.expm1(cost)) if cost < MAX_LOGIT else -cost if cost < 2 * MAX_LOGIT else -2 * MAX_LOGIT

@@ -17,9 +17,9 @@ TokenPath = tuple[int, ...]
 Rank = Callable[[NDArray[np.float32], TokenPath, int], Proposal]
 """`rank(logits, path, width)` chooses the children of one node.
 
-`logits`: raw float32 row, shape [vocab_size], read-only and valid during the call only. `path`: the node. `width`: most
-children wanted; fewer may come back, for example under top-k. The proposal lists them in the order in which they shall
-be tried; its costs and entropy are of the distribution after whatever processing the ranker does.
+`logits`: raw float32 row, shape [vocab_size], read-only and valid during the call only. `path`: the node. `width`:
+maximum number of children; there may be fewer, for example under top-k. The proposal lists the best first; its costs
+and entropy are those of the distribution after the ranker's processing.
 """
 
 

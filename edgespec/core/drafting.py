@@ -24,9 +24,9 @@ from edgespec.core.tree import Node, SpeculationTree
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What one evaluation of the draft model says of the next token.
+    """The draft model's distribution of the next token after one node.
 
-    `tokens` and `costs` (nats of -log q) are the best children, best first; `entropy` (nats): of the whole one.
+    `tokens` and `costs` (nats of -log q): the best children, best first; `entropy` (nats): of the whole distribution.
     """
 
     tokens: Sequence[int]
@@ -46,11 +46,11 @@ class DraftRule:
     """s: leaves evaluated in one draft step."""
     max_depth: int = MAX_DEPTH
     max_nodes: int = 512
-    """Living nodes, after which drafting waits for a commit."""
+    """Nodes in the tree at which drafting waits for a commit."""
 
 
 class Drafting:
-    """The worker's side of one request: its prefix, its tree and what of it has not been sent."""
+    """The worker's state of one request: committed prefix, speculation tree, unsent nodes."""
 
     def __init__(self, request: int, epoch: int, prompt_len: int, rule: DraftRule) -> None:
         self.request, self.epoch, self.rule = request, epoch, rule
@@ -62,13 +62,13 @@ class Drafting:
 
     @property
     def ready(self) -> bool:
-        """Whether the whole prompt is here."""
+        """Whether the whole prompt has arrived."""
         return len(self.prefix) >= self.prompt_len > 0
 
     def commit(self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None) -> int:
         """Extends the committed prefix, prunes and re-roots; returns how many tokens the tree held.
 
-        Raises RemoteProtocolError (reason `prefix`) where the gateway's prefix is not ours.
+        Raises RemoteProtocolError (reason `prefix`) where the gateway's prefix differs from this one.
         """
         if prefix_len != len(self.prefix):
             raise RemoteProtocolError(
@@ -82,14 +82,14 @@ class Drafting:
         return matched
 
     def candidates(self) -> list[Node]:
-        """The next draft step's leaves, most probable first; empty while there is nothing worth drafting."""
+        """The leaves of the next draft step, most probable first; empty while nothing can be drafted."""
         if not self.ready or len(self.tree) >= self.rule.max_nodes:
             return []
         deepest = self.tree.root.position + self.rule.max_depth
         return self.tree.most_probable(self.rule.sequences, deepest)
 
     def record(self, candidates: Sequence[Node], proposals: Sequence[Proposal]) -> None:
-        """Grows the tree by a step's results; those of nodes that a commit has pruned meanwhile are dropped."""
+        """Adds a step's results to the tree; those of nodes that a commit has pruned meanwhile are dropped."""
         for node, proposal in zip(candidates, proposals, strict=True):
             if node not in self.tree or node.expanded:
                 continue
@@ -101,7 +101,7 @@ class Drafting:
 
     @property
     def has_delta(self) -> bool:
-        """Whether nodes wait to be sent."""
+        """Whether there are unsent nodes."""
         return bool(self._unsent)
 
     def delta(self) -> Tree | None:

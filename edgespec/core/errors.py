@@ -1,4 +1,4 @@
-"""Every error that a person can meet: whose fault it is, what to do, and how the process ends.
+"""Every error that a user can see: whose fault it is, what to do, and the exit code of the process.
 
 ```
 EdgespecError                     exit  fault
@@ -16,7 +16,7 @@ EdgespecError                     exit  fault
 ```
 
 The text of an error is the one sentence that the user sees, in the terminal, the log and the API alike.
-Exit codes follow sysexits.h, so that systemd and scripts can tell them apart.
+Exit codes follow sysexits.h, so that systemd and scripts can distinguish them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AddressError(EdgespecError):
 
 
 class NoGatewayError(EdgespecError):
-    """No gateway was found by mDNS and none is configured, or the configured one does not answer."""
+    """No gateway was found by mDNS and none is configured, or the configured one is not reachable."""
 
     exit_code = 69
     fault = "operator"

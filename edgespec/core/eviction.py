@@ -1,6 +1,6 @@
-"""Which kept prefix is dropped first: no scope loses its prefixes to another one that keeps more.
+"""Eviction order of cached prefixes: a scope never loses one to another scope that has more.
 
-By recency alone, one API key with many prompts would drop what every other key's next turn could continue.
+With LRU alone, one API key with many prompts would evict the prefixes that other keys' next turns continue.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_IDLE_S = 600.0
-"""A prefix unused for so long gives way first, whosever it is: a conversation rarely goes on after ten minutes."""
+"""Prefixes unused for longer are evicted first, in any scope: a conversation rarely continues after ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One prefix: its scope (empty: serves nobody), its size in any unit, and when it was last used."""
+    """One prefix: its scope (empty: not shared), its size in any unit, and when it was last used."""
 
     scope: bytes
     size: int
@@ -23,7 +23,7 @@ class Kept:
 
 
 def first_to_go(kept: Sequence[Kept], now: float) -> list[int]:
-    """Indices of `kept` in the order of eviction: useless ones, idle ones, then of the scope that keeps most."""
+    """Indices of `kept` in the order of eviction: without a scope, idle, then from the scope that has most."""
     sizes: Counter[bytes] = Counter()
     for one in kept:
         sizes[one.scope] += one.size

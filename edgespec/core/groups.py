@@ -1,4 +1,4 @@
-"""Groups of workers: an API key names those whose members may read its prompts, and draft for it."""
+"""Groups of workers: an API key lists the groups whose workers may read its prompts and draft for it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 from msgspec import Meta
 
 DEFAULT_GROUP = "default"
-"""Of a worker that was paired without naming another, and of a key whose `--offload` names none."""
+"""Of a worker paired without `--group`, and of a key whose `--offload` names none."""
 PATTERN = r"^[a-z0-9][a-z0-9._-]{0,31}\Z"
 MAX_GROUPS = 16
-"""Of one worker or one key; more would not fit on a line of a list."""
+"""Per worker or key; more would not fit on one line of a list."""
 
 Group = Annotated[str, Meta(pattern=PATTERN)]
 Groups = Annotated[tuple[Group, ...], Meta(min_length=1, max_length=MAX_GROUPS)]

@@ -1,8 +1,8 @@
-"""What the handshake signs, what its refusals say, and whose they are: the pure functions under session.py.
+"""Transcript, signatures and refusals of the handshake: the pure functions under session.py.
 
-Everything that Hello and Challenge say goes into one hash, the transcript. Both sides sign it, each under its own
-domain, and the session id is made from it: so a frame that carries the session id binds version, keys, nonces,
-TLS key, tokenizer and model digests.
+All fields of Hello and Challenge go into one hash, the transcript. Both sides sign it, each under its own domain, and
+the session id is derived from it. So a frame that carries the session id is bound to version, keys, nonces, TLS key,
+tokenizer and model digests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CloseCode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """What a worker says of itself in `Hello`, and its key. Digests are 32 bytes."""
+    """The worker's fields of `Hello`, and its key. Digests are 32 bytes."""
 
     key: SigningKey
     name: str
@@ -55,7 +55,7 @@ class WorkerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class GatewayIdentity:
-    """What a gateway says of itself, and its key. Hash and digest are 32 bytes."""
+    """The gateway's fields of `Challenge`, and its key. Hash and digest are 32 bytes."""
 
     key: SigningKey
     name: str
@@ -66,7 +66,7 @@ class GatewayIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What a worker knows of its gateway since pairing: two times 32 bytes."""
+    """What a worker stored of its gateway at pairing: two times 32 bytes."""
 
     gateway_key: bytes
     spki_hash: bytes
@@ -74,11 +74,11 @@ class Pin:
 
 Standing = Literal["paired", "unpaired", "revoked"]
 Lookup = Callable[[bytes], Standing]
-"""Worker key (32 bytes) -> how the gateway stands to it now."""
+"""Worker key (32 bytes) -> the key's pairing status."""
 
 
 def transcript(hello: Hello, challenge: Challenge) -> bytes:
-    """SHA-256 over everything that Hello and Challenge say except the signature, each field with its length."""
+    """SHA-256 over all fields of Hello and Challenge except the signature, each preceded by its length."""
     return _digest(
         b"edgespec/1 transcript\0",
         hello.protocol.encode(),
@@ -97,25 +97,25 @@ def transcript(hello: Hello, challenge: Challenge) -> bytes:
 
 
 def session_id(transcript_hash: bytes) -> bytes:
-    """The 16 bytes that every later frame carries."""
+    """The session id (16 bytes), which every later frame carries."""
     return hashlib.sha256(b"edgespec/1 session\0" + transcript_hash).digest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a worker stays out: what goes into `Refuse`, and the close code after it."""
+    """Why a worker is refused: the content of `Refuse`, and the close code after it."""
 
     reason: RefuseReason
     text: str
     code: CloseCode
 
     def signed(self, key: SigningKey, hello: bytes) -> Refuse:
-        """The message; `hello` is the Hello as received, whose nonce makes the signature good only once."""
+        """The message; `hello` is the Hello as received, whose nonce makes the signature valid only once."""
         signature = key.sign(signing.GATEWAY_REFUSE, _refusal_digest(hello, self.reason, self.text))
         return Refuse(self.reason, self.text, signature)
 
     def error(self) -> RemoteProtocolError:
-        """What ends the gateway's session after it."""
+        """The error that ends the gateway's session after it."""
         return RemoteProtocolError(self.reason, self.text, close_code=self.code)
 
 
@@ -126,9 +126,9 @@ def verify_refusal(refuse: Refuse, hello: bytes, gateway_key: bytes) -> None:
 
 
 def admit(hello: Hello, me: GatewayIdentity) -> Refusal | None:
-    """Whether the gateway goes on with this worker. Raises RemoteProtocolError (`weak-key`) for a bad public key.
+    """The reason to refuse this worker, if any. Raises RemoteProtocolError (`weak-key`) for a bad public key.
 
-    Whether the key is paired is not looked at before it is proven: only its owner may learn that.
+    Whether the key is paired is checked after the proof: only the owner of a key may learn its status.
     """
     if hello.protocol != PROTOCOL:
         return refusal_of_version(hello.protocol)
@@ -144,7 +144,7 @@ def admit(hello: Hello, me: GatewayIdentity) -> Refusal | None:
 
 
 def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError | None:
-    """What ends the session of a worker that has proven its key; None where that is paired."""
+    """The error that ends the session of a worker with a proven key; None if the key is paired."""
     worker = key_id(worker_key)
     match standing:
         case "unpaired":
@@ -155,16 +155,16 @@ def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError
 
 
 def refusal_of_version(theirs: str) -> Refusal:
-    """The refusal of a worker that speaks another version."""
-    shown = theirs if re.fullmatch(r"edgespec/[0-9.]{1,8}", theirs) else "something else"  # it may be any text
+    """The refusal of a worker with another protocol version."""
+    shown = theirs if re.fullmatch(r"edgespec/[0-9.]{1,8}", theirs) else "something else"  # untrusted text
     text = f"The gateway speaks {PROTOCOL} and the worker {shown}: update the older one."
     return Refusal("version", text, CloseCode.VERSION)
 
 
 def foreign_version(data: bytes) -> str | None:
-    """The version that a Hello of any version names, if it is not ours.
+    """The version in a Hello of any version, if it is not PROTOCOL.
 
-    Every version keeps this much: a msgpack array whose first elements are "hello" and the version.
+    Common to all versions: a msgpack array whose first elements are "hello" and the version.
     """
     found = re.match(rb"(?s)(?:[\x90-\x9f]|\xdc..)\xa5hello[\xa0-\xbf](edgespec/[0-9.]{1,8})", data)
     theirs = found[1].decode() if found else PROTOCOL
@@ -172,7 +172,7 @@ def foreign_version(data: bytes) -> str | None:
 
 
 def final_error(reason: str, text: str) -> EdgespecError | None:
-    """The error that ends a worker for good after a signed `Refuse` or `Bye`; None where trying again is right."""
+    """The error that ends the worker process after a signed `Refuse` or `Bye`; None where it should reconnect."""
     match reason:
         case "unpaired" | "revoked":
             return PairingError(f"{text} Pair this worker again: `cloud-gateway pair` there, `edgespec pair` here.")

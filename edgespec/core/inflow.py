@@ -1,9 +1,9 @@
-"""How much of a connection's bytes may be processed now: budgets of bytes and WebSocket frames of every opcode.
+"""Inflow limits of one connection: budgets of bytes and of WebSocket frames of every opcode.
 
-A WebSocket library answers pings, and takes empty frames, without asking anybody. So what comes from a peer is counted
-before the library sees it, by walking the frame headers (RFC 6455 section 5.2). Until the peer has proven a key it may
-send little in total; then its rate is bounded, and the rate of frames that carry nothing much more so. Pure: `now` is
-passed in, in seconds.
+A WebSocket library answers pings and accepts empty frames by itself. So the bytes from a peer are counted before they
+reach the library, by parsing the frame headers (RFC 6455 section 5.2). Until the peer has proven a key, the totals are
+limited; afterwards the rates, and most strictly the rate of frames without a message. Pure: `now` is passed in, in
+seconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.handshake import CloseCode
 
 MAX_HEAD_BYTES = 8192
-"""Of the HTTP request or response before the first frame; this protocol's have about 250."""
+"""Of the HTTP request or response before the first frame; in this protocol they have about 250."""
 FRAMES_AT_ONCE = 16
-"""Frames processed in one go: more wait for the next turn of the event loop, so that other connections have theirs."""
+"""Frames processed at once; more wait for the next iteration of the event loop, so that others are served."""
 _HEAD_END = b"\r\n\r\n"
 _BINARY_AND_TEXT = (1, 2)
 
@@ -30,19 +30,19 @@ class InflowLimits:
     unproven_frames: int = 64
     """The handshake takes two."""
     frames_per_s: float = 1000.0
-    """A worker sends one for each draft step; more wait in the peer's own buffers."""
+    """A worker sends one per draft step; more wait in the peer's own buffers."""
     frames_burst: int = 64
     bytes_per_s: float = 4e6
     """A worker's trees make 0.5 MB/s at 1000 frames a second; a prompt of 8192 tokens is 40 KB."""
     bytes_burst: int = 1 << 20
     idle_per_s: float = 20.0
-    """Frames without a message: ping, pong, close, continuation and empty ones, of which this protocol needs none."""
+    """Frames without a message (ping, pong, close, continuation, empty), which this protocol does not use."""
     idle_burst: int = 100
-    """Five seconds over the rate; one more ends the connection."""
+    """Five seconds at the rate; one frame more ends the connection."""
 
 
 class Bucket:
-    """A rate with a burst, as the time at which everything that was taken is paid (GCRA, ITU-T I.371 annex A)."""
+    """A rate limit with a burst (GCRA, ITU-T I.371 annex A)."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._step_s, self._burst_s = 1 / per_s, burst / per_s
@@ -53,20 +53,20 @@ class Bucket:
 
     @property
     def free_at(self) -> float:
-        """From when on more may be taken."""
+        """The time from which on more may be taken."""
         return self._paid_at - self._burst_s
 
 
 class Inflow:
-    """What one connection has sent, from its first byte; raises RemoteProtocolError (`flood`) beyond the limits."""
+    """Counts what one connection sends, from its first byte; raises RemoteProtocolError (`flood`) beyond the limits."""
 
     def __init__(self, limits: InflowLimits) -> None:
         self.frames = self.bytes = 0
         """Passed on so far."""
         self.proven = False
-        """Set once the peer has proven its key: rates hold from then on instead of totals."""
+        """Set once the peer has proven its key; from then on rates are limited instead of totals."""
         self.wake_at: float | None = None
-        """When to call `take` again for bytes that wait; None where more bytes are needed or none wait."""
+        """When to call `take` again for waiting bytes; None if none wait, or more bytes are needed."""
         self._limits = limits
         self._in_head, self._scanned = True, 0
         self._is_websocket = True
@@ -76,7 +76,7 @@ class Inflow:
         self._idle_rate = Bucket(limits.idle_per_s, limits.idle_burst)
 
     def take(self, data: bytearray, now: float) -> int:
-        """How many of the first bytes of `data`, all that came and was not passed on yet, may be processed now."""
+        """How many of the first bytes of `data` may be processed now; `data` is all that was not passed on yet."""
         self.wake_at = None
         start = self._head(data) if self._in_head else 0
         free_at = max(self._frame_rate.free_at, self._byte_rate.free_at)
@@ -93,7 +93,7 @@ class Inflow:
         return self._passed(end, frames, now)
 
     def _head(self, data: bytearray) -> int:
-        """Looks for the end of the HTTP head; returns it."""
+        """Returns the position after the HTTP head, if it is complete."""
         found = data.find(_HEAD_END, max(0, self._scanned - len(_HEAD_END)))
         self._scanned = len(data)
         if (len(data) if found < 0 else found) > MAX_HEAD_BYTES:
@@ -134,7 +134,7 @@ class Inflow:
 
 
 def _header(data: bytearray, at: int) -> tuple[int, int] | None:
-    """Size of the frame header at `at` and of the payload that follows; None where it is not there as a whole."""
+    """Sizes of the frame header at `at` and of the payload that follows; None while the header is incomplete."""
     if len(data) < at + 2:
         return None
     length, size = data[at + 1] & 0x7F, 2

@@ -94,7 +94,7 @@ RefuseReason = Literal["version", "tokenizer"]
 
 
 class Refuse(Message, tag="refuse", frozen=True):
-    """Gateway to worker instead of `Challenge`: why it stays out. Signed, because the worker then stops for good."""
+    """Gateway to worker instead of `Challenge`: why it is refused. Signed, because the worker then ends."""
 
     reason: RefuseReason
     message: Text
@@ -105,7 +105,7 @@ class Refuse(Message, tag="refuse", frozen=True):
 
 
 class Sampling(Message, tag="sampling", frozen=True):
-    """How the target will choose tokens; the worker ranks its guesses by the same rule (design section 6)."""
+    """How the target chooses tokens; the worker ranks its draft tokens by the same rule (docs/numerics.md)."""
 
     temperature: Annotated[float, ranges.TEMPERATURE.meta] = 0.0
     top_k: Annotated[int, ranges.TOP_K.meta] = 0
@@ -120,11 +120,11 @@ class Sampling(Message, tag="sampling", frozen=True):
 
 
 class Welcome(Message, tag="welcome", frozen=True):
-    """First frame of the gateway: the worker is let in."""
+    """First frame of the gateway: the worker is accepted."""
 
     gateway: Name
     branching: Annotated[int, Meta(ge=1, le=64)]
-    """Most children of one node that the gateway wants."""
+    """Maximum number of children of one node."""
 
 
 class Open(Message, tag="open", frozen=True):
@@ -150,7 +150,7 @@ class Commit(Message, tag="commit", frozen=True):
 
 
 class Close(Message, tag="close", frozen=True):
-    """The request ended or moved elsewhere; its state can go."""
+    """The request ended or was assigned elsewhere; its state can be dropped."""
 
     request: U63
     epoch: U32
@@ -180,7 +180,7 @@ class Tree(Message, tag="tree", frozen=True):
 
 
 class Pause(Message, tag="pause", frozen=True):
-    """The worker stops drafting (its owner is back, or its admin said so); its requests move on."""
+    """The worker stops drafting (its owner is back, or its admin paused it); its requests are assigned elsewhere."""
 
     reason: Text
 
@@ -237,7 +237,7 @@ class Frame(Struct, Generic[Body], array_like=True, forbid_unknown_fields=True, 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 decode_frame = msgspec.msgpack.Decoder(Frame[AnyBody]).decode
-"""Knows the bodies of both directions: which may come when is for the tables in session.py to say."""
+"""Decodes the bodies of both directions; the tables in session.py define which is allowed when."""
 decode_handshake = msgspec.msgpack.Decoder(Handshake).decode
 
 
@@ -254,7 +254,7 @@ class Shape(enum.StrEnum):
 
 
 def check_tree_shape(tree: Tree, vocab_size: int) -> None:
-    """Checks what can be said of one `Tree` without the request's state; depth is checked in `merge.py`.
+    """Checks one `Tree` as far as that needs no state of the request; depth is checked in `merge.py`.
 
     Raises RemoteProtocolError (reason `shape-…`): more than 64 nodes, columns of unequal length, a parent that is
     not an earlier node, duplicate siblings, a token outside the vocabulary, a cost beyond `MAX_COST`, or an entropy

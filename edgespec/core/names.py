@@ -1,6 +1,6 @@
-"""How machines are shown to people: the id of a public key, and names of which no two look alike.
+"""Key ids and names of machines, as people see them; no two names look alike.
 
-The id identifies; a name is only easier to remember. Logs show both, as `lab-7 (7ba1073c5e2f9d40)`.
+The id identifies a machine; the name is only easier to remember. Logs show both, as `lab-7 (7ba1073c5e2f9d40)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_NAME = 64
 NAME_PATTERN = r"^[A-Za-z0-9](?: ?[A-Za-z0-9._@+-])*\Z"
 """Names of machines: printable ASCII, and no space that cannot be seen (at an end, or two in a row).
 
-Other scripts are left out because each has letters that look like Latin ones; brackets because they enclose the id.
+Other scripts are excluded because each has letters that look like Latin ones; brackets because they enclose the id.
 """
 
 
@@ -23,12 +23,12 @@ def key_id(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()[:KEY_ID_DIGITS]
 
 
-def free_name(wish: str, taken: Collection[str]) -> str:
-    """`wish`, or with a number after it where one of `taken` is the same but for capitals."""
+def free_name(requested: str, taken: Collection[str]) -> str:
+    """`requested`, or with a number after it where one of `taken` is the same but for capitals."""
     used = {name.casefold() for name in taken}
-    name, number = wish, 1
+    name, number = requested, 1
     while name.casefold() in used:
         number += 1
         suffix = f"-{number}"
-        name = wish[: MAX_NAME - len(suffix)].rstrip() + suffix
+        name = requested[: MAX_NAME - len(suffix)].rstrip() + suffix
     return name

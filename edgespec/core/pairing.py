@@ -1,23 +1,23 @@
-"""The pairing exchange (docs/protocol.md): two machines that share a one-time code come to trust each other's keys.
+"""The pairing exchange (docs/protocol.md): two machines authenticate each other's keys with a one-time code.
 
     worker                                        gateway
       | Start: its key, name, SPAKE2 message        |
       | ------------------------------------------> |
       |     Reply: its key, name, SPAKE2 message    |
       | <------------------------------------------ |
-      | Confirm: MAC and signature                  |   the gateway now knows: same code, same TLS key, same keys,
+      | Confirm: MAC and signature                  |   proves to the gateway: same code, same TLS key, same keys,
       | ------------------------------------------> |   and that the worker holds its private key
-      |                     Confirm, the other way  |   the worker now knows the same
+      |                     Confirm, the other way  |   proves the same to the worker
       | <------------------------------------------ |
       | Accepted: MAC                               |   the gateway stores
       | ------------------------------------------> |
       |                              Accepted: MAC  |   the worker stores
       | <------------------------------------------ |
 
-SPAKE2 (RFC 9382, library `spake2`) gives both a key that is the same only if the code was; whoever does not know the
-code gets one guess per exchange. The library confirms nothing, so MACs under keys derived for each direction and step
-cover a transcript of everything that was said and seen. Each side puts the TLS key *it* saw there: a relay that
-ends the TLS connection changes the transcript. The wall clock plays no part.
+SPAKE2 (RFC 9382, library `spake2`) gives both sides a key that is equal only if the code was; an attacker without the
+code has one attempt per exchange. The library has no key confirmation, so MACs under keys derived for each direction
+and step cover a transcript of all messages. Each side adds the hash of the TLS key that it saw: a relay that ends the
+TLS connection changes the transcript. The wall clock is not used.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from edgespec.core.pairing_messages import (
 from edgespec.core.signing import SigningKey, check_public_key, verify
 
 Entropy = Callable[[int], bytes]
-"""Bytes wanted -> that many random bytes."""
+"""Number of bytes -> that many random bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other side, once proven: its Ed25519 key, its name, and the version agreed, below which it must not fall."""
+    """The other side, once proven: its Ed25519 key, its name, and the minimum version for later connections."""
 
     key: bytes
     name: str
@@ -74,7 +74,7 @@ class Peer:
 
 
 class State(enum.Enum):
-    """Where an exchange stands. `PROVEN` is the gateway's: all is checked, and the worker is yet to be stored."""
+    """The state of an exchange. `PROVEN` (gateway only): everything is checked, the worker is not stored yet."""
 
     NEW = "new"
     STARTED = "started"
@@ -119,8 +119,8 @@ class Exchange:
     def receive(self, message: PairingMessage) -> PairingMessage | None:
         """Takes one message and returns the answer to send, if any; the table says which message may come when.
 
-        Raises PairingFailed for a failure that a person must know of, RemoteProtocolError for a forbidden
-        message. Either way the exchange is over, and the code used up.
+        Raises PairingFailed for a failure that the user has to see, RemoteProtocolError for a forbidden message.
+        Either way the exchange has ended, and the code is used up.
         """
         state, self.state = self.state, State.FAILED
         if isinstance(message, Refused):
@@ -134,7 +134,7 @@ class Exchange:
         return answer
 
     def fail(self) -> None:
-        """Ends the exchange from outside: the link or the time is gone, or nothing could be stored."""
+        """Ends the exchange from outside: connection lost, time limit passed, or nothing could be stored."""
         self.state = State.FAILED
 
     def _handle(self, message: PairingMessage) -> PairingMessage | None:
@@ -146,11 +146,11 @@ class Exchange:
             check_public_key(peer.key)
         except RemoteProtocolError as error:
             raise PairingFailed(Reason.KEY, str(error)) from None
-        if not crypto_core_ed25519_is_valid_point(spake[1:]):  # the library lets some odd encodings pass
+        if not crypto_core_ed25519_is_valid_point(spake[1:]):  # the library accepts some non-canonical encodings
             raise PairingFailed(Reason.PROTOCOL, "malformed SPAKE2 message")
         try:
             self._key = self._spake.finish(spake)
-        except SPAKEError:  # sent by our own side, or our own message reflected
+        except SPAKEError:  # this side's own message, reflected
             raise PairingFailed(Reason.PROTOCOL, "reflected SPAKE2 message") from None
         self._peer = peer
         self._transcript = transcript(start, reply, self._spki)
@@ -253,7 +253,7 @@ class GatewayExchange(Exchange):
 
 
 def transcript(start: Start, reply: Reply, spki_hash: bytes) -> bytes:
-    """SHA-256 over everything said and seen before the proofs; each part goes in with its length before it."""
+    """SHA-256 over both messages before the proofs and `spki_hash`; each part is preceded by its length."""
     parts = (
         f"{PROTOCOL} pairing".encode(),
         start.version.to_bytes(2, "big"),

@@ -17,13 +17,13 @@ from edgespec.core.messages import PROTOCOL, Bytes32, Bytes64, Message, Name
 VERSION = 1
 """Version of protocol `edgespec/1`, as a number that two sides can compare."""
 MIN_NAMEPLATE, MAX_NAMEPLATE = 1000, 9999
-"""Whoever sends the right nameplate with wrong words burns the code. A source has eight tries in the 120 s of a window,
-so that with four digits it takes about 1000 sources to burn one code; with two digits it took a dozen.
+"""The right nameplate with wrong words burns the code. A source has eight attempts in the 120 s of a window, so that
+with four digits it takes about 1000 sources to burn one code; with two digits it took a dozen.
 """
 CHECK_DIGITS = 4
-"""13 bits that name the gateway: a rogue seems to be the one with one key in 10,000, and a worker compares at most 80
-(64 announced, 16 dialled). The rogue then knows as many bits of the words and has one guess at the other 11 (SPAKE2),
-which is no better than one guess at all 24.
+"""13 bits that identify the gateway: one key in 10,000 of a rogue fits, and a worker compares at most 80 keys (64
+announced, 16 dialled). The rogue then has 13 bits of the words and one attempt at the other 11 (SPAKE2), which is no
+better than one attempt at all 24.
 """
 CHECK_NUMBERS = 10_000
 MAX_PAIRING_BYTES = 1024
@@ -114,7 +114,7 @@ class Accepted(Message, tag="pair-accepted", frozen=True):
 
 
 class Refused(Message, tag="pair-refused", frozen=True):
-    """Both ways, last message: pairing has failed. The receiver has its own words for each reason."""
+    """Both ways, last message: pairing has failed. The receiver has its own text for each reason."""
 
     reason: Reason
 
@@ -133,7 +133,7 @@ def decode_pairing(data: bytes) -> PairingMessage:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The one-time code: `nameplate` says which one it is, `words` are the secret, `check` tells gateways apart."""
+    """The one-time code: `nameplate` identifies it, `words` are the secret, `check` identifies the gateway."""
 
     nameplate: int
     words: tuple[str, ...]
@@ -143,15 +143,15 @@ class Code:
         return f"{self.nameplate}-{'-'.join(self.words)}-{self.check:0{CHECK_DIGITS}}"
 
     def fits(self, spki_hash: bytes) -> bool:
-        """Whether the gateway with this TLS key can be the one that shows the code (one in 10,000 others seems so)."""
+        """Whether the gateway with this TLS key can be the one that shows the code; one in 10,000 others fits too."""
         return self.check == check_number(self.nameplate, self.words, spki_hash)
 
 
 def check_number(nameplate: int, words: Sequence[str], spki_hash: bytes) -> int:
     """The last digits of a code, from the SHA-256 of the gateway's public TLS key and the rest of the code.
 
-    The words go in so that nobody can look for a key with the right digits beforehand: only those who have the code can
-    tell which keys fit. `spki_hash` has a fixed length, so that no two inputs run together.
+    The words are part of it so that nobody can search for a key with the right digits beforehand: this takes the code.
+    `spki_hash` has a fixed length, so that the concatenation is unambiguous.
     """
     text = f"{nameplate}-{'-'.join(words)}"
     digest = hashlib.sha256(f"{PROTOCOL} pairing code\0".encode() + spki_hash + text.encode()).digest()

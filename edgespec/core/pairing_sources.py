@@ -1,4 +1,4 @@
-"""What one source of pairing attempts may do: it holds one silent connection, and waits longer after each failure.
+"""Limits of one source of pairing attempts: one waiting connection, and a longer delay after each failure.
 
 A source is one IPv4 address or one IPv6 /64 network. Pure: the caller passes `now` in, seconds of any monotonic clock.
 """
@@ -13,11 +13,11 @@ FREE_FAILURES = 1
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 60.0
 FORGET_S = 600.0
-"""After this long without a failure a source starts afresh."""
+"""After this long without a failure a source's count is reset."""
 MAX_SOURCES = 1024
-"""Sources whose failures are remembered, about 200 bytes each; who commands more can reset its own delays."""
+"""Sources whose failures are stored, about 200 bytes each; an attacker with more can reset its own delays."""
 MAX_WAITING = 8
-"""Connections that have not sent their first message; an honest worker sends it at once."""
+"""Connections that have not sent their first message; a correct worker sends it at once."""
 
 T = TypeVar("T")
 
@@ -46,16 +46,16 @@ class Delays:
 
 
 class Waiting(Generic[T]):
-    """Connections whose first message has not come yet: one for each source, `MAX_WAITING` in all.
+    """Connections whose first message has not arrived yet: one per source, `MAX_WAITING` in all.
 
-    A newcomer is never turned away: it takes the place of its own source's connection, else of the oldest one.
+    A new connection is never refused: it replaces its own source's connection, else the oldest one.
     """
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, T] = OrderedDict()
 
     def enter(self, source: str, connection: T) -> T | None:
-        """Takes a connection in; returns the one that has to go for it, if any."""
+        """Adds a connection; returns the one that it replaces, if any."""
         gone = self._waiting.pop(source, None)
         if gone is None and len(self._waiting) >= MAX_WAITING:
             gone = self._waiting.popitem(last=False)[1]
@@ -63,6 +63,6 @@ class Waiting(Generic[T]):
         return gone
 
     def leave(self, source: str, connection: T) -> None:
-        """The connection has spoken or ended; does nothing if it had to go before."""
+        """The connection has sent its message or ended; does nothing if it was replaced before."""
         if self._waiting.get(source) is connection:
             del self._waiting[source]

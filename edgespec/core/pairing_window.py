@@ -2,12 +2,12 @@
 
 A window is open for 120 s. A `Start` with the nameplate of the code shown is an attempt; one that fails burns the code
 and a new one is shown. Five failed attempts, the end of the 120 s, or a success close the window until the operator
-asks again. What is no guess at the words burns and counts nothing, but its source has to wait longer after each one
-(pairing_sources.py): a `Start` with another nameplate, and an attempt that ends before its `Confirm`, since the gateway
-proves nothing before the worker does.
+opens it again. A `Start` with another nameplate is not counted and burns nothing; nor is an exchange that ends before
+its `Confirm`, since the gateway proves nothing before the worker does. Its source has to wait longer after each one
+(pairing_sources.py).
 
-While an attempt runs others are told to wait. One that has been silent for `PARKED_S` before its `Confirm` has to go
-when another comes.
+While an attempt runs, others are refused as busy. One that has been silent for `PARKED_S` before its `Confirm` is
+ended when another one starts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from edgespec.core.pairing_sources import Delays
 
 WINDOW_S = 120.0
 ATTEMPT_S = 15.0
-"""Longest time of one attempt: three round trips and 20 ms of arithmetic."""
+"""Maximum duration of one attempt, which takes three round trips and 20 ms of arithmetic."""
 STEP_S = 5.0
-"""Longest silence in an attempt."""
+"""Maximum silence in an attempt."""
 PARKED_S = 2.0
-"""Silence after which an attempt has to go when another comes: several times the slowest round trip on earth."""
+"""Silence after which an attempt ends when another one starts: several times the longest round trip on earth."""
 MAX_FAILURES = 5
 
 
@@ -61,7 +61,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """A worker is stored under `name`, which tells it from all others; the window is closed."""
+    """A worker is stored under `name`, which is unique; the window is closed."""
 
     peer: Peer
     name: str
@@ -81,7 +81,7 @@ TRANSITIONS: dict[tuple[Window, str], Window] = {
     (Window.OPEN, "begin"): Window.BUSY,
     (Window.OPEN, "close"): Window.CLOSED,
     (Window.BUSY, "failure"): Window.OPEN,
-    (Window.BUSY, "no guess"): Window.OPEN,
+    (Window.BUSY, "no attempt"): Window.OPEN,
     (Window.BUSY, "close"): Window.CLOSED,
     (Window.BUSY, "paired"): Window.CLOSED,
 }
@@ -101,7 +101,7 @@ class PairingWindow:
         self._last_ended: GatewayExchange | None = None
         self._source = ""
         """Of the attempt that runs."""
-        self._closes_at = self._attempt_ends_at = self._heard_at = 0.0
+        self._closes_at = self._attempt_ends_at = self._received_at = 0.0
         self._why_closed = Reason.WINDOW
         self._events: list[Event] = []
 
@@ -112,7 +112,7 @@ class PairingWindow:
             return None
         if self.state is Window.OPEN:
             return self._closes_at
-        return min(self._closes_at, self._attempt_ends_at, self._heard_at + STEP_S)
+        return min(self._closes_at, self._attempt_ends_at, self._received_at + STEP_S)
 
     def events(self) -> list[Event]:
         """What happened since the last call, oldest first."""
@@ -138,10 +138,10 @@ class PairingWindow:
         self._events.append(Closed(reason))
 
     def poll(self, now: float) -> None:
-        """Closes what has run out of time."""
+        """Ends the attempt or the window whose time is over."""
         if self.state is not Window.CLOSED and now >= self._closes_at:
             self.close(Reason.EXPIRED)
-        elif self._exchange is not None and now >= min(self._attempt_ends_at, self._heard_at + STEP_S):
+        elif self._exchange is not None and now >= min(self._attempt_ends_at, self._received_at + STEP_S):
             self.abandon(self._exchange, Reason.ABANDONED, now)
 
     def begin(self, source: str, nameplate: int, now: float) -> GatewayExchange:
@@ -161,7 +161,7 @@ class PairingWindow:
         if self._exchange is not None:
             self._evict(self._exchange, now)
         self._go("begin")
-        self._source, self._heard_at, self._attempt_ends_at = source, now, now + ATTEMPT_S
+        self._source, self._received_at, self._attempt_ends_at = source, now, now + ATTEMPT_S
         self._exchange = GatewayExchange(self._code, self._me, self._spki, self._entropy)
         return self._exchange
 
@@ -172,7 +172,7 @@ class PairingWindow:
         """
         self.poll(now)
         self._require_running(exchange)
-        self._heard_at = now
+        self._received_at = now
         try:
             return exchange.receive(message)
         except PairingFailed as failure:
@@ -211,16 +211,16 @@ class PairingWindow:
             self._show()
 
     def _evict(self, running: GatewayExchange, now: float) -> None:
-        """Makes room for a newcomer, or raises PairingFailed."""
-        if running.state is not State.REPLIED or now - self._heard_at < PARKED_S:
+        """Ends a parked attempt for a new one, or raises PairingFailed."""
+        if running.state is not State.REPLIED or now - self._received_at < PARKED_S:
             raise PairingFailed(Reason.BUSY)
         self._drop(now)
 
     def _drop(self, now: float) -> None:
-        """Ends an attempt that was no guess at the code."""
+        """Ends an exchange that does not count as an attempt at the code."""
         self._delays.failed(self._source, now)
         self._end_attempt()
-        self._go("no guess")
+        self._go("no attempt")
 
     def why_over(self, exchange: GatewayExchange) -> Reason:
         """Why an attempt that is no longer running ended, for its peer."""

@@ -33,11 +33,11 @@ class Prefix:
         return self._digests[len(self.tokens)]
 
     def digest_at(self, length: int) -> bytes:
-        """Hash of the first `length` tokens, remembered or computed."""
+        """Hash of the first `length` tokens, cached or computed."""
         return self._digests.get(length) or prefix_hash(self.tokens[:length])
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens; the hash of the length reached is remembered."""
+        """Appends tokens and stores the hash of the new length."""
         packed = array("I", tokens)
         self._sha.update(packed.tobytes())
         self.tokens.extend(tokens)

@@ -38,7 +38,7 @@ _CHUNK = 64
 
 
 class History:
-    """What the penalties need to know of prompt and answer; grows with the answer and is read at every tree node."""
+    """Token counts of prompt and completion for the penalties; grows with the completion, read at every tree node."""
 
     def __init__(self, prompt: Iterable[int] = (), answer: Iterable[int] = ()) -> None:
         self._counts: dict[int, int] = dict.fromkeys(prompt, 0)
@@ -46,19 +46,19 @@ class History:
         self.extend(answer)
 
     def extend(self, tokens: Iterable[int], *, answer: bool = True) -> None:
-        """Counts further tokens of the answer, or of a prompt that arrives in parts."""
+        """Counts further tokens of the completion, or of a prompt that arrives in parts."""
         for token in tokens:
             self._counts[token] = self._counts.get(token, 0) + answer
         self._arrays = None
 
     def committed(self) -> tuple[Tokens, Floats]:
-        """The distinct tokens of prompt and answer, and how often each occurs in the answer; cached until it grows."""
+        """The distinct tokens of prompt and completion, and their counts in the completion; cached until it grows."""
         if self._arrays is None:
             self._arrays = _columns(self._counts)
         return self._arrays
 
     def along(self, path: Sequence[int]) -> tuple[Tokens, Floats]:
-        """The distinct tokens of a path below the committed ones, with their counts in answer and path together."""
+        """The distinct tokens of a path below the committed ones, with their counts in completion and path together."""
         known = self._counts
         return _columns({token: known.get(token, 0) + count for token, count in Counter(path).items()})
 
@@ -125,8 +125,8 @@ class Processor:
         a mask over the vocabulary (a grammar's). Greedy leaves one token: the lowest of the largest.
 
         Infinite logits count as the largest and smallest float32 number, what is not a number as the smallest: a
-        model that gives them in places still answers. Raises ValueError where all tokens are removed, or no logit is
-        a number.
+        model with a few such logits still works. Raises ValueError where all tokens are removed, or no logit is a
+        number.
         """
         x = self.adjusted(logits, history, path, allowed)
         best = int(np.argmax(x))

@@ -1,8 +1,8 @@
-"""What a number may be, in one table for the chat API and the wire (docs/api.md, docs/protocol.md).
+"""The allowed ranges of numbers, for the chat API and the wire (docs/api.md, docs/protocol.md).
 
-Arithmetic on parameters within these ranges and on any finite float32 logits stays finite in float64, which the fuzz
-gate holds (`python -m tools.fuzz`). A value outside is refused where it enters: as 400 by the API, as `malformed` by
-a peer. Not-a-number and infinities lie in no range.
+Arithmetic on parameters within these ranges and on any finite float32 logits stays finite in float64; the fuzz gate
+tests this (`python -m tools.fuzz`). A value outside is refused where it enters: as 400 by the API, as `malformed` on
+the wire. Not-a-number and infinities are in no range.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The worker's guesses at the target's next token, ranked with the target's own noise (design section 6).
+"""The worker's draft tokens, ranked with the target's own noise (docs/numerics.md).
 
-The target takes argmax_v(z(v) / T + g(v)) of its adjusted logits z. The draft knows T and g and has logits z' near z.
+The target takes argmax_v(z(v) / T + g(v)) of its adjusted logits z. The worker has T, g, and the draft's logits z'.
 If the errors z - z' were independent Gumbel noise of scale s, the target would take v with probability
 
     softmax_v( (z'(v) + T g(v)) / s )
 
-which is what this module ranks and prices by. The *spread* s, in logits, says how far draft and target disagree; it is
-a property of the pair and the same at every temperature, greedy included (T = 0), as docs/numerics.md shows on data. It
-is learned from what the target chose. With s = 1 and T = 0 a cost is WANSpec's -log q.
+by which this module ranks and prices. The *spread* s, in logits, measures how far draft and target disagree. It is a
+property of the pair and the same at every temperature, greedy included (T = 0), as docs/numerics.md shows on data. It
+is estimated online from the target's choices. With s = 1 and T = 0 a cost is WANSpec's -log q.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
 _REACH = 16.0
-"""Tokens whose score is further below the best one, in spreads, get hardly any share of the probability."""
+"""Tokens whose score is further below the best one, in spreads, have negligible probability."""
 _EVERYTHING_NATS = 1e6
 _FAINT = 80.0
 """exp(-80) adds nothing to a sum in which there is a 1."""
 _SMALL = 4096
-"""Scores up to which float64 costs nothing worth saving."""
+"""Number of scores up to which float64 is as fast as float32."""
 _KEPT = 16
-"""Best tokens of a row that are remembered to learn the spread from."""
+"""Best tokens of a row that are stored to estimate the spread."""
 _OUTSIDE_NATS = 7.0
-"""Price, while learning, of a choice that was not among them."""
+"""Cost, in the estimate, of a choice that was not among them."""
 
 
 class Spread:
-    """Learns how far draft and target disagree; one per pair of models, shared by its requests."""
+    """Online estimate of how far draft and target disagree; one per pair of models, shared by its requests."""
 
     GRID = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4])
     START = 0.7
@@ -50,7 +50,7 @@ class Spread:
     """Weight of all former tokens against the newest one: a memory of about 200."""
 
     def __init__(self, fixed: float | None = None) -> None:
-        """`fixed` switches learning off."""
+        """`fixed`: a constant spread, without estimation."""
         self._fixed = fixed
         self._loss: Floats = 4 * np.log(self.GRID / self.START) ** 2
 
@@ -62,8 +62,8 @@ class Spread:
     def observe(self, scores: Floats, chosen: int | None) -> None:
         """The target chose the token at index `chosen` of these scores (in logits), or one outside (None).
 
-        Nothing is learnt where the best score is not a finite number: it would spoil the sums for good. (Removed
-        tokens score -inf, which is well.)
+        Ignored where the best score is not a finite number, which would make the sums useless. (Removed tokens score
+        -inf, which is harmless.)
         """
         best = scores.max()  # not a number where any score is none
         if not math.isfinite(best):
@@ -85,8 +85,8 @@ class Ranker:
     def __init__(
         self, sampling: Sampling, prompt: Sequence[int] = (), *, spread: Spread | None = None, resolved: bool = False
     ) -> None:
-        """`resolved`: report the entropy that is left once the noise is known, not that of the processed distribution;
-        it foretells wrong guesses better, and is far lower where the draft is good."""
+        """`resolved`: report the entropy that remains given the noise, not that of the processed distribution; it
+        predicts rejections better, and is far lower where the draft is good."""
         self.sampling, self.resolved = sampling, resolved
         self.spread = spread or Spread()
         # The filters and the temperature serve to find the distribution; a greedy request is ranked by all its logits.
@@ -96,7 +96,7 @@ class Ranker:
         self._recent: dict[tuple[int, ...], tuple[Tokens, Floats]] = {}
 
     def __call__(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
-        """The best `width` guesses after `path` (tokens below the committed ones), from raw `logits`, [vocab_size].
+        """The best `width` tokens after `path` (below the committed ones), from raw `logits`, shape [vocab_size].
 
         Costs: nats of -log P(the target takes this token | noise). Entropy: nats, see `resolved`.
         """
@@ -118,7 +118,7 @@ class Ranker:
         return Proposal(named[:width].tolist(), np.minimum(costs, MAX_COST / 1000).tolist(), left)
 
     def committed(self, tokens: Sequence[int], *, answer: bool = True) -> None:
-        """The committed prefix grew: learns from the rows along it and forgets those beside it.
+        """Extends the committed prefix: updates the spread from the rows along it and drops the others.
 
         `answer` is False for the rest of a long prompt, whose tokens count for the repetition penalty only.
         """

@@ -1,7 +1,7 @@
-"""The labels with which sessions, frames and links are ended, as far as they may appear in another machine's log.
+"""The closed list of labels with which sessions, frames and links end, as another machine's log may show them.
 
-A peer can write anything into a WebSocket close reason or a `Bye`, parts of a prompt included. A log shows a label of
-this list, and of other texts only that there was one.
+A peer can write anything into a WebSocket close reason or a `Bye`, parts of a prompt included. A log shows labels of
+this list only; any other text is withheld.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ REASONS = frozenset(
 
 
 def shown(reason: str) -> str:
-    """The label, or that the peer's text is none."""
+    """The label, or a constant in place of any other text."""
     return reason if reason in REASONS else "another reason" if reason else "no reason"

@@ -1,8 +1,8 @@
-"""The shared noise g(seed, position, token), and the choice by it: Gumbel-max (design section 6, docs/numerics.md).
+"""The shared noise g(seed, position, token), and the choice by it: Gumbel-max (docs/numerics.md).
 
 A token drawn as argmax_v(log p(v) + g(v)) is an exact sample of p when the g(v) are independent Gumbel(0, 1). Here
-g is a pure function of three integers, so whoever knows the seed can compute it for any subset of the vocabulary
-and in any order, and all get the same token:
+g is a pure function of three integers, so both sides can compute it from the seed for any subset of the vocabulary
+and in any order, and get the same token:
 
     key  = mix(mix(seed xor DOMAIN) + GAMMA * (position + 1))      once per position
     bits = mix(key + GAMMA * (token + 1))                          once per token
@@ -26,18 +26,18 @@ GAMMA = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio, odd: SplitMix64's step."""
 MIX_1, MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 DOMAIN = int.from_bytes(b"edgespec", "big")
-"""Keeps the noise apart from other uses of SplitMix64 under the same seed."""
+"""Separates the noise from other uses of SplitMix64 under the same seed."""
 
 Bits = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
 BLOCK = 16384
-"""Elements worked on at once: temporary arrays stay in the cache, and below what malloc maps anew each time."""
+"""Elements per block: temporary arrays stay in the cache, and below the size that malloc maps and unmaps each time."""
 _NEAR_NATS = 8.0
-"""`shortlist` looks at all tokens this close to the best one, and at the few others whose noise is huge."""
+"""`shortlist` evaluates all tokens this close to the best one, and the few others whose noise is large enough."""
 MARGIN_NATS = 1.0
-"""Up to here `noisy_argmax` knows the margin exactly; a larger one is reported as this."""
+"""`noisy_argmax` returns margins up to this exactly, and this for larger ones."""
 
 
 def mix64(x: int) -> int:
@@ -49,7 +49,7 @@ def mix64(x: int) -> int:
 
 
 def _mix(x: Bits) -> Bits:
-    """`mix64` on a contiguous array that the caller gives away (it is overwritten)."""
+    """`mix64` in place on a contiguous array."""
     flat = x.reshape(-1)
     shifted = np.empty(min(BLOCK, flat.size), np.uint64)
     for start in range(0, flat.size, BLOCK):
@@ -64,7 +64,7 @@ def _mix(x: Bits) -> Bits:
 
 
 def row_key(seed: int, position: int) -> int:
-    """The key under which one position's tokens are hashed. A seed counts modulo 2**64; a position is not negative."""
+    """The key with which one position's tokens are hashed. Seeds are taken modulo 2**64; positions start at 0."""
     if position < 0:
         raise ValueError(f"position {position} is negative")
     return mix64(mix64(seed ^ DOMAIN) + GAMMA * (position + 1))

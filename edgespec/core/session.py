@@ -12,9 +12,8 @@
       | Frame(session, 1, Tree), ...                    |
       | ----------------------------------------------> |
 
-Bytes go in through `receive`, which returns messages and events; `send` numbers and signs; what the machine says by
-itself waits in `outgoing` and is written first. `wake_at` says when to call `tick`. A RemoteProtocolError ends the
-session.
+`receive` takes bytes and returns messages and events; `send` numbers and signs. Frames that the machine makes by itself
+are in `outgoing` and are written first. `tick` is to be called at `wake_at`. A RemoteProtocolError ends the session.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from edgespec.core.signing import SigningKey
 
 
 class State(enum.StrEnum):
-    """Named after the message that is due."""
+    """Named after the message that is expected."""
 
     HELLO = "hello"
     CHALLENGE = "challenge"
@@ -98,7 +97,7 @@ class Timers:
     handshake_s: float = 10.0
     ping_every_s: float = 1.0
     unread_s: float = 5.0
-    """A peer that talks but leaves a ping unanswered for this long does not read."""
+    """A peer that sends but does not answer a ping for this long is not reading."""
     silent_s: float = 10.0
 
 
@@ -107,7 +106,7 @@ DEFAULT_TIMERS = Timers()
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """The handshake is complete: both sides are who they say, and messages may flow."""
+    """The handshake is complete: both sides are authenticated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ Event = Message | Linked | RttSample
 
 
 class Session:
-    """What both ends share: tables, numbering, ping and pong, deadlines. Times are monotonic seconds."""
+    """Common part of both ends: tables, numbering, ping and pong, deadlines. Times are monotonic seconds."""
 
     receives: ClassVar[Table]
     sends: ClassVar[Table]
@@ -141,7 +140,7 @@ class Session:
         self._sent = self._received = 0
         self._outgoing: list[bytes] = []
         self._pings: deque[tuple[int, float]] = deque()
-        self._heard_at = now
+        self._received_at = now
         self._deadline = now + timers.handshake_s
 
     def outgoing(self) -> list[bytes]:
@@ -169,7 +168,7 @@ class Session:
             if following is None:
                 what = type(message).__name__
                 raise RemoteProtocolError("unexpected", f"{what} is not allowed in state {self.state}")
-            self.state, self._heard_at = following, now
+            self.state, self._received_at = following, now
             return self._handle(message, data, now)
         except RemoteProtocolError:
             self.state = State.CLOSED
@@ -180,10 +179,10 @@ class Session:
         """When `tick` is due; infinity once the session is over."""
         if self.state is State.CLOSED:
             return float("inf")
-        return self._heard_at + self.timers.silent_s if self.state is State.OPEN else self._deadline
+        return self._received_at + self.timers.silent_s if self.state is State.OPEN else self._deadline
 
     def tick(self, now: float) -> None:
-        """Raises RemoteProtocolError (`handshake-timeout`, `silent`, `slow`) when a deadline has passed."""
+        """Checks the deadlines; raises RemoteProtocolError (`handshake-timeout`, `silent`, `slow`)."""
         try:
             self._check_deadlines(now)
         except RemoteProtocolError:
@@ -237,7 +236,7 @@ class Session:
                 text = f"the handshake was not complete after {timers.handshake_s:g} s"
                 raise RemoteProtocolError("handshake-timeout", text, close_code=CloseCode.TIMEOUT)
             return
-        quiet_s = now - self._heard_at
+        quiet_s = now - self._received_at
         unread_s = now - self._pings[0][1] if self._pings else 0.0
         if max(quiet_s, unread_s) >= timers.silent_s:
             raise RemoteProtocolError("silent", f"no answer for {timers.silent_s:g} s", close_code=CloseCode.TIMEOUT)
@@ -262,9 +261,9 @@ class WorkerSession(Session):
         now: float,
         timers: Timers = DEFAULT_TIMERS,
     ) -> None:
-        """`seen_spki`: hash of the TLS key that this connection really has; `nonce`: 32 fresh random bytes.
+        """`seen_spki`: hash of this connection's actual TLS key; `nonce`: 32 fresh random bytes.
 
-        Raises RemoteProtocolError (`pin`) before anything is said to a machine with another TLS key.
+        Raises RemoteProtocolError (`pin`) before anything is sent to a machine with another TLS key.
         """
         super().__init__(me.key, State.CHALLENGE, now, timers)
         if seen_spki != pin.spki_hash:
@@ -301,7 +300,7 @@ class WorkerSession(Session):
 
 
 class GatewaySession(Session):
-    """The gateway's end: decides who comes in, and keeps measuring the round trip."""
+    """The gateway's end: accepts or refuses the worker, and measures the round trip time."""
 
     receives, sends = GATEWAY_RECEIVES, FRAMES_TO_WORKER
     send_kind, receive_kind = signing.GATEWAY_FRAME, signing.WORKER_FRAME
@@ -314,7 +313,7 @@ class GatewaySession(Session):
         super().__init__(me.key, State.HELLO, now, timers)
         self._me, self._lookup, self._nonce = me, lookup, nonce
         self.hello: Hello | None = None
-        """What the worker says of itself; proven once the state is OPEN."""
+        """As received; authenticated once the state is OPEN."""
         self._transcript = b""
         self._challenged_at = self._ping_at = now
 
@@ -324,7 +323,7 @@ class GatewaySession(Session):
         return min(super().wake_at, self._ping_at) if self.state is State.OPEN else super().wake_at
 
     def tick(self, now: float) -> None:
-        """Pings when that is due; raises as the base does."""
+        """Also sends a ping when it is due."""
         super().tick(now)
         if self.state is State.OPEN and now >= self._ping_at:
             self._ping_at = now + self.timers.ping_every_s

@@ -4,7 +4,7 @@
     signed    =  b"edgespec/1 " + kind + b"\\0" + everything after the signature
 
 The kind follows from the direction and the state of the link and is never read from the wire. PyNaCl signs and
-verifies in about two thirds of the time that `cryptography` takes, and can tell small-order public keys.
+verifies in about two thirds of the time that `cryptography` takes, and detects small-order public keys.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check_public_key(public: bytes) -> None:
 def bucket(size: int) -> int:
     """The padded size of a frame of `size` bytes: the next power of two, at least 256.
 
-    Sizes then say little about how many tokens were drafted or accepted, which would otherwise tell prompts apart.
+    Otherwise sizes would show how many tokens were drafted or accepted, which identifies prompts.
     """
     return max(MIN_FRAME_BYTES, 1 << (size - 1).bit_length())
 
@@ -91,7 +91,7 @@ def seal(key: SigningKey, kind: str, payload: bytes) -> bytes:
 
 
 def unseal(public: bytes, kind: str, frame: bytes, max_payload: int = MAX_PAYLOAD_BYTES) -> bytes:
-    """The payload of an envelope, after its size, its signature and then its padding were found right.
+    """The payload of an envelope, after a check of its size, its signature and then its padding.
 
     Raises RemoteProtocolError: `oversize`, `bad-signature` or `padding`.
     """

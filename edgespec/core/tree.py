@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A candidate token. `position`: its index in prompt + answer; `entropy`: of the distribution it came from."""
+    """A draft token. `position`: its index in prompt + completion; `entropy`: of the distribution it came from."""
 
     id: int
     token: int
@@ -45,7 +45,7 @@ class SpeculationTree:
     """A tree of candidate tokens that is appended to, pruned and re-rooted."""
 
     def __init__(self, position: int, token: int = -1) -> None:
-        """`position`: index of the last committed token, which `token` names where it is known."""
+        """`position`: index of the last committed token; `token`: its id, where known."""
         self.root = Node(0, token, None, position)
         self.nodes: dict[int, Node] = {}
         self._next_id = 1
@@ -93,7 +93,7 @@ class SpeculationTree:
         return matched
 
     def leaves(self) -> Iterator[Node]:
-        """Nodes that the draft model has not been evaluated at, the root included."""
+        """Nodes at which the draft model has not been evaluated, the root included."""
         if not self.root.expanded:
             yield self.root
         yield from (node for node in self.nodes.values() if not node.expanded)

@@ -17,7 +17,7 @@ NO_TOKEN = 2**32 - 1
 
 
 def tokenizer_digest(vocabulary: Sequence[bytes], merges: Sequence[bytes], bos: int | None, eos: int | None) -> bytes:
-    """SHA-256 (32 bytes) of a tokenizer's canonical description, as this module states it."""
+    """SHA-256 (32 bytes) of a tokenizer's canonical description, as defined in this module's docstring."""
     sha = hashlib.sha256(_strings(vocabulary))
     sha.update(_strings(merges))
     for token in (bos, eos):

@@ -83,7 +83,7 @@ class Walk(RuleBasedStateMachine):
             start = data.draw(st.sampled_from(self.recorded))
         running, fails = self.window._exchange, self.failures
         stays = running is not None and (
-            self.now - self.window._heard_at < PARKED_S or running.state is not State.REPLIED
+            self.now - self.window._received_at < PARKED_S or running.state is not State.REPLIED
         )
         waits = self.window._delays.wait_s(source, self.now) > 0
         try:
