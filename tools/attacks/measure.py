@@ -31,13 +31,18 @@ class Event:
 
 @dataclass(slots=True)
 class Window:
-    """One measured stretch of a phase. `log_bytes` and `cpu_s` are the gateway's, from `start` to the next window."""
+    """One measured stretch of a phase. `log_bytes` of the gateway are counted until the next window."""
 
     kind: Kind
     start: float
     end: float
     log_bytes: int = 0
     cpu_s: float = 0.0
+    """Of the gateway's process."""
+    loop_s: float = 0.0
+    """Of its event loop's thread, where all that comes over the network is handled."""
+    others_s: float = 0.0
+    """CPU seconds of everything on the machine that is no part of the measurement."""
 
 
 @dataclass(slots=True)
@@ -108,7 +113,9 @@ def row(outcome: Outcome) -> dict[str, Any]:
         "pairing": outcome.pairing,
         "error": outcome.error,
         "log_kb_per_min": round(_log_kb_per_min(outcome), 1),
-        "gateway_cpu": {kind: round(_cpu(outcome, kind), 2) for kind in ("control", "flood")},
+        "gateway_cpu": {kind: round(_share(outcome, kind, "cpu_s"), 3) for kind in ("control", "flood")},
+        "loop_cpu": {kind: round(_share(outcome, kind, "loop_s"), 3) for kind in ("control", "flood")},
+        "others_cpu": {kind: round(_share(outcome, kind, "others_s"), 3) for kind in ("control", "flood")},
         "attacker_cpu": round(outcome.attacker_cpu, 2),
         "recovery_s": round(outcome.worst_recovery_s, 1),
         "sent": outcome.sent,
@@ -154,9 +161,9 @@ def _log_kb_per_min(outcome: Outcome) -> float:
     return float(max(_sum(outcome, "flood", "log_bytes") - own, 0) / 1000 / max(1.0, flood_s / 60))
 
 
-def _cpu(outcome: Outcome, kind: Kind) -> float:
+def _share(outcome: Outcome, kind: Kind, what: str) -> float:
     wall = _seconds(outcome, kind)
-    return float(_sum(outcome, kind, "cpu_s")) / wall if wall else 0.0
+    return float(_sum(outcome, kind, what)) / wall if wall else 0.0
 
 
 def _seconds(outcome: Outcome, kind: Kind) -> float:

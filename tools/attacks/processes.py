@@ -45,6 +45,11 @@ class Child:
             self.lines.append(line.rstrip("\n"))
             self._spoke.set()
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def wait_first_line(self) -> None:
         """Until it is up."""
         self._spoke.wait(START_S)

@@ -52,13 +52,13 @@ class Runner:
         client = Client(scene.where(), scene.other_cores, seed=len(name))
         client.wait_first_line()
         try:
-            self._phase(outcome, name, None, min(WARM_UP_S, self.seconds / 2))
+            self._phase(outcome, client.pid, None, min(WARM_UP_S, self.seconds / 2))
             for turn in range(turns):
                 kinds: tuple[Kind, ...] = ("control", "flood")
                 for kind in kinds:
                     self.progress(f"{name}: {kind} {turn + 1} of {turns}")
                     last = kind == "flood" and turn == turns - 1
-                    self._phase(outcome, name, kind, self.seconds / turns, pairs=flood.pairs and last)
+                    self._phase(outcome, client.pid, kind, self.seconds / turns, pairs=flood.pairs and last)
                 if not scene.stage.runs("gateway"):
                     break
         finally:
@@ -69,9 +69,12 @@ class Runner:
                 scene.pause("resume")
         outcome.workers_lost = scene.lost(links)
 
-    def _phase(self, outcome: Outcome, name: str, kind: Kind | None, seconds: float, *, pairs: bool = False) -> None:
-        """One stretch; `kind` None: a flood that is not measured. `pairs`: a machine is paired in the middle of it."""
-        scene, floods = self.scene, kind != "control"
+    def _phase(self, outcome: Outcome, client: int, kind: Kind | None, seconds: float, *, pairs: bool = False) -> None:
+        """One stretch; `kind` None: a flood that is not measured. `client`: its process id.
+
+        `pairs`: a machine is paired in the middle of it.
+        """
+        scene, name, floods = self.scene, outcome.name, kind != "control"
         burn = 0.0 if floods else outcome.attacker_cpu
         most_s = seconds + 60
         attacker = Attacker(
@@ -80,12 +83,14 @@ class Runner:
         try:
             time.sleep(SETTLE_S)
             window = Window(kind or "flood", time.monotonic(), 0.0)
-            logged, used = scene.log_bytes(), scene.cpu_s()
+            logged, used, others = scene.log_bytes(), scene.cpu_s(), scene.others_s((client, attacker.pid))
             if pairs:
                 time.sleep(seconds / 2)
                 outcome.pairing = scene.pair_one_more(f"late-{time.monotonic_ns() % 10_000}")
             time.sleep(max(0.0, window.start + seconds - time.monotonic()))
-            window.end, window.cpu_s = time.monotonic(), scene.cpu_s() - used
+            window.end, now = time.monotonic(), scene.cpu_s()
+            window.cpu_s, window.loop_s = now[0] - used[0], now[1] - used[1]
+            window.others_s = max(0.0, scene.others_s((client, attacker.pid)) - others)
         finally:
             attacker.stop()
         if floods:

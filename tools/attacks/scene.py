@@ -20,6 +20,7 @@ from typing import Any
 
 from edgespec import models
 from edgespec.core.errors import EdgespecError
+from edgespec.demo.arms import cpu_time_s, machine_time_s
 from edgespec.demo.stage import Stage, StageError
 from tools.attacks.aim import Aim
 
@@ -181,9 +182,22 @@ class Scene:
         """Bytes that the gateway has logged."""
         return (self.folder / "gateway.log").stat().st_size
 
-    def cpu_s(self) -> float:
-        """CPU seconds that the gateway's process used; 0 once it has ended."""
+    def cpu_s(self) -> tuple[float, float]:
+        """CPU seconds of the gateway's process, and of its event loop's thread alone; 0 once it has ended."""
         with suppress(OSError, KeyError):
-            fields = Path(f"/proc/{self.stage.pid('gateway')}/stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return 0.0
+            pid = self.stage.pid("gateway")
+            return _used_s(Path(f"/proc/{pid}/stat")), _used_s(Path(f"/proc/{pid}/task/{pid}/stat"))
+        return 0.0, 0.0
+
+    def others_s(self, pids: Sequence[int]) -> float:
+        """CPU seconds so far of everything on this machine but the scene's processes and these."""
+        ours = 0.0
+        for pid in (*self.stage.pids(), os.getpid(), *pids):
+            with suppress(OSError):  # one that has just ended
+                ours += cpu_time_s([pid])
+        return machine_time_s() - ours
+
+
+def _used_s(path: Path) -> float:
+    fields = path.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
