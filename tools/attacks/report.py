@@ -11,8 +11,9 @@ HEADINGS = (
     *("p50 ms", "with", "p99 ms", "with", "ratio", "max with", "first p50", "with"),
     *("failed", "lost", "log KB/min", "loop CPU", "with", "others"),
 )
-"""Of a pair the second one is with the flood. `first`: milliseconds to the first token. `loop CPU`: share of a core that
-the gateway's event loop uses. `others`: cores that the rest of the machine uses, which spoils ratios from 0.15 on."""
+"""Of a pair the second one is with the flood. `first`: milliseconds to the first token. `loop CPU`: share of a core
+that the gateway's event loop uses. `others`: cores that the rest of the machine uses, which spoils ratios from
+0.15 on."""
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -13,7 +13,8 @@ from tools.attacks.floods import Flood
 GZIP_PER_S = 0.5
 """Bodies of 1 MB that inflate to 1 GiB; 0.4 MB a second kept the event loop blocked."""
 HALF_OPEN = 2000
-OPENED_PER_S = 500.0
+OPENED_PER_S = 200.0
+"""All of them within ten seconds, and again as the gateway drops them."""
 MALFORMED_PER_S = 200.0
 WRONG_KEYS_PER_S = 200.0
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tools.attacks.aim import Aim, Pace, at_once, connected, exchange, post
@@ -100,15 +101,20 @@ def bomb(levels: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/l0", "$defs": definitions}
 
 
-async def schemas(aim: Aim, count: Counter[str]) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "bomb", "schema": bomb(LEVELS)}}
-    pace = Pace(1)
+def schemas(levels: int) -> Callable[[Aim, Counter[str]], Awaitable[None]]:
+    """One request of one token a second, with a schema of so many levels."""
+    form = {"type": "json_schema", "json_schema": {"name": "bomb", "schema": bomb(levels)}}
 
-    async def one() -> None:
-        await pace.turn()
-        await exchange(aim, post(aim, "chat/completions", chat("Hi", max_tokens=1, response_format=form)), count)
+    async def flood(aim: Aim, count: Counter[str]) -> None:
+        pace = Pace(1)
 
-    await at_once(4, one)
+        async def one() -> None:
+            await pace.turn()
+            await exchange(aim, post(aim, "chat/completions", chat("Hi", max_tokens=1, response_format=form)), count)
+
+        await at_once(4, one)
+
+    return flood
 
 
 async def penalties(aim: Aim, count: Counter[str]) -> None:
@@ -131,6 +137,8 @@ FLOODS = {
     "many-choices": Flood("8 requests of n = 8 and 2048 tokens (B9)", "key", many_choices, neighbour),
     "big-prompts": Flood("prompts of 4 MB (B9)", "key", big_prompts),
     "many-prompts": Flood("400,000 prompts in one request (B9)", "key", many_prompts),
-    "schemas": Flood("a schema that doubles the analysis at each of 18 levels (A4)", "key", schemas),
+    "schemas": Flood(
+        "a schema that doubles the analysis at each of 18 levels (A4)", "key", schemas(LEVELS), schemas(1)
+    ),
     "penalties": Flood("repetition penalties of 1e-310 and the like (A2, A3)", "key", penalties),
 }
