@@ -13,11 +13,11 @@ from cloud_gateway import commands
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import logs
 
-EPILOG = "docs/operations.md tells how to set a gateway up; exit codes are those of sysexits.h."
+EPILOG = "docs/operations.md describes how to set a gateway up; exit codes are those of sysexits.h."
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line; each subcommand leaves its function in `run`."""
+    """The command line; each subcommand sets `run` to its function."""
     parser = argparse.ArgumentParser(
         prog="cloud-gateway", description="Verifies drafts from paired workers and serves the chat API.", epilog=EPILOG
     )

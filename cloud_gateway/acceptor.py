@@ -1,8 +1,9 @@
 """Accepts connections on a listening port within bounds that hold from `accept` on, before TLS and before HTTP.
 
 asyncio's own accept loop has no bound on connections, and logs a traceback for every `accept` that fails for want of a
-file descriptor, thousands a second. This one asks `Admission` about each connection, drops what it says, and logs
-refusals at most once a minute. It serves any asyncio protocol: `websockets`' connections and aiohttp's handlers alike.
+file descriptor, thousands a second. This one passes each connection to `Admission`, drops those that it refuses or
+evicts, and logs refusals at most once a minute. It serves any asyncio protocol: `websockets`' connections and
+aiohttp's handlers alike.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ ENCRYPTED_AT_ONCE = 8192
 RETRY_S = 0.2
 """Pause after an `accept` that failed for want of descriptors or memory: the socket stays readable meanwhile."""
 SSL_SHUTDOWN_S = 2.0
+"""For the peer's half of the TLS shutdown; a peer that is gone holds its descriptor so much longer."""
 MAX_DESCRIPTORS = 65536
-"""What the limit of open files is raised to where the hard limit allows it; the systemd unit sets the same."""
+"""Target of the soft limit of open files, where the hard limit allows it; the systemd unit sets the same."""
 _WANT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: `close` frees the connection in the kernel at once."""
@@ -48,21 +50,21 @@ class Seat:
 
     def __init__(self, acceptor: Acceptor, ticket: int, address: str, source: str, sock: socket.socket) -> None:
         self.address, self.source = address, source
-        """The peer's address, for logs, and what limits count it for (`source_of`)."""
+        """The peer's address, for logs, and the source that limits count it under (`source_of`)."""
         self._acceptor, self._ticket, self._sock = acceptor, ticket, sock
         self.transport: asyncio.BaseTransport | None = None
-        """Known once the connection is set up, TLS included."""
+        """Set once the connection is set up, TLS included."""
         self.is_proven = False
         self.is_flooding = False
-        """Whether it has sent more TLS records than it may; it is being dropped."""
+        """Whether it has sent more TLS records than allowed; it is being dropped."""
 
     def proven(self) -> bool:
-        """The peer has proven a key: it is not dropped for newcomers any more. False where the port is full."""
+        """The peer has proven a key: it is no longer dropped for newer connections. False where the port is full."""
         self.is_proven = self._acceptor.admission.prove(self._ticket)
         return self.is_proven
 
     def drop(self) -> None:
-        """Ends the connection without a word."""
+        """Ends the connection without sending anything."""
         if isinstance(self.transport, asyncio.WriteTransport):
             self.transport.abort()
         else:
@@ -71,11 +73,11 @@ class Seat:
 
 
 class _Socket(socket.socket):
-    """A connection's socket that reports what it has read, and when its descriptor is closed, whoever closes it."""
+    """A connection's socket that passes on what it has read, and reports when its descriptor is closed."""
 
     on_close: Callable[[], None] | None = None
     allows: Callable[[memoryview], bool] | None = None
-    """Judges encrypted bytes; at the first False the connection reads as ended."""
+    """Called with the encrypted bytes; after the first False, reads return the end of the stream."""
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         if self.allows is None:
@@ -121,7 +123,7 @@ class Acceptor:
         ssl: ssl_module.SSLContext | None = None,
         handshake_s: float = 10.0,
     ) -> int:
-        """Binds and begins to accept; returns the port, which matters for 0. Raises OSError where it cannot be bound.
+        """Binds and accepts; returns the port, which is chosen here for 0. Raises OSError where it cannot be bound.
 
         `factory` makes the protocol of one connection; `handshake_s` bounds the TLS handshake.
         """
@@ -133,7 +135,7 @@ class Acceptor:
         return int(self._listening[0].getsockname()[1])
 
     def seat(self, transport: asyncio.BaseTransport | None) -> Seat | None:
-        """The seat of an open connection, by its transport."""
+        """The seat of an open connection."""
         sock = transport.get_extra_info("socket") if transport is not None else None
         return self._by_descriptor.get(sock.fileno()) if sock is not None else None
 
@@ -157,7 +159,7 @@ class Acceptor:
                 seat.drop()
 
     def close(self) -> None:
-        """Stops listening, and ends what is still in its TLS handshake; other connections are the protocol's."""
+        """Stops listening and ends TLS handshakes; the protocol closes the other connections."""
         if self._retry is not None:
             self._retry.cancel()
         for sock in self._listening:
@@ -225,7 +227,7 @@ class Acceptor:
         try:
             seat.transport, _ = await self._loop.connect_accepted_socket(self._factory, sock, **self._ssl)
         except (OSError, TimeoutError, EOFError):
-            sock.close()  # a handshake that failed, as every scanner leaves behind: no line each
+            sock.close()  # a failed handshake: scanners cause many, so there is no log line for each
         except BaseException:
             sock.close()
             raise
@@ -242,7 +244,7 @@ class Acceptor:
         self._refused("busy", f"a connection from {seat.source} that had proven no key was dropped for {what_for}")
 
     def _failed(self, error: OSError) -> None:
-        """An `accept` failed: pauses, since the socket stays readable, and frees descriptors for the next ones."""
+        """After a failed `accept`: pauses, since the socket stays readable, and frees descriptors for the next ones."""
         for sock in self._listening:
             self._loop.remove_reader(sock)
         self._retry = self._loop.call_later(RETRY_S, self._listen)
@@ -259,13 +261,13 @@ class Acceptor:
 
 
 def raise_descriptor_limit() -> int:
-    """Raises this process's soft limit of open files as far as it may; returns what holds then."""
+    """Raises this process's soft limit of open files up to the hard one; returns the limit now in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY:
         return MAX_DESCRIPTORS
     if soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # a container may forbid it: the old limit then holds
+        with contextlib.suppress(OSError, ValueError):  # a container may forbid it: the old limit stays in force
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             return wanted
     return soft
@@ -278,7 +280,7 @@ def _reset(sock: socket.socket) -> None:
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:
-    """One listening socket for each address of `host`, as `loop.create_server` makes them. Raises OSError."""
+    """One listening socket for each address of `host`, as in `loop.create_server`. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     bound: list[socket.socket] = []

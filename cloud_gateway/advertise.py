@@ -22,9 +22,10 @@ _ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
 
 
 class Advertiser:
-    """Keeps the announcement in step with the interfaces of this machine until it is closed.
+    """Updates the announcement when the interfaces of this machine change, until it is closed.
 
-    Nothing here stops the gateway: where mDNS does not work, a warning says so, and workers are given the address.
+    No failure here stops the gateway: where mDNS does not work, a warning is logged, and the address of the gateway
+    must be typed when a worker is paired.
     """
 
     def __init__(
@@ -42,11 +43,11 @@ class Advertiser:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to announce, in the background: a fresh name is probed for first, which takes a second."""
+        """Begins to announce, in the background: a new name is probed for first, which takes a second."""
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Takes the announcement back."""
+        """Withdraws the announcement."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -58,7 +59,7 @@ class Advertiser:
 
     async def _run(self) -> None:
         if self._host not in _ALL_ADDRESSES:
-            with contextlib.suppress(OSError):  # nothing is announced then, which a warning says
+            with contextlib.suppress(OSError):  # then nothing is announced, and `_run` logs a warning
                 found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port)
                 self._bound_to = {str(one[4][0]).split("%")[0] for one in found}
         while True:
@@ -69,7 +70,7 @@ class Advertiser:
                     self._announced = now
                 elif not now:
                     self._warn(f"no interface to a network has an address that {self._host} means")
-            except (OSError, Error) as error:  # the port is taken, multicast is off, the name cannot be had
+            except (OSError, Error) as error:  # the port is in use, multicast is off, the name is taken
                 self._warn(cause(error))
             await asyncio.sleep(mdns.POLL_S)
 
@@ -82,15 +83,15 @@ class Advertiser:
             await self._zeroconf.async_update_interfaces(choice)
             await self._zeroconf.async_register_service(info, allow_name_change=True)
         else:
-            info.name = self._info.name  # which may have been changed when it was registered
-            await self._zeroconf.async_update_service(info)  # first, so that no old address is told on a new interface
+            info.name = self._info.name  # zeroconf may have changed it at registration
+            await self._zeroconf.async_update_service(info)  # first, so that no old address is sent on a new interface
             await self._zeroconf.async_update_interfaces(choice)
         self._info, self._warned = info, ""
         names = ", ".join(one.name for one in interfaces)
         log.info("announced by mDNS on %s as %s", names, info.name.removesuffix(f".{mdns.SERVICE}"))
 
     def _interfaces(self) -> list[Interface]:
-        """Those that a worker can reach the link's port through."""
+        """The interfaces through which a worker can reach the link port."""
         return [one for one in mdns.interfaces(self._only) if self._addresses(one)]
 
     def _addresses(self, interface: Interface) -> list[str]:

@@ -1,7 +1,7 @@
 """The audit log: which worker was given which request, when, and how that ended. No text, no tokens.
 
 Lines of JSON in `audit/audit.jsonl` of the state folder, readable by its owner only; a full file is renamed to
-`audit.jsonl.1`, and so on. The engine's thread only appends to a queue: a thread of its own writes.
+`audit.jsonl.1`, and so on. The engine's thread appends to a queue; a separate thread writes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ log = logging.getLogger("cloud_gateway.audit")
 
 FILE_NAME = "audit.jsonl"
 MAX_PENDING = 10_000
-"""Entries that may wait for the disk, about 3 MB; further ones are lost, and counted."""
+"""Entries that may wait for the disk, about 3 MB; further ones are dropped and counted."""
 MAX_BATCH = 500
 """Entries of one write."""
 MAX_LINE_BYTES = 4096
-"""A line is a tenth of that; what is longer was not written here."""
+"""Ten times the length of an entry; a longer line was not written by the gateway."""
 
 Kind = Literal["assigned", "released", "declined", "moved"]
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line. `assigned`: the worker was given the prompt. The others: from then on it was told nothing more."""
+    """One line. `assigned`: the prompt was sent to the worker. The others: nothing was sent to it from then on."""
 
     time: float
     """Unix seconds."""
@@ -59,13 +59,13 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Audit(Protocol):
-    """What the engine tells. Called on its thread; must not wait."""
+    """What the engine reports. Called on its thread; must not block."""
 
     def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        """A worker is given a prompt."""
+        """A prompt is sent to a worker."""
 
     def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        """It is told nothing more of it."""
+        """Nothing more of the request is sent to the worker."""
 
 
 class NoAudit:
@@ -79,10 +79,10 @@ class NoAudit:
 
 
 class AuditLog:
-    """Writes entries in a thread, from construction until `close`. A disk that is full loses entries, nothing else."""
+    """Writes entries in a thread, from construction until `close`. Where the disk is full, entries are dropped."""
 
     def __init__(self, folder: Path, max_bytes: int, keep: int, clock: Callable[[], float] = time.time) -> None:
-        """`max_bytes`: of one file; `keep`: how many full ones stay. Raises KeyStoreError for the folder."""
+        """`max_bytes`: of one file; `keep`: number of full files kept. Raises KeyStoreError for the folder."""
         private_folder(folder)
         self._folder, self._max_bytes, self._keep, self._clock = folder, max_bytes, keep, clock
         self._pending: queue.Queue[Entry | None] = queue.Queue(MAX_PENDING)
@@ -102,11 +102,11 @@ class AuditLog:
         self._put(Entry(self._clock(), event, *who, ended, frames))
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Writes what waits, and ends the thread."""
+        """Writes the queued entries and ends the thread."""
         try:
             self._pending.put(None, timeout=timeout_s)
         except queue.Full:
-            return  # the disk does not take anything: the thread ends with the process
+            return  # the disk accepts no data: the thread ends with the process
         self._thread.join(timeout_s)
 
     def _put(self, entry: Entry) -> None:
@@ -153,7 +153,7 @@ def append(path: Path, entries: Sequence[Entry], max_bytes: int, keep: int) -> N
             _rotate(path, keep)
             descriptor, size = _open(path), 0
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            data = b"\n" + data  # a line that the disk had no room for stays unfinished
+            data = b"\n" + data  # the last write was cut off by a full disk: the rest of its line is missing
         while data:
             data = data[os.write(descriptor, data) :]
     finally:
@@ -175,7 +175,7 @@ def _rotate(path: Path, keep: int) -> None:
 
 
 def entries(folder: Path, since: float = 0.0) -> Iterator[Entry]:
-    """The entries from `since` (Unix seconds) on, oldest first; lines that are none are left out. Raises OSError."""
+    """The entries from `since` (Unix seconds) on, oldest first; damaged lines are skipped. Raises OSError."""
     decode = msgspec.json.Decoder(Entry).decode
     for path in sorted(folder.glob(f"{FILE_NAME}*"), key=_age, reverse=True):
         with path.open("rb") as file:

@@ -2,7 +2,7 @@
 
 A key is `es-<id>-<secret>`: the id (8 characters) finds its record and may be shown and logged, the secret (43
 characters of base 62, 256 bits from the operating system) is never stored. Only SHA-256(salt + secret) is: a slow hash
-such as scrypt protects secrets that can be guessed, and 256 random bits cannot, so it would only slow every request.
+such as scrypt protects secrets of little entropy; with 256 random bits it would only delay every request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILE_NAME = "api-keys.json"
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is stored of one API key; times are Unix seconds, `salt` and `hash` hexadecimal."""
+    """The stored record of one API key; times are Unix seconds, `salt` and `hash` hexadecimal."""
 
     id: Annotated[str, msgspec.Meta(min_length=ID_LENGTH, max_length=ID_LENGTH)]
     name: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]
@@ -37,10 +37,10 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     salt: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})+$")]
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     offload: bool = False
-    """Whether prompts sent with this key may be drafted on a worker, which sees them (design section 9)."""
+    """Whether requests with this key may be drafted on a worker, which then sees their prompts."""
     revoked: int | None = None
     cache_group: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)] = ""
-    """Keys of one group continue each other's prompts in the prefix caches; empty: only this key its own."""
+    """Keys of one group share the prefix caches; empty: this key shares them with no other."""
     groups: Groups = DEFAULT_GROUPS
     """Where `offload` is on: the groups of workers that may see its prompts."""
 
@@ -55,7 +55,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 NOBODY = Key(id="0" * ID_LENGTH, name="", created=0, salt="00", hash="0" * 64, revoked=0)
-"""Compared against where an id is unknown, so that unknown ids take as long as wrong secrets."""
+"""Compared where an id is unknown, so that unknown ids take as long as wrong secrets."""
 
 
 class KeyRing:
@@ -66,7 +66,7 @@ class KeyRing:
     """
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: that of edgespec/shared/keystore.py; it is made when the first key is."""
+        """`folder`: that of edgespec/shared/keystore.py; the first `create` makes it."""
         self.path = folder / FILE_NAME
         self._stamp: tuple[int, ...] | None = None
         self._keys: dict[str, Key] = {}
@@ -92,7 +92,7 @@ class KeyRing:
         return list(self._keys.values())
 
     def several(self) -> bool:
-        """Whether more than one key may be used."""
+        """Whether more than one key is valid."""
         self._refresh()
         return sum(key.revoked is None for key in self._keys.values()) > 1
 
@@ -105,7 +105,7 @@ class KeyRing:
         cache_group: str = "",
         now: float | None = None,
     ) -> tuple[Key, str]:
-        """Makes and stores a key; returns its record and the key itself, which is not kept anywhere.
+        """Makes and stores a key; returns its record and the key itself, which is not stored.
 
         `groups`: of workers, where `offload` is on.
         """
@@ -127,7 +127,7 @@ class KeyRing:
         return key, f"es-{key.id}-{secret}"
 
     def revoke(self, key_id: str, *, now: float | None = None) -> Key:
-        """Revokes for good; a running gateway refuses the key from then on. Raises KeyStoreError: no such key."""
+        """Revokes a key for good; a running gateway refuses it from then on. Raises KeyStoreError: no such key."""
         with self._locked():
             key = self._keys.get(key_id)
             if key is None:

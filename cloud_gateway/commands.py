@@ -1,6 +1,6 @@
-"""What the subcommands of `cloud-gateway` do, `serve` excepted (serve.py). They print; errors are raised.
+"""The subcommands of `cloud-gateway`, except `serve` (serve.py). They print; errors are raised.
 
-Most ask the running gateway through its control socket. Where none runs, keys and workers are looked up in its files.
+Most call the running gateway through its control socket. Where none runs, keys and workers are read from its files.
 """
 
 from __future__ import annotations
@@ -154,12 +154,12 @@ def _rtt(row: Row) -> str:
 
 
 def create_key(args: argparse.Namespace) -> int:
-    """`cloud-gateway keys create`: the only time that the key itself is seen."""
-    wish = {"offload": args.offload is not None, "groups": args.offload or [], "cache_group": args.cache_group}
+    """`cloud-gateway keys create`: the only time that the key itself is shown."""
+    options = {"offload": args.offload is not None, "groups": args.offload or [], "cache_group": args.cache_group}
     if _is_running(path := _socket(args)):
-        row = control.call(path, "create_key", name=args.name, **wish)
+        row = control.call(path, "create_key", name=args.name, **options)
     else:
-        key, secret = _keys(args).create(args.name, **wish)
+        key, secret = _keys(args).create(args.name, **options)
         row = {**key_row(key), "key": secret}
     if args.json:
         return _print_json(row)
@@ -213,7 +213,7 @@ def revoke_key(args: argparse.Namespace) -> int:
 
 
 def show_audit(args: argparse.Namespace) -> int:
-    """`cloud-gateway audit`: the running gateway reads it, which may be another user; else its files are read."""
+    """`cloud-gateway audit`: read by the running gateway, which may be another user; without one, from its files."""
     if not args.json:
         print(AUDIT_LINE.format("TIME", "REQUEST", "KEY", "EVENT", "WORKER", "FRAMES", "ENDED").rstrip())
     for row in _audit_rows(args):
@@ -229,7 +229,7 @@ def show_audit(args: argparse.Namespace) -> int:
 
 
 def since(text: str) -> float:
-    """What `--since` takes, as Unix seconds: `90m`, `24h`, `7d`, or a date with or without a time."""
+    """The value of `--since` in Unix seconds: `90m`, `24h`, `7d`, or a date with or without a time."""
     if found := re.fullmatch(r"(\d{1,6})([mhd])", text):
         return time.time() - int(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
     try:
@@ -258,7 +258,7 @@ def _socket(args: argparse.Namespace) -> Path:
 
 
 def _is_running(path: Path) -> bool:
-    """Whether a gateway listens there; one that may not be asked counts, so that the asking says why."""
+    """Whether a gateway listens there. One that refuses this user counts: the call that follows reports why."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -270,7 +270,7 @@ def _is_running(path: Path) -> bool:
 
 
 def _key_folder(args: argparse.Namespace) -> Path:
-    """As KeyStore has it, without loading its libraries."""
+    """The folder of KeyStore, without loading its libraries."""
     return folders.state_dir("gateway", config.load(args.config).daemon.state_dir) / "keys"
 
 

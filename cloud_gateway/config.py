@@ -1,4 +1,4 @@
-"""The gateway's configuration: every key of `configs/gateway.toml`, where units and reasons stand beside each."""
+"""The gateway's configuration: every key of `configs/gateway.toml`, which gives units and reasons for each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TargetSection(Section, frozen=True):
 
 
 class LocalDraftSection(Section, frozen=True):
-    """[local_draft]: the draft model at the gateway, used while no worker's tree is there."""
+    """[local_draft]: the draft model at the gateway, used while there is no tree of a worker."""
 
     model: OptionalModelPath = "auto:quantised"
     threads: Threads = 0
@@ -86,7 +86,7 @@ class ApiSection(Section, frozen=True):
 
 
 class LimitsSection(Section, frozen=True):
-    """[limits]: what clients of the API may take up."""
+    """[limits]: bounds on the connections, requests and memory of API clients."""
 
     connections: Annotated[int, Meta(ge=4, le=100_000)] = 1024
     unproven_connections: Annotated[int, Meta(ge=2, le=100_000)] = 256
@@ -163,12 +163,12 @@ class GatewaySettings(Section, frozen=True):
     daemon: DaemonSection = DaemonSection()
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What cannot stand together."""
+        """Keys whose values exclude each other, each with what is allowed."""
         if self.api.max_tokens > self.api.max_tokens_limit:
             yield "api.max_tokens", f"at most `api.max_tokens_limit`, which is {self.api.max_tokens_limit}"
         if self.limits.unproven_connections > self.limits.connections // 2:
-            most = self.limits.connections // 2
-            yield "limits.unproven_connections", f"at most half of `limits.connections`, which makes it {most}"
+            limit = self.limits.connections // 2
+            yield "limits.unproven_connections", f"at most half of `limits.connections`, which makes it {limit}"
         if self.target.prefill_chunk > self.target.context:
             yield "target.prefill_chunk", f"at most `target.context`, which is {self.target.context}"
         ports = [self.link.port, self.api.port, self.metrics.port]

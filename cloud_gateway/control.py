@@ -1,4 +1,4 @@
-"""What commands may ask of the running gateway through its control socket."""
+"""The handlers of the running gateway's control socket, which the commands call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloud_gateway.serve import Gateway
 
 AUDIT_BATCH = 200
-"""Entries of one message: about 70 KB, so that no other command waits long."""
+"""Entries of one message: about 70 KB, so that other commands do not wait long."""
 
 
 class Commands:
@@ -32,7 +32,7 @@ class Commands:
         self._began = time.monotonic()
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By the names that cloud_gateway/commands.py uses."""
+        """The handlers by the names that cloud_gateway/commands.py uses."""
         return {
             "status": self.status,
             "pair": self.pair,
@@ -77,7 +77,7 @@ class Commands:
         }
 
     async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
-        """The pairing desk's events; each code comes with where the worker is to dial."""
+        """The pairing desk's events; each code is sent with the address for the worker."""
         gateway = self._gateway
         if gateway.links is None:
             raise PairingError("The gateway is still loading its models; try again shortly.")
@@ -88,7 +88,7 @@ class Commands:
                 yield event
 
     async def workers(self) -> dict[str, object]:
-        """All paired workers, and what is known of the linked ones."""
+        """All paired workers, with figures of the linked ones."""
         linked = {w.id: w for w in self._gateway.links.workers()} if self._gateway.links else {}
         return {"workers": [worker_row(one, linked.get(key_id(one.key))) for one in self._gateway.paired.all()]}
 
@@ -100,7 +100,7 @@ class Commands:
         return worker_row(worker, None)
 
     async def group_worker(self, id: str, groups: list[str]) -> dict[str, object]:  # noqa: A002
-        """Puts a worker into other groups; requests that it may no longer see move on at once."""
+        """Puts a worker into other groups; requests that it may no longer see leave it at once."""
         gateway = self._gateway
         worker = await asyncio.to_thread(gateway.paired.regroup, id, groups)
         link = gateway.links.regroup(worker.key, frozenset(worker.groups)) if gateway.links else None
@@ -113,7 +113,7 @@ class Commands:
     async def create_key(
         self, name: str, offload: bool, cache_group: str = "", groups: Sequence[str] = ()
     ) -> dict[str, object]:
-        """The only answer that holds a secret; the socket is its owner's alone."""
+        """Makes a key. Only this reply holds a secret; other users cannot open the socket."""
         create = self._gateway.keys.create
         key, secret = await asyncio.to_thread(create, name, offload=offload, groups=groups, cache_group=cache_group)
         return {**key_row(key), "key": secret}

@@ -23,14 +23,14 @@ from edgespec.shared.wire import WEBSOCKET_OPTIONS
 
 log = logging.getLogger("cloud_gateway.links")
 _quiet = logging.getLogger("cloud_gateway.links.websockets")
-_quiet.setLevel(logging.CRITICAL)  # what it would report, with tracebacks, is reported in one line each
+_quiet.setLevel(logging.CRITICAL)  # `websockets` logs tracebacks; links.py logs the same failures in one line each
 
 
 TOTAL_RATE = 5.0
 """New connections of all sources, in multiples of one source's rate: by default 100 TLS handshakes a second, which
-take a third of a core; linked workers and clients of the API keep the rest."""
+take a third of a core; the rest is left to linked workers and clients of the API."""
 BURST_S = 5.0
-"""New connections at once, in seconds of their rate: all workers behind one address come back after a restart."""
+"""New connections at once, in seconds of their rate: after a restart all workers behind one address reconnect."""
 
 
 def link_admission(
@@ -38,7 +38,7 @@ def link_admission(
 ) -> AdmissionLimits:
     """Bounds of the link port. `unproven`: connections whose key is not proven yet, `per_source` those of one source.
 
-    A source may hold any number of proven ones: a campus often comes from one address.
+    A source may hold any number of proven ones: the machines of a campus often share one address.
     """
     unproven = max(1, min(unproven, total // 2))
     burst = max(1, round(BURST_S * rate_per_s))
@@ -70,7 +70,7 @@ class LinkConnection(Guarded, ServerConnection):
         self._seat: Seat | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio once TLS stands."""
+        """Called by asyncio after the TLS handshake."""
         self._seat = self._acceptor.seat(transport)
         super().connection_made(transport)
 
@@ -80,12 +80,12 @@ class LinkConnection(Guarded, ServerConnection):
         return f"peer {self._seat.address}" if self._seat is not None else "peer at an unknown address"
 
     def proven(self) -> bool:
-        """Takes it out of the unproven pool; False where no place for another worker is left."""
+        """Takes it out of the unproven pool; False where the port is full."""
         return self._seat is not None and self._seat.proven()
 
 
 class LinkServer:
-    """Serves the handler over WebSockets at the known paths; every other path is not found."""
+    """Serves the handler over WebSockets at `paths`; any other path is answered with 404."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class LinkServer:
         return int(self._acceptor.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stops listening and closes what is open."""
+        """Stops listening and closes all connections."""
         if self._server is not None:
             self._server.close()
             self._acceptor.drop_unproven()  # a stalled handshake would delay the end by seconds
@@ -126,7 +126,7 @@ class LinkServer:
         return LinkConnection(protocol, self._server, self._acceptor, self._limits.inflow, **options)
 
     async def _run(self, ws: ServerConnection) -> None:
-        """The life of one connection from the end of its TLS handshake, as `websockets.serve` has it."""
+        """Runs one connection from the end of its TLS handshake, in the steps of `websockets.serve`."""
         assert isinstance(ws, LinkConnection) and self._server is not None
         try:
             async with asyncio.timeout(self._handshake_s):
@@ -137,7 +137,7 @@ class LinkServer:
             await self._handle(ws)
             await ws.close()
         except (TimeoutError, OSError, EOFError, WebSocketException):
-            pass  # a peer that breaks HTTP, stalls or vanishes, as every scanner does: no line each
+            pass  # a peer that breaks HTTP, stalls or disappears: scanners do, so there is no log line for each
         finally:
             ws.transport.abort()
             self._server.all_connections.discard(ws)

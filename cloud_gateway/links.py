@@ -1,8 +1,7 @@
-"""The gateway's end of all links: a WebSocket server over TLS where paired workers prove themselves and stream trees.
+"""The gateway's end of all links: a WebSocket server over TLS on which paired workers authenticate and send trees.
 
-One hostile worker can end its own link and nothing else: each connection has its own session, task and counters, and
-every refusal leaves one log line and one count. Everything runs on the event loop; only `linked` may be called from
-other threads.
+A hostile worker can end only its own link: each connection has its own session, task and counters, and every refusal
+adds one log line and one count. Everything runs on the event loop; only `linked` may be called from other threads.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Links:
             raise AddressError(f"Cannot listen on {host} port {port}: {error.strerror or error}.") from None
 
     async def stop(self) -> None:
-        """Says goodbye to every worker and stops serving."""
+        """Sends `Bye` to every worker and stops serving."""
         for worker in self.workers():
             self._hang_up(worker, Bye("stopping"), why="stopping")
         await self._server.stop()
@@ -108,7 +107,7 @@ class Links:
         return list(self._workers.values())
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        """The same as the engine sees them; may be called on any thread."""
+        """The linked workers by id, in the engine's type; may be called on any thread."""
         return {w.id: _view(w) for w in self.workers()}
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
@@ -129,20 +128,20 @@ class Links:
         self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
 
     def diverged(self, worker: str) -> None:
-        """The target left what the worker had drafted: how long its next frame takes says nothing of its step."""
+        """The target left the worker's tree: the time until its next frame is no measure of its step time."""
         info = self._workers.get(worker)
         if info is not None:
             info.step.broken()
 
     def regroup(self, worker_key: bytes, groups: frozenset[str]) -> WorkerInfo | None:
-        """The operator has put a worker into other groups; returns it if it is linked."""
+        """Replaces a worker's groups; returns the worker if it is linked."""
         info = self._workers.get(key_id(worker_key))
         if info is not None:
             info.groups = groups
         return info
 
     def revoke(self, worker_key: bytes) -> None:
-        """Ends the link of a key that was just revoked, at once; the caller has changed what `is_paired` says."""
+        """Ends the link of a key that was just revoked; the caller has updated what `is_paired` returns."""
         info = self._workers.get(key_id(worker_key))
         if info is not None:
             error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
@@ -164,7 +163,7 @@ class Links:
         self._events.on_up(worker)
 
     def _down(self, worker: WorkerInfo | None, why: str) -> None:
-        """Forgets a link at once, before its socket is closed; does nothing the second time."""
+        """Removes a link from the table before its socket is closed; does nothing the second time."""
         if worker is None or self._workers.get(worker.id) is not worker:
             return
         del self._workers[worker.id]
@@ -178,7 +177,7 @@ class Links:
         self._down(worker, error.reason if error else why)
 
     def _reject(self, who: str, reason: str, text: str, *, is_worker: bool = False) -> None:
-        """`text` names no token and nothing of a prompt; strangers share one line a minute for each reason."""
+        """`text` holds no token and no part of a prompt; unproven peers share one line a minute for each reason."""
         self._lines.warning((who if is_worker else "", reason), f"{who} refused: {reason}: {text}")
         self._count(reason)
 
@@ -188,7 +187,7 @@ class Links:
 
 
 class _Link:
-    """One connection to the gateway: unproven at first, then a worker's."""
+    """One connection to the gateway: unproven until the handshake ends, then a worker's."""
 
     def __init__(
         self,

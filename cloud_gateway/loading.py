@@ -1,4 +1,4 @@
-"""The models of a gateway, loaded as its configuration says. Takes seconds to minutes: not on the event loop."""
+"""Loads the models that the configuration names. Takes seconds to minutes, so it does not run on the event loop."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("cloud_gateway.loading")
 
 T = TypeVar("T")
-LEAST_DRAFT_CELLS = 8192
-"""KV cells of the local draft, unless one request may be longer."""
+MIN_DRAFT_CELLS = 8192
+"""KV cells of the local draft; more where one request may be longer. All requests in slots share them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What is in memory once loading is over."""
+    """The loaded models and what was derived from them."""
 
     target: TorchTarget
     text: Text
@@ -47,22 +47,22 @@ class Models:
 
 def load_models(settings: GatewaySettings) -> Models:
     """Loads target and local draft. Raises ModelError, TokenizerMismatch."""
-    wish = settings.target
-    path = resolve_model(wish.model)
+    options = settings.target
+    path = resolve_model(options.model)
     with _needs("install edgespec with its extra 'gateway'"):
         from cloud_gateway.target import load
         from cloud_gateway.target.torch import TorchTarget
         from cloud_gateway.text import Text
 
-        loaded = load.load(path, wish.dtype, wish.device)
-    log.info("target %s loaded in %s", path.name, wish.dtype)
+        loaded = load.load(path, options.dtype, options.device)
+    log.info("target %s loaded in %s", path.name, options.dtype)
     target = TorchTarget(
         loaded.model,
-        slots=wish.slots,
-        context=wish.context,
-        threads=wish.threads,
-        kernels=wish.kernels,
-        prefix_cache=wish.prefix_cache,
+        slots=options.slots,
+        context=options.context,
+        threads=options.threads,
+        kernels=options.kernels,
+        prefix_cache=options.prefix_cache,
     )
     served = ServedModel(
         id=path.name.removesuffix(".gguf"),
@@ -82,19 +82,19 @@ def load_models(settings: GatewaySettings) -> Models:
 
 
 def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes, vocab_size: int) -> LocalDraft | None:
-    wish = settings.local_draft
-    if not wish.model:
+    options = settings.local_draft
+    if not options.model:
         return None
-    path = resolve_model(wish.model)
+    path = resolve_model(options.model)
     with _needs("install edgespec with its extra 'worker' too, or set `local_draft.model` to \"\""):
         from cloud_gateway.drafts.gguf import LocalDraft
 
         draft = LocalDraft(
             path,
-            context=max(settings.target.context, LEAST_DRAFT_CELLS),
+            context=max(settings.target.context, MIN_DRAFT_CELLS),
             requests=settings.target.slots,
-            threads=wish.threads or len(os.sched_getaffinity(0)),
-            prefix_cache=wish.prefix_cache,
+            threads=options.threads or len(os.sched_getaffinity(0)),
+            prefix_cache=options.prefix_cache,
             target_vocab_size=vocab_size,
         )
     if draft.tokenizer_digest != tokenizer_digest:
@@ -124,12 +124,12 @@ def engine_settings(settings: GatewaySettings) -> EngineSettings:
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:
-    """The configuration's part of `fingerprint`: what could change the text of a seed."""
+    """The settings in `fingerprint`: those that could change the text of a seed."""
     return settings.target.dtype, settings.target.kernels, settings.policy.verification
 
 
 def fingerprint(model_digest: bytes, *chosen: str) -> str:
-    """`system_fingerprint`: another one whenever something changes that could change the text of an answer."""
+    """`system_fingerprint`: differs whenever something differs that could change the text of a completion."""
     import numpy as np
     import torch
     import transformers
@@ -148,11 +148,11 @@ def _needs(advice: str) -> Iterator[None]:
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Runs in a thread that does not keep the process alive, unlike the event loop's own ones."""
+    """Runs `work` in a daemon thread, which ends with the process; the event loop's own threads would delay it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def tell(result: T | None, error: BaseException | None) -> None:
+    def finish(result: T | None, error: BaseException | None) -> None:
         if future.done():
             return
         if error is not None:
@@ -163,10 +163,10 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     def body() -> None:
         try:
             outcome: tuple[T | None, BaseException | None] = work(), None
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
             outcome = None, error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, *outcome)
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+            loop.call_soon_threadsafe(finish, *outcome)
 
     threading.Thread(target=body, name="loading", daemon=True).start()
     return future

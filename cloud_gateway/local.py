@@ -56,7 +56,7 @@ class LocalDrafting:
         """Whether the draft still reads the prompt of a request whose policy drafts from the first token on."""
         generation = active.generation
         wanted = active.local and generation.controller.drafts_from_start and generation.first_token is None
-        return wanted and self._owed(active) > 1
+        return wanted and self._backlog(active) > 1
 
     def prefill(self, active: Active, chunk: int) -> None:
         """One chunk of a prompt."""
@@ -89,15 +89,15 @@ class LocalDrafting:
         model = self.model
         if model is None or not active.local:
             return Costs(self.verify_s)
-        backlog = max(self._owed(active) - 1, 0)
+        backlog = max(self._backlog(active) - 1, 0)
         if not active.local:
             return Costs(self.verify_s)
         return draft_costs(self.verify_s, model.step_s, backlog, model.token_s, model.leaves)
 
-    def _owed(self, active: Active) -> int:
-        """Committed tokens that the draft has not read."""
+    def _backlog(self, active: Active) -> int:
+        """Committed tokens that the draft model has not evaluated."""
         with _Spared(self, active):
-            return self.model.owed(active.id) if self.model is not None else 0
+            return self.model.backlog(active.id) if self.model is not None else 0
         return 0
 
     def _book(self, active: Active, began: float, passes: int, *, reading: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Prometheus metrics, served on a listener of their own that is bound to loopback ([metrics] in gateway.toml).
 
-No label comes from a client or a worker: no prompt, key, model or worker name is ever in here.
+No label comes from a client or a worker: metrics contain no prompt, key, model or worker name.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from cloud_gateway.core.request import Usage
 from cloud_gateway.stats import Stats
 
 MAX_REASONS = 32
-"""Distinct reasons of refused frames that get a label of their own; the protocol has fewer."""
+"""Reasons of refused frames that get their own label; the protocol has fewer."""
 TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 ROUND_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1)
 Scrape = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HOST_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.02)
 
 
-disable_created_metrics()  # a second series for each one, which nothing here reads
+disable_created_metrics()  # they would add a second series to each counter, which nothing reads
 
 
 class WatchedOffloading(Protocol):
-    """What is read of the assignments to workers."""
+    """The part of `Offloading` that is read at a scrape."""
 
     @property
     def frames(self) -> Mapping[str, int]: ...
 
 
 class WatchedEngine(Protocol):
-    """What the gauges and counters read of the engine when they are scraped."""
+    """The part of the engine that is read at a scrape."""
 
     @property
     def stats(self) -> Stats: ...
@@ -51,7 +51,7 @@ class WatchedEngine(Protocol):
 
 
 class WatchedWorker(Protocol):
-    """What is read of a linked worker."""
+    """The part of a linked worker that is read at a scrape."""
 
     @property
     def rtt_s(self) -> float: ...
@@ -60,7 +60,7 @@ class WatchedWorker(Protocol):
 
 
 class Metrics:
-    """The gateway's metrics in a registry of their own; cheap enough to be always on."""
+    """The gateway's metrics, in their own registry; always on, since they cost little."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -78,11 +78,11 @@ class Metrics:
         self._requests.labels(endpoint, str(status)).inc()
 
     def first_token(self, seconds: float) -> None:
-        """An answer's first token came this long after its request."""
+        """Seconds from a request to the first token of its completion."""
         self._ttft.observe(seconds)
 
     def answer(self, finish: str, usage: Usage | None) -> None:
-        """An answer ended; `finish` as in the API, or `cancelled` or `error`."""
+        """A completion ended; `finish` as in the API, or `cancelled` or `error`."""
         self._answers.labels(finish).inc()
         if usage is None:
             return
@@ -110,7 +110,7 @@ class Metrics:
         return Histogram(f"edgespec_{name}_seconds", text, buckets=buckets, registry=self.registry)
 
     def exposition(self) -> bytes:
-        """The text format that Prometheus scrapes."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
@@ -119,7 +119,7 @@ class _Watch(Collector):
         self._engine, self._workers = engine, workers
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # otherwise registering would collect, while the engine may not run yet
+        return ()  # without it, registering calls `collect`, and the engine may not run yet
 
     def collect(self) -> Iterator[Metric]:
         stats = self._engine.stats

@@ -45,11 +45,11 @@ from edgespec.shared.words import new_code
 log = logging.getLogger("cloud_gateway.pair")
 
 FIRST_MESSAGE_S = 5.0
-"""For the first message, which an honest worker sends at once; a silent connection ends earlier if another comes."""
+"""For the first message, which a worker sends at once; a silent connection ends earlier if another one arrives."""
 
 
 class PairingDesk:
-    """Pairs one worker each time that the operator asks. Everything runs on the event loop."""
+    """Pairs one worker each time that the operator opens the window. Everything runs on the event loop."""
 
     def __init__(
         self, key: SigningKey, name: str, spki_hash: bytes, workers: PairedWorkers, entropy: Entropy = os.urandom
@@ -66,9 +66,10 @@ class PairingDesk:
         self._timer: asyncio.TimerHandle | None = None
 
     async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
-        """Opens the window and yields what happens; a control handler. Closing it early closes the window.
+        """Opens the window and yields its events; a control handler. Closing the iterator closes the window.
 
-        `groups`: of the worker that is paired in it; none keeps those of a worker that is known, or the default one.
+        `groups`: of the worker that is paired in it; if empty, a worker that is listed already keeps its own, and
+        a new one gets the default group.
 
         Yields {"code", "expires_in_s"} for each code to show, {"failed", "message", "left"} for each failed attempt,
         and last {"paired": {"name", "id"}}. Raises PairingError when the window closes without a pairing, or is open
@@ -81,7 +82,7 @@ class PairingDesk:
             self._follow_up()
             while True:
                 event = await events.get()
-                yield self._told(event)
+                yield self._message(event)
                 if isinstance(event, Paired):
                     return
         finally:
@@ -111,7 +112,7 @@ class PairingDesk:
             if not isinstance(message, Start):
                 raise PairingFailed(Reason.PROTOCOL)
             exchange = self._window.begin(source, message.nameplate, self._now())
-            if self._running is not None and not self._running.expired():  # the attempt that this one took the place of
+            if self._running is not None and not self._running.expired():  # the attempt that this one replaces
                 self._running.reschedule(0)
             await self._exchange(ws, exchange, message)
         except PairingFailed as failure:
@@ -127,7 +128,7 @@ class PairingDesk:
                 self._window.abandon(exchange, Reason.ABANDONED, self._now())  # unless it has ended already
 
     async def _first(self, ws: ServerConnection, source: str) -> bytes | str:
-        """The first message. Raises TimeoutError when it does not come, or a newcomer takes the place."""
+        """The first message. Raises TimeoutError when it does not arrive, or a newer connection takes the place."""
         async with asyncio.timeout(FIRST_MESSAGE_S) as limit:
             gone = self._waiting.enter(source, limit)
             if gone is not None and not gone.expired():
@@ -141,7 +142,7 @@ class PairingDesk:
         while True:
             answer = self._window.receive(exchange, message, self._now())
             if exchange.state is State.PROVEN:
-                # Written on the event loop: once in a worker's life, and nothing may come between proof and storing.
+                # Written on the event loop: a pairing is rare, and nothing may run between the proof and storing it.
                 peer = exchange.peer
                 worker = self._workers.add(peer.key, peer.name, peer.version, self._groups)
                 await ws.send(encode(self._window.stored(exchange, worker.name)))
@@ -174,7 +175,7 @@ class PairingDesk:
         await ws.send(encode(Refused(reason)))
 
     def _follow_up(self) -> None:
-        """Tells the operator what happened and sets the timer; to be called after anything that moves the window."""
+        """Sends the window's events to the operator and sets the timer; call it after each change of the window."""
         for event in self._window.events():
             if isinstance(event, Paired):
                 log.info("worker %s (%s) is paired", event.name, key_id(event.peer.key))
@@ -189,7 +190,7 @@ class PairingDesk:
         self._window.poll(self._now())
         self._follow_up()
 
-    def _told(self, event: Event) -> dict[str, object]:
+    def _message(self, event: Event) -> dict[str, object]:
         match event:
             case Shown(code, expires_at):
                 return {"code": str(code), "expires_in_s": round(max(0.0, expires_at - self._now()), 1)}
@@ -209,7 +210,7 @@ _AGAIN = "run `cloud-gateway pair` again for a new code"
 _WHY_CLOSED: dict[Reason | None, str] = {
     Reason.EXPIRED: f"No worker was paired within {WINDOW_S:.0f} s; {_AGAIN}.",
     Reason.BURNT: f"{MAX_FAILURES} attempts failed, so pairing was stopped; if they were not yours, somebody is "
-    f"guessing codes; {_AGAIN}.",
+    f"trying codes; {_AGAIN}.",
 }
 
 

@@ -1,4 +1,4 @@
-"""API keys and workers as commands and the control socket show them, in JSON types; times are Unix seconds."""
+"""JSON rows of API keys, workers and audit entries for the commands and the control socket; times: Unix seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def key_row(key: Key) -> dict[str, object]:
 
 
 def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, object]:
-    """A paired worker, and what is known of it while it is linked."""
+    """A paired worker, with figures of its link while it is linked."""
     return {
         "id": key_id(worker.key),
         "name": worker.name,

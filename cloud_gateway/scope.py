@@ -1,4 +1,5 @@
-"""Whose prefixes a request may continue: the cache scope of its API key, unlinkable across gateways and workers."""
+"""Cache scopes: requests reuse cached prefixes of their own scope only. Scopes of one API key differ between gateways
+and between workers, so that they cannot be linked."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ import secrets
 from cloud_gateway.auth import Key
 
 SCOPE_BYTES = 16
-"""Two keys of one gateway meet in a scope by chance with a probability of 2^-128."""
+"""Two keys of one gateway get the same scope with a probability of 2^-128."""
 
 
 class CacheScopes:
     """Scopes of one gateway process.
 
-    The secret is never stored: the target's and the local draft's caches end with the process, and what workers still
-    keep of an earlier one becomes useless. So no worker can link a key's requests over restarts.
+    The secret is never stored: the caches of the target and the local draft end with the process, and prefixes that
+    workers still hold are not reused after a restart. So no worker can link a key's requests over restarts.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class CacheScopes:
 
 
 def scope_for(worker: str, scope: bytes) -> bytes:
-    """The scope as one worker is told it, so that two workers cannot find out that they serve the same key."""
+    """The scope as it is sent to one worker, so that two workers cannot find out that they serve the same key."""
     return (
         hashlib.sha256(b"edgespec/1 cache scope\0" + scope + worker.encode()).digest()[:SCOPE_BYTES] if scope else b""
     )

@@ -1,4 +1,4 @@
-"""`cloud-gateway serve`: listeners, models, engine, links and control socket, wired together and taken down again."""
+"""`cloud-gateway serve`: starts and stops the listeners, models, engine, links and control socket."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from edgespec.shared.settings import assign, override
 
 log = logging.getLogger("cloud_gateway.serve")
 GRACE_S = 30.0
-"""For answers to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
+"""For completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
 T = TypeVar("T")
 
 
 class EngineFailedError(EdgespecError):
-    """The engine gave up after repeated failures; the process ends, for systemd to start it afresh."""
+    """The engine stopped after repeated failures; the process ends, and systemd starts it again."""
 
 
 class Stopped(Exception):
@@ -61,7 +61,7 @@ class Stopped(Exception):
 
 
 class Gateway:
-    """One gateway process. Lives on the event loop; `run` is its whole life."""
+    """One gateway process, on the event loop; `run` starts it, serves and stops it."""
 
     def __init__(self, settings: GatewaySettings, ready_file: Path | None = None) -> None:
         """Reads keys and lists. Raises KeyStoreError, ConfigError."""
@@ -107,10 +107,10 @@ class Gateway:
         if self._failed:
             raise EngineFailedError("The engine gave up after repeated failures; its log says which.")
 
-    # --- coming up -------------------------------------------------------------------------------------------------
+    # --- start -----------------------------------------------------------------------------------------------------
 
     async def _open(self, closing: AsyncExitStack) -> None:
-        """What must fail before minutes of loading do: addresses in use, and a second gateway on the same state."""
+        """Opens what should fail before minutes of loading: addresses in use, a second gateway on the same state."""
         settings = self.settings
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
@@ -176,7 +176,7 @@ class Gateway:
         )
 
     def _announce(self) -> None:
-        """Tells people, systemd and whoever waits for the ready file that all is up."""
+        """Reports readiness on standard output, in the ready file and to systemd."""
         assert self.models is not None
         model, found = self.models.served.id, self.addresses()
         print(f"API      {found['api']}/v1 serves {model}")
@@ -189,18 +189,18 @@ class Gateway:
         sdnotify.notify("READY=1", f"STATUS=serving {model}")
 
     def addresses(self) -> dict[str, str]:
-        """Where the listeners are, as URLs."""
+        """The listeners' URLs."""
         found = {name: listener.url for name, listener in self._listeners.items()}
         return found | {"link": self.worker_address()} if self.links is not None else found
 
     def worker_address(self) -> str:
-        """Where a worker dials: the configured host, or for a wildcard the address of the way out of here."""
+        """The address for workers: the configured host, or for a wildcard this machine's address on its route out."""
         host = self.settings.link.host
         if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-            host = _way_out(socket.AF_INET6 if host == "::" else socket.AF_INET) or socket.gethostname()
+            host = _outgoing_address(socket.AF_INET6 if host == "::" else socket.AF_INET) or socket.gethostname()
         return f"wss://{Address(host, self.link_port)}"
 
-    # --- going down ------------------------------------------------------------------------------------------------
+    # --- stop ------------------------------------------------------------------------------------------------------
 
     def _asked_to_stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
@@ -211,8 +211,8 @@ class Gateway:
         self._hurry.set()
 
     async def _drain(self) -> None:
-        """Lets answers end; a second signal, or an engine that failed, cuts that short."""
-        log.info("stopping: answers may end within %.0f s, a second signal cuts them off", GRACE_S)
+        """Waits for completions to end; a second signal, or an engine that failed, ends the wait."""
+        log.info("stopping: completions may end within %.0f s, a second signal cuts them off", GRACE_S)
         draining = asyncio.ensure_future(self.api.drain(GRACE_S))
         hurrying = asyncio.ensure_future(self._hurry.wait())
         tasks: list[asyncio.Future[Any]] = [draining, hurrying]
@@ -225,7 +225,7 @@ class Gateway:
             self._ready_file.unlink(missing_ok=True)
 
     async def _unless_stopped(self, work: asyncio.Future[T]) -> T:
-        """The result of `work`. Raises Stopped where a signal comes first; the work is then left behind."""
+        """The result of `work`. Raises Stopped where a signal comes first; the work then goes on unobserved."""
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -235,7 +235,7 @@ class Gateway:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command: reads the configuration and serves until it is told to stop."""
+    """The command: reads the configuration and serves until it is stopped by a signal."""
     settings = configured(args)
     if settings.daemon.cpu:
         try:
@@ -250,14 +250,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def configured(args: argparse.Namespace) -> GatewaySettings:
-    """The configuration file with what the command line overrides. Raises ConfigError."""
+    """The configuration file with the overrides of the command line. Raises ConfigError."""
     settings = config.load(args.config)
-    wishes: list[tuple[str, object]] = [
+    overrides: list[tuple[str, object]] = [
         ("api.port", args.port),
         ("link.port", args.link_port),
         ("metrics.port", args.metrics_port),
     ]
-    for key, value in wishes:
+    for key, value in overrides:
         if value is not None:
             settings = override(settings, key, value)
     for assignment in args.set:
@@ -282,7 +282,7 @@ def _limits(settings: GatewaySettings) -> Limits:
 
 
 def _shares(settings: GatewaySettings) -> dict[str, int]:
-    """Connections of each port, so that all together leave file descriptors for everything else."""
+    """Connections of each port, limited so that file descriptors are left for everything else."""
     wanted = {"api": settings.limits.connections, "link": settings.link.connections, "metrics": METRICS_LIMITS.total}
     available = raise_descriptor_limit()
     shares = share_descriptors(wanted, available)
@@ -298,20 +298,20 @@ def _shares(settings: GatewaySettings) -> dict[str, int]:
 
 def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
     """The flight recorder, where a folder for traces is configured."""
-    wish = settings.traces
-    if not wish.folder:
+    traces = settings.traces
+    if not traces.folder:
         return None
-    folder = folders.expand(wish.folder)
-    return Recorder(RecorderSettings(folder, wish.salt, wish.max_kb * 1024, wish.keep), key)
+    folder = folders.expand(traces.folder)
+    return Recorder(RecorderSettings(folder, traces.salt, traces.max_kb * 1024, traces.keep), key)
 
 
 def _audit(settings: GatewaySettings, folder: Path) -> AuditLog | None:
-    wish = settings.audit
-    return AuditLog(folder, wish.max_kb * 1024, wish.keep) if wish.enabled else None
+    audit = settings.audit
+    return AuditLog(folder, audit.max_kb * 1024, audit.keep) if audit.enabled else None
 
 
-def _way_out(family: socket.AddressFamily) -> str | None:
-    """This machine's address on the route to elsewhere; nothing is sent."""
+def _outgoing_address(family: socket.AddressFamily) -> str | None:
+    """This machine's source address for packets to other networks; nothing is sent."""
     target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # documentation addresses, RFC 3849 and 5737
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -324,7 +324,7 @@ def _way_out(family: socket.AddressFamily) -> str | None:
 def _write_atomically(path: Path, value: object) -> None:
     temporary = path.with_name(f".{path.name}.new")
     try:
-        temporary.touch(0o600)  # ports and process id are for whoever started the gateway
+        temporary.touch(0o600)  # ports and process id are for the user who started the gateway
         temporary.write_bytes(msgspec.json.encode(value) + b"\n")
         temporary.replace(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A linked worker as the gateway knows it, and what links tell the engine."""
+"""The state of a linked worker, and the events that links report to the engine."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from edgespec.core.messages import Decline, Hello, Tree
 from edgespec.shared.wire import Wire
 
 FIRST_STEP_S = 0.010
+"""Draft step time that is assumed until a worker's frames have been measured."""
 
 
 @dataclass(slots=True, eq=False)
 class WorkerInfo:
-    """One linked worker; kept up to date while the link lasts."""
+    """One linked worker; updated while the link lasts."""
 
     id: str
-    """Its key id: stable over reconnects, and what `cloud-gateway workers` lists and revokes."""
+    """Its key id: stable over reconnects; `cloud-gateway workers` lists and revokes workers by it."""
     name: str
-    """As the operator's list of paired workers has it; what `hello` says decides nothing."""
+    """From the operator's list of paired workers; the name in `hello` is not used."""
     session: bytes
     address: str
     hello: Hello
@@ -29,14 +30,14 @@ class WorkerInfo:
     step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
     paused_because: str | None = None
     groups: frozenset[str] = frozenset()
-    """Its groups in the operator's list (edgespec/core/groups.py); in none it drafts for nobody."""
+    """Its groups in the operator's list (edgespec/core/groups.py); without a group it gets no request."""
     trees: int = 0
     nodes: int = 0
     wire: Wire = field(repr=False, kw_only=True)
 
     @property
     def rtt_s(self) -> float:
-        """Smoothed round trip; the handshake gives the first sample."""
+        """Smoothed round trip time; the handshake provides the first sample."""
         return self.rtt.srtt_s or 0.0
 
     @property
@@ -46,7 +47,7 @@ class WorkerInfo:
 
     @property
     def paused(self) -> bool:
-        """Whether it has stepped aside for its owner."""
+        """Whether it has sent `Pause` and not yet `Resume`."""
         return self.paused_because is not None
 
     def __str__(self) -> str:
@@ -54,22 +55,22 @@ class WorkerInfo:
 
 
 class LinkEvents(Protocol):
-    """What the links tell the engine. All methods are called on the event loop and must not block."""
+    """What the links report to the engine. All methods are called on the event loop and must not block."""
 
     def on_up(self, worker: WorkerInfo) -> None:
-        """A worker is linked; after a reconnect, `on_down` of its former link came first."""
+        """A worker is linked; after a reconnect, `on_down` of its former link was called first."""
 
     def on_down(self, worker: WorkerInfo, why: str) -> None:
-        """Its link is gone, for whatever reason; called once for each `on_up`."""
+        """Its link has ended, for any reason; called once for each `on_up`."""
 
     def on_tree(self, worker: WorkerInfo, tree: Tree) -> None:
-        """New nodes of checked shape; depth, ids and prefix are for the merge to judge."""
+        """New nodes of checked shape; the merge checks depth, ids and prefix."""
 
     def on_pause(self, worker: WorkerInfo, reason: str) -> None:
-        """Its owner is back: its requests move on."""
+        """It has stopped drafting, as when its owner uses the machine: its requests move to other workers."""
 
     def on_resume(self, worker: WorkerInfo) -> None:
-        """It drafts again."""
+        """It drafts again after a pause."""
 
     def on_decline(self, worker: WorkerInfo, decline: Decline) -> None:
         """It will not draft for this request."""

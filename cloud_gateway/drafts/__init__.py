@@ -1,4 +1,4 @@
-"""Local sources of candidates behind one Protocol (design section 7)."""
+"""Draft models at the gateway, behind one Protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DraftModel(Protocol):
     passes: int
     """Forward passes made so far, catch-up batches included."""
     leaves: int
-    """Most paths of one step."""
+    """Maximum number of paths in one step."""
 
     @property
     def step_s(self) -> float:
@@ -28,24 +28,24 @@ class DraftModel(Protocol):
     def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> object:
         """Begins a request with its committed tokens. Does no model work.
 
-        It may share what requests of the same `scope` left, and shares nothing where that is empty.
+        It may reuse KV entries of requests of the same `scope`, and reuses none where that is empty.
         """
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> object:
         """The committed tokens grow. Does no model work."""
 
-    def owed(self, request: Hashable) -> int:
+    def backlog(self, request: Hashable) -> int:
         """Committed tokens whose keys and values are missing; at least 1, the one that the next step evaluates."""
 
     def catch_up(self, request: Hashable, limit: int) -> object:
-        """Evaluates at most `limit` of the tokens owed, in one batch, all but the last one."""
+        """Evaluates at most `limit` tokens of the backlog, except its last one, in one batch."""
 
     def draft(
         self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
     ) -> Sequence[Proposal]:
         """One step over these leaves, named by their tokens below the committed ones; catches up first.
 
-        `rank` makes at most `width` guesses after each from the model's logits there.
+        `rank` chooses at most `width` draft tokens after each from the model's logits there.
         """
 
     def close(self, request: Hashable) -> object:

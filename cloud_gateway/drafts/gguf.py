@@ -16,18 +16,20 @@ from edgespec.core.children import Rank, TokenPath, best_children
 from edgespec.core.drafting import Proposal
 from edgespec.drafter import Drafter
 
-MOST_LEAVES = 16
+MAX_LEAVES = 16
+"""Paths of one step for which the llama.cpp context is made; `affordable_leaves` chooses among 1 to so many."""
 _WEIGHT = 0.2
-"""Of the newest measurement against all former ones."""
+"""Weight of the newest measurement in the moving averages."""
 _CALIBRATION_TOKENS = 32
-_LEAST_BATCH = 8
-"""Tokens from which on a batch says what a token of a batch costs."""
+"""Length of the prompt that is evaluated to measure the model before the first request."""
+_MIN_BATCH = 8
+"""Rows from which on a catch-up pass is measured: with fewer, its fixed cost hides the cost of a token."""
 
 Result = TypeVar("Result")
 
 
 class LocalDraft:
-    """A `DraftModel` that counts its passes and measures what they cost. Lives on the engine's thread."""
+    """A `DraftModel` that counts its passes and measures their times. Used on the engine's thread only."""
 
     def __init__(
         self,
@@ -42,8 +44,8 @@ class LocalDraft:
         target_vocab_size: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`context`: KV cells shared by `requests` open requests; `leaves`: most paths of one step; 0: as
-        many as cost hardly more than one, as measured; `prefill_batch`: most tokens of one catch-up pass;
+        """`context`: KV cells shared by `requests` open requests. `leaves`: maximum number of paths in one step; 0:
+        as many as take hardly longer than one, as measured. `prefill_batch`: maximum tokens of one catch-up pass.
         `target_vocab_size`: entries of the rows that are ranked, where the target has more or fewer unused ones.
 
         Takes a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
@@ -51,7 +53,7 @@ class LocalDraft:
         self._drafter = Drafter(
             path,
             context=context,
-            sequences=leaves or MOST_LEAVES,
+            sequences=leaves or MAX_LEAVES,
             threads=threads,
             prefill_batch=prefill_batch,
             requests=requests,
@@ -59,7 +61,7 @@ class LocalDraft:
         self._prefix_cache, self._clock, self._target_vocab_size = prefix_cache, clock, target_vocab_size
         self.tokenizer_digest, self.vocab_size = self._drafter.tokenizer_digest, self._drafter.vocab_size
         self.context = self._drafter.context
-        """Most tokens of one request."""
+        """Maximum number of tokens of one request."""
         self.passes = 0
         self.spent_s = 0.0
         """Time of all passes so far."""
@@ -82,26 +84,26 @@ class LocalDraft:
         return self._drafter.open(request, tokens, scope)
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
-        """The committed tokens grow; returns how many had been evaluated on a path that was right."""
+        """Appends committed tokens; returns how many of them were already evaluated on a draft path."""
         return self._drafter.commit(request, tokens)
 
     def close(self, request: Hashable) -> None:
-        """Ends a request; its KV may serve later prompts of its scope that begin alike."""
+        """Ends a request; its KV entries may be reused by prompts of its scope with the same beginning."""
         self._drafter.close(request, keep=self._prefix_cache)
 
-    def owed(self, request: Hashable) -> int:
-        """Committed tokens whose KV is missing; the last one among them costs nothing beyond the next step itself."""
+    def backlog(self, request: Hashable) -> int:
+        """Committed tokens whose KV is missing; the last one is evaluated by the next step, at no further cost."""
         return self._drafter.pending(request)
 
     def step_cost_s(self, request: Hashable) -> float:
         """Expected seconds of the next `draft`, its catch-up included."""
-        return self.step_s + max(self.owed(request) - 1, 0) * self.token_s
+        return self.step_s + max(self.backlog(request) - 1, 0) * self.token_s
 
     def catch_up(self, request: Hashable, limit: int) -> int:
-        """Evaluates at most `limit` of the tokens owed, the last one aside, in one pass; returns how many are left."""
+        """Evaluates at most `limit` tokens of the backlog, except its last one, in one pass; returns the rest."""
         limit = min(limit, self._drafter.prefill_batch)
         rows, spent, left = self._timed(lambda: self._drafter.catch_up(request, limit))
-        if rows >= _LEAST_BATCH:
+        if rows >= _MIN_BATCH:
             self._token_s.sample(spent / rows)
         return left
 
@@ -110,9 +112,9 @@ class LocalDraft:
     ) -> list[Proposal]:
         """One step over these leaves (tokens below the committed ones), after as many catch-up passes as it needs.
 
-        `rank` makes at most `width` guesses after each. Raises DraftMemoryError where the request has become too long.
+        `rank` chooses at most `width` draft tokens after each. Raises DraftMemoryError where the request is too long.
         """
-        while self.owed(request) > self._drafter.prefill_batch:
+        while self.backlog(request) > self._drafter.prefill_batch:
             self.catch_up(request, self._drafter.prefill_batch)
         fitted = self._over_targets_vocabulary(rank)
         rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, width, fitted))
@@ -121,7 +123,7 @@ class LocalDraft:
         return proposals
 
     def _over_targets_vocabulary(self, rank: Rank) -> Rank:
-        """`rank` for rows as long as the target's: what it compares them with (masks, distributions) is as long."""
+        """`rank` over rows padded or cut to the target's vocabulary, the size of masks and distributions."""
         size = self._target_vocab_size
         if size is None or size == self.vocab_size:
             return rank
@@ -138,11 +140,11 @@ class LocalDraft:
         self._drafter.shutdown()
 
     def _calibrate(self) -> None:
-        """Measures before the first request, since the controller's first decision rests on it."""
+        """Measures the times before the first request, since the controller's first decision uses them."""
         length = min(_CALIBRATION_TOKENS, (self.context - 1) // 2)
         self.open(self, [0])
         for _ in range(2):
-            # The first round also reads the weights in, so that only the second one counts.
+            # The first round also loads the weights into memory, so only the second one is kept.
             self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
             self.commit(self, [token % self.vocab_size for token in range(length)])
             while self.catch_up(self, length):

@@ -1,4 +1,4 @@
-"""Target engines behind one Protocol; nothing outside this folder knows which one runs (design section 8)."""
+"""Target models behind one Protocol; code outside this folder does not depend on which one runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cloud_gateway.core.flatten import FlatTree
 
 
 class Verified(Protocol):
-    """What one verify pass says of a tree of n rows. Small arrays are ready; full rows are fetched only when asked."""
+    """The result of one verify pass over a tree of n rows. `argmax` is computed at once, the rest when called."""
 
     @property
     def argmax(self) -> Sequence[int]:
         """The target's most probable token after each row, n of them."""
 
     def entropy(self, row: int) -> float:
-        """Entropy in nats of the target's distribution (temperature 1) after one row; computed when asked for."""
+        """Entropy in nats of the target's distribution (temperature 1) after one row."""
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Raw logits after one row, shape [vocab_size]."""
@@ -36,7 +36,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One forward pass of the model, as it was measured."""
+    """The size and measured time of one forward pass."""
 
     rows: int
     seconds: float
@@ -51,7 +51,7 @@ class Target(Protocol):
 
     vocab_size: int
     context: int
-    """Most tokens that one slot can hold, prompt and answer together."""
+    """Maximum number of tokens in one slot, prompt and completion together."""
     slots: int
     eos: frozenset[int]
 
@@ -60,21 +60,23 @@ class Target(Protocol):
         """The forward passes of the last `verify`: one for each request, or one for several, as the engine can."""
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
-        """Claims a free slot for a prompt; returns (slot, reused): KV of the first `reused` tokens is there already.
+        """Claims a free slot for a prompt; returns (slot, reused): KV of the first `reused` tokens is in it already.
 
-        Only what a prompt of the same `scope` left is reused, and nothing where it is empty. Raises IndexError when
-        no slot is free.
+        Only entries of the same `scope` are reused, and none where it is empty. Raises IndexError when no slot is
+        free.
         """
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         """Appends these committed tokens' keys and values; the caller cuts long prompts into chunks."""
 
     def verify(self, batch: Sequence[Work]) -> Sequence[Verified]:
-        """Runs the model over the trees of several requests, in as few passes as it can, and leaves what those passes
-        cost in `passes`. The trees' KV entries stay until `keep`."""
+        """Runs the model over the trees of several requests, in as few passes as it can, and sets `passes`.
+
+        The trees' KV entries stay until `keep`.
+        """
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
-        """After `verify`: keeps these rows' entries (row 0 first, one path) and drops the tree's others."""
+        """After `verify`: keeps these rows' entries (row 0 first, one path) and drops the other rows of the tree."""
 
     def close(self, slot: int) -> None:
-        """Frees the slot; its entries may serve a later `open` of the same scope with the same beginning."""
+        """Frees the slot; its entries may be reused by a later `open` of the same scope with the same beginning."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-SMALLEST = 256
-"""Entries of a slot's first buffer."""
+MIN_ENTRIES = 256
+"""Entries of a slot's first buffer; it doubles from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SlotKv:
     def __init__(
         self, shapes: Sequence[LayerShape], dtype: torch.dtype, device: torch.device, context: int = 2**20
     ) -> None:
-        """`context`: entries beyond which the buffers no longer double, but grow by what is needed."""
+        """`context`: entries beyond which the buffers no longer double, but grow to the size needed."""
         self.length = 0
         self.capacity = 0
         self._context, self._dtype, self._device = context, dtype, device
@@ -48,11 +48,11 @@ class SlotKv:
         """Keys and values of layer i together, [2 · heads, capacity, dim]; empty where the layers' shapes differ."""
 
     def reserve(self, rows: int) -> None:
-        """Makes room for `rows` entries behind the committed ones. Views taken before are stale then."""
+        """Makes room for `rows` entries behind the committed ones. Views taken before become invalid."""
         needed = self.length + rows
         if needed <= self.capacity:
             return
-        capacity = max(SMALLEST, self.capacity)
+        capacity = max(MIN_ENTRIES, self.capacity)
         while capacity < needed:
             capacity *= 2
         capacity = max(needed, min(capacity, self._context))
@@ -84,7 +84,7 @@ class SlotKv:
         self.length += len(rows)
 
     def copy_from(self, other: SlotKv, length: int) -> None:
-        """Takes over the first `length` committed entries of another slot."""
+        """Copies the first `length` committed entries of another slot."""
         self.length = 0
         if length:
             self.reserve(length)
@@ -94,7 +94,7 @@ class SlotKv:
 
 
 class SlotLayer(CacheLayerMixin):
-    """One layer of a slot, as transformers' attention modules see it."""
+    """One layer of a slot, for transformers' attention modules."""
 
     def __init__(self, kv: SlotKv, index: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class SlotLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing: the slot's buffers are made before the pass."""
+        """Does nothing: the slot's buffers are made before the pass."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Writes [1, heads, n, dim] behind the committed entries; returns views of those and the new ones."""
@@ -113,7 +113,7 @@ class SlotLayer(CacheLayerMixin):
         return keys[None, :, :end], values[None, :, :end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Entries that a pass over `query_length` rows sees, and where they begin."""
+        """Number of entries that a pass over `query_length` rows attends to, and the position of the first."""
         return self._kv.length + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -121,7 +121,7 @@ class SlotLayer(CacheLayerMixin):
         return self._kv.length
 
     def get_max_length(self) -> int:
-        """No limit of its own."""
+        """-1: the layer has no limit."""
         return -1
 
 

@@ -1,7 +1,7 @@
 """One forward pass of a causal model over the rows of a tree, behind the keys and values of one slot.
 
-`HfForward` runs the model as transformers wrote it, whatever its architecture. `llama_forward.LlamaForward` is the
-fast path for the Llama family; this one is its slow twin.
+`HfForward` runs transformers' own code, for any architecture. `llama_forward.LlamaForward` is the fast path for the
+Llama family; this one is its slow twin.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Forward(Protocol):
 
 
 class HfForward:
-    """The model's own code. Raises ModelError where its cache cannot be rolled back or its positions not be set."""
+    """transformers' own code. Raises ModelError where the cache cannot be rolled back or positions cannot be set."""
 
     exact = False
 
@@ -67,7 +67,7 @@ class HfForward:
         return output.logits[0] if head else None
 
     def _mask(self, visible: Tensor) -> Tensor:
-        """[n, L + n] as attention takes it: bool, or added to the scores where the implementation is `eager`."""
+        """The attention mask for [n, L + n]: bool, or added to the scores where the implementation is `eager`."""
         if self._float_mask:
             zeros = torch.zeros(visible.shape, dtype=self.kv_dtype, device=visible.device)
             return zeros.masked_fill_(~visible, torch.finfo(self.kv_dtype).min)[None, None]

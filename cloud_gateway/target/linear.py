@@ -1,8 +1,8 @@
 """Matrix products of the lean forward pass, with what follows them fused in where the library can.
 
-On a CPU oneDNN's packed weights take about half the time of torch's plain `F.linear`, which lays the weights out anew
+On a CPU oneDNN's packed weights take about half the time of torch's plain `F.linear`, which packs the weights again
 at every call, and their time hardly grows from 1 row to 6. torch has no public name for them, but `torch.compile`
-stands on the same operators. `PlainLinear` is the slow twin, and what other devices use.
+uses the same operators. `PlainLinear` is the slow twin, and serves other devices.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """oneDNN's product with weights in its own layout, on a CPU. Holds a copy; the plain weights may go."""
+    """oneDNN's product with weights in its own layout, on a CPU. Holds a copy; the plain weights may be freed."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         ops = torch.ops.mkldnn
@@ -75,7 +75,7 @@ class PackedLinear:
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this machine has packed products for these numbers."""
+    """Whether this machine has packed products for this type of number."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):

@@ -4,8 +4,8 @@
 equal to plain decoding. Two things are needed on a CPU. Products take at least MIN_EXACT_ROWS rows, from which on
 packed ones sum each row in the same order however many there are (plain ones mostly do). And attention is computed in
 float64, whose rounding disappears when the result is rounded to the model's numbers, so that the order of the keys (a
-tree's siblings lie between a row and its ancestors) leaves no trace. Keys and values are then kept in float64 too,
-8 bytes a number. `torch.TorchTarget` measures at loading whether it holds on this machine.
+tree's siblings lie between a row and its ancestors) has no effect. Keys and values are then kept in float64 too, at
+8 bytes a number. `torch.TorchTarget` measures at loading whether the logits are exact on this machine.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from cloud_gateway.target.linear import Linear, PackedLinear, PlainLinear
 
 Kernels = Literal["packed", "plain"]
 MIN_EXACT_ROWS = 4
+"""Rows of a product from which on the order of summation no longer depends on their number, as measured."""
 SPARE_POSITIONS = 64
 """Positions beyond the context that rows of a tree may have."""
 FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"}
 ROPES = {"default", "linear", "llama3", "yarn"}
-"""Kinds of rotary embedding whose angles depend on the position only."""
+"""Kinds of rotary embedding whose angles depend on the position only, so that one table serves all passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def is_plain_llama(model: Any) -> bool:
 
 
 class LlamaForward:
-    """Takes over the weights of a transformers model: with packed kernels the model itself cannot run afterwards."""
+    """Uses the weights of a transformers model; with packed kernels that model cannot run afterwards."""
 
     def __init__(self, model: Any, context: int, *, kernels: Kernels = "packed", exact: bool = True) -> None:
         config, body = model.config, model.model
@@ -80,12 +81,12 @@ class LlamaForward:
             self._head = _take([model.lm_head], kernels)
 
     def __call__(self, kv: SlotKv, ids: Tensor, positions: Tensor, tail: Tensor, *, head: bool = True) -> Tensor | None:
-        """As `Forward` says."""
+        """See `Forward`."""
         rows = len(ids)
         if rows < self._min_rows:
             ids, positions, tail = _pad(ids, positions, tail, self._min_rows - rows)
         kv.reserve(len(ids))
-        # [n, 1, dim]: one angle per row for all heads. The lower half's sine is negative, so that rotating is a roll.
+        # [n, 1, dim]: one angle per row for all heads. The lower half's sine is negated, so that rotating is a roll.
         cos, sin = self._cos[positions], self._sin[positions]
         bias = self._bias(tail, kv.length)
         x = F.embedding(ids, self._embedding)
@@ -101,7 +102,7 @@ class LlamaForward:
     def _attend(self, qkv: Tensor, stored: Tensor, start: int, cos: Tensor, sin: Tensor, bias: Tensor) -> Tensor:
         """Rotates queries and keys, stores keys and values, attends; [n, heads · dim].
 
-        The queries of all heads that share a key head are laid side by side as rows, so that no key is repeated.
+        The queries of all heads that share a key head become rows of one matrix, so that no key is repeated.
         """
         n, heads, group, dim = len(qkv), self._kv_heads, self._group, self._dim
         parts = qkv.view(n, heads * (group + 2), dim)
@@ -117,7 +118,7 @@ class LlamaForward:
         return found.reshape(n, heads * group * dim).to(self.dtype)
 
     def _bias(self, tail: Tensor, start: int) -> Tensor:
-        """What is added to the scores, [1, 1, group · n, L + n]: 0 or minus infinity."""
+        """The attention bias, [1, 1, group · n, L + n]: 0 or minus infinity."""
         n = len(tail)
         bias = torch.zeros(self._group, n, start + n, dtype=self.kv_dtype, device=tail.device)
         bias[:, :, start:].masked_fill_(~tail, float("-inf"))
@@ -125,7 +126,7 @@ class LlamaForward:
 
 
 def _pad(ids: Tensor, positions: Tensor, tail: Tensor, extra: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Adds rows that see nothing but themselves and that nobody sees."""
+    """Adds rows that attend only to themselves and that no other row attends to."""
     n = len(ids)
     padded = torch.eye(n + extra, dtype=torch.bool, device=tail.device)
     padded[:n, :n] = tail

@@ -1,7 +1,7 @@
-"""Finds, converts and loads the target model. Nothing is ever fetched from a network.
+"""Finds, converts and loads the target model. Nothing is fetched from a network.
 
-A GGUF file takes transformers some ten seconds to unpack, so that is done once: the result is kept as a safetensors
-folder, `$XDG_CACHE_HOME/edgespec/targets/<sha256>-<dtype>`, which loads in about one.
+transformers takes some ten seconds to unpack a GGUF file, so that is done once: the result is kept as a safetensors
+folder, `$XDG_CACHE_HOME/edgespec/targets/<sha256>-<dtype>`, which loads in about a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest, hf_
 
 Dtype = Literal["float32", "bfloat16"]
 CONVERSION = 1
-"""Counts up when the conversion changes, so that older folders are made anew."""
+"""Increased when the conversion changes, so that older folders are made again."""
 NOTE = "edgespec.json"
 DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 """`tokenizer.ggml.pre` of tokenizers that split numbers into digits before GPT-2's pattern, as in llama.cpp."""
@@ -31,14 +31,14 @@ DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exao
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model with its tokenizer, both as transformers has them."""
+    """A model with its tokenizer, both transformers' objects."""
 
     model: Any
     tokenizer: Any
     model_digest: bytes
-    """SHA-256 of the weights as the operator named them, before any conversion."""
+    """SHA-256 of the file or folder that the operator named, before any conversion."""
     tokenizer_digest: bytes
-    """As `Hello` and `Challenge` carry it."""
+    """The digest that `Hello` and `Challenge` carry."""
     folder: Path
 
 
@@ -83,7 +83,7 @@ def file_digest(path: Path) -> bytes:
 
 
 def folder_digest(folder: Path) -> bytes:
-    """Of one weights file its SHA-256; of several the SHA-256 over those, in the order of the names."""
+    """SHA-256 of the weights file; of several files the SHA-256 over their digests, in the order of the names."""
     files = sorted(folder.glob("*.safetensors"))
     if not files or not (folder / "config.json").is_file():
         raise ModelError(f"The folder {folder} holds no model: config.json and *.safetensors are needed.")
@@ -98,14 +98,14 @@ def target_cache() -> Path:
 
 
 def _converted(path: Path, digest: bytes, dtype: Dtype) -> Path:
-    """The folder that was made of this GGUF file, made now if need be."""
+    """The folder into which this GGUF file was converted; converts it where there is none."""
     folder = target_cache() / f"{digest.hex()[:16]}-{dtype}"
     note = {"conversion": CONVERSION, "source_sha256": digest.hex()}
     try:
         if json.loads((folder / NOTE).read_text()) == note:
             return folder
     except (OSError, ValueError):
-        pass  # not there, or unreadable: made anew
+        pass  # missing or unreadable: converted below
     try:
         _convert_into(folder, path, dtype, note)
     except OSError as error:
@@ -116,7 +116,7 @@ def _converted(path: Path, digest: bytes, dtype: Dtype) -> Path:
 
 
 def _convert_into(folder: Path, path: Path, dtype: Dtype, note: dict[str, Any]) -> None:
-    """Atomic: a reader finds the whole folder or none. Two processes may do it at the same time."""
+    """Atomic: a reader finds the whole folder or none. Two processes may run it at the same time."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
         part = Path(scratch) / "model"
@@ -146,7 +146,7 @@ def _convert(path: Path, part: Path, dtype: Dtype) -> None:
         )
     if metadata.get("tokenizer.ggml.pre") in DIGITS_APART:
         _split_digits(tokenizer)
-    # The loaded model remembers its file and quantisation; a fresh one of the same kind takes the plain weights.
+    # The loaded model's configuration names its file and quantisation; a new model of its class takes the weights.
     config = packed.config
     config.__dict__.pop("quantization_config", None)
     config.dtype = dtype
@@ -161,7 +161,7 @@ def _convert(path: Path, part: Path, dtype: Dtype) -> None:
 
 
 def _ends(metadata: dict[str, Any]) -> list[int]:
-    """Tokens that end an answer, of a text or of a turn, as llama.cpp reads them."""
+    """Tokens that end a completion (end of text, of turn, of message), under the keys that llama.cpp reads."""
     keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
     return sorted({int(metadata[key]) for key in keys if key in metadata})
 
@@ -186,14 +186,14 @@ def _device(name: str) -> str:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Says of any failure inside which model it was."""
+    """Turns any failure inside into a ModelError that names the model."""
     try:
         yield
     except ModelError:
         raise
     except MemoryError as error:
         raise ModelError(f"There is not enough memory to load {path}.") from error
-    except Exception as error:  # transformers raises whatever a broken file makes its code stumble over
+    except Exception as error:  # transformers raises errors of any type for a broken file
         kind = type(error).__name__
         if "Unrecognized configuration class" in str(error) or "not supported" in str(error):
             raise ModelError(f"{path} is not a causal language model that transformers knows.") from error
@@ -205,7 +205,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _transformers() -> Any:
-    """The library, silent and offline; these variables are read when it is first imported."""
+    """The library, without output and network; it reads these variables when it is first imported."""
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "TQDM_DISABLE"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

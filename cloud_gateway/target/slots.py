@@ -1,4 +1,4 @@
-"""Which KV slot holds which tokens, and which one a new prompt gets; no tensors, so any engine can use it."""
+"""The table of KV slots: the tokens in each, and the slot for a new prompt. No tensors: any engine can use it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edgespec.core.eviction import Kept, first_to_go
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A prompt gets `slot`, whose first `reused` tokens are the prompt's own.
+    """The slot of a prompt; its first `reused` tokens are those of the prompt.
 
-    Where `donor` is another slot, those entries are there and have still to be copied.
+    Where `donor` is another slot, their entries must still be copied from it.
     """
 
     slot: int
@@ -24,35 +24,35 @@ class Claim:
 @dataclass(slots=True)
 class _Slot:
     tokens: list[int] = field(default_factory=list)
-    """Tokens whose keys and values are there, also after the slot was closed."""
+    """Tokens whose keys and values are in the slot, also after it was closed."""
     scope: bytes = b""
-    """Whose tokens they are: only a prompt of the same scope may continue them, and none where it is empty."""
+    """Only a prompt of the same scope may reuse the tokens, and none where it is empty."""
     busy: bool = False
     used_at: float = float("-inf")
 
-    def known_of(self, tokens: Sequence[int], scope: bytes) -> int:
-        """How many of a prompt's first tokens are there for it."""
+    def reusable(self, tokens: Sequence[int], scope: bytes) -> int:
+        """Number of a prompt's first tokens that it may reuse from this slot."""
         return common_prefix(self.tokens, tokens) if scope and scope == self.scope else 0
 
 
 class SlotTable:
-    """Slots by what they hold: a new prompt continues the longest beginning of it that its own scope left."""
+    """All slots; a new prompt reuses the longest beginning of it that is held for its scope."""
 
     def __init__(self, count: int, *, reuse: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
-        """`reuse`: whether a prompt may continue what an earlier one left."""
+        """`reuse`: whether a prompt may reuse tokens of an earlier one."""
         self._slots = [_Slot() for _ in range(count)]
         self._reuse, self._clock = reuse, clock
 
     def claim(self, tokens: Sequence[int], scope: bytes = b"") -> Claim:
         """Claims a free slot for a prompt. All its tokens but the last one can be reused.
 
-        A free slot that holds mostly the prompt's own beginning is continued. Otherwise the free slot that
-        `first_to_go` names gives way, and what is known of the beginning is copied from the slot of the same scope
-        that has most of it, busy or not. Raises IndexError when no slot is free.
+        A free slot of whose tokens at least half are the prompt's beginning is continued. Otherwise the free slot
+        that `first_to_go` returns is overwritten, and the beginning is copied from the slot of the same scope that
+        holds most of it, busy or not. Raises IndexError when no slot is free.
         """
         if all(slot.busy for slot in self._slots):
             raise IndexError("every slot of the target is taken")
-        shared = [slot.known_of(tokens[:-1], scope) if self._reuse else 0 for slot in self._slots]
+        shared = [slot.reusable(tokens[:-1], scope) if self._reuse else 0 for slot in self._slots]
         donor = max(range(len(shared)), key=lambda i: (shared[i], not self._slots[i].busy))
         reused = shared[donor]
         if not self._slots[donor].busy and 0 < len(self._slots[donor].tokens) <= 2 * reused:
@@ -63,20 +63,20 @@ class SlotTable:
         return Claim(slot, reused, donor if reused else slot)
 
     def extend(self, slot: int, tokens: Sequence[int]) -> None:
-        """Keys and values of these tokens were added."""
+        """Notes tokens whose keys and values were added."""
         self._slots[slot].tokens.extend(tokens)
 
     def release(self, slot: int) -> None:
-        """Frees the slot; what it holds may serve a later claim."""
+        """Frees the slot; its tokens may be reused by a later claim."""
         self._slots[slot].busy = False
         self._slots[slot].used_at = self._clock()
 
     def held(self, slot: int) -> Sequence[int]:
-        """Tokens whose keys and values the slot has."""
+        """Tokens whose keys and values are in the slot."""
         return self._slots[slot].tokens
 
     def _victim(self, scope: bytes) -> int:
-        """The free slot whose tokens are missed least, once `scope` has one more slot."""
+        """The free slot to overwrite, given that `scope` then has one slot more."""
         kept = [Kept(slot.scope, int(slot.busy or bool(slot.tokens)), slot.used_at) for slot in self._slots]
         now = self._clock()
         order = first_to_go([*kept, Kept(scope, 1, now)], now)

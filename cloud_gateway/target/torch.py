@@ -25,14 +25,14 @@ from cloud_gateway.target.slots import SlotTable
 from edgespec.core.errors import ModelError
 
 SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
-"""A tree's logits may differ from those of its paths alone by so many standard deviations of theirs, in most rows."""
+"""Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
 
-LEAST = -200.0
-"""Nats below the best logit from which on a token counts as impossible; minus infinity would make 0 · inf."""
+MIN_LOGIT = -200.0
+"""Lower bound of logits relative to the best one, in nats; minus infinity would make 0 · inf in the entropy."""
 
 
 class TorchVerified:
-    """One tree's result; the logits stay on the device until a row is asked for."""
+    """One tree's result; the logits stay on the device until a row is read."""
 
     def __init__(self, logits: Tensor) -> None:
         """`logits`: [n, vocab_size]."""
@@ -52,8 +52,8 @@ class TorchVerified:
 class TorchTarget:
     """A target model with KV slots (the Protocol `cloud_gateway.target.Target`).
 
-    A round's cost is one forward pass per request; keys and values are written once and never copied, except for
-    those of accepted rows that rejected siblings came before.
+    A round takes one forward pass per request; keys and values are written once and never copied, except for those
+    of accepted rows with rejected siblings before them.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TorchTarget:
         prefix_cache: bool = True,
         eos: frozenset[int] | None = None,
     ) -> None:
-        """`model`: a causal model of transformers on its device, which the target takes over.
+        """`model`: a causal model of transformers on its device; the caller must not use it afterwards.
 
         `threads`: of the whole process, 0 for one per core that it may use. `kernels` and `exact` choose how the
         Llama family is computed on a CPU (llama_forward.py). Raises ModelError where the model cannot verify trees.
@@ -86,11 +86,11 @@ class TorchTarget:
         self._pending: dict[int, FlatTree] = {}
         self.passes: Sequence[Pass] = ()
         self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
-        """Whether a tree's logits equal those of its paths alone, bit for bit, by intent and in the self-test."""
+        """Whether a tree's logits equal those of its paths alone, bit for bit: by design and in the self-test."""
 
     @torch.inference_mode()
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
-        """As the Protocol says; the beginning may also be copied from another slot, even one in use."""
+        """See `Target.open`; the beginning may also be copied from another slot, even one in use."""
         claim = self._table.claim(tokens, scope)
         kv = self._kv[claim.slot]
         if claim.donor == claim.slot:
@@ -131,7 +131,7 @@ class TorchTarget:
         self._table.extend(slot, [tree.tokens[row] for row in rows])
 
     def close(self, slot: int) -> None:
-        """Frees the slot; its entries may serve a later `open`."""
+        """Frees the slot; its entries may be reused by a later `open`."""
         self._pending.pop(slot, None)
         self._table.release(slot)
 
@@ -153,7 +153,8 @@ class TorchTarget:
     def _self_test(self, dtype: torch.dtype) -> float:
         """Verifies a small tree whole and path by path; returns the largest difference of the logits, relative.
 
-        An architecture that ignores the mask or the positions would silently change answers. Raises ModelError then.
+        An architecture that ignores the mask or the positions would silently change completions. Raises ModelError
+        then.
         """
         step = max(self.vocab_size // 7, 1)
         parents = [-1, 0, 0, 2, 1, 3] + [0] * 12
@@ -186,7 +187,7 @@ def _forward(model: Any, context: int, kernels: Kernels, exact: bool) -> Forward
 
 
 def _eos(model: Any) -> frozenset[int]:
-    """Every token that ends an answer, by the model's configuration and its generation defaults."""
+    """Every token that ends a completion, from the model's configuration and its generation defaults."""
     configs = [model.config, getattr(model, "generation_config", None)]
     found = [getattr(config, "eos_token_id", None) for config in configs]
     lists = [ids if isinstance(ids, list) else [ids] for ids in found if ids is not None]
@@ -214,7 +215,7 @@ def argmax_on_host(scores: NDArray[np.float32]) -> list[int]:
 
 
 def argmax_on_device(logits: Tensor) -> list[int]:
-    """The same where the logits are."""
+    """The same on the logits' device."""
     found: list[int] = logits.float().max(dim=-1).indices.tolist()
     return found
 
@@ -227,7 +228,7 @@ def _entropy(logits: Tensor) -> float:
 
 def entropy_on_host(scores: NDArray[np.float32]) -> float:
     """Nats of the distribution with these logits, [vocab_size]."""
-    below = np.maximum(scores - scores.max(), LEAST)
+    below = np.maximum(scores - scores.max(), MIN_LOGIT)
     weights = np.exp(below)
     total = float(weights.sum())
     # H = ln Z - E[l], with l the logits below their maximum.
@@ -235,9 +236,9 @@ def entropy_on_host(scores: NDArray[np.float32]) -> float:
 
 
 def entropy_on_device(logits: Tensor) -> float:
-    """The same where the logits are."""
+    """The same on the logits' device."""
     scores = logits.float()
-    below = (scores - scores.max()).clamp_min_(LEAST)
+    below = (scores - scores.max()).clamp_min_(MIN_LOGIT)
     weights = below.exp()
     total = weights.sum()
     return float(total.log() - weights.mul_(below).sum() / total)

@@ -56,7 +56,7 @@ def test_a_chain_is_drafted_one_step_a_token_and_a_right_guess_is_not_evaluated_
         slow.check([*PROMPT, *path], proposal, 0.05)
         path += (proposal.tokens[0],)
     assert local.commit("r", path) == 2, "the third guess was never evaluated"
-    assert local.owed("r") == 1
+    assert local.backlog("r") == 1
     slow.close()
 
 
@@ -67,8 +67,8 @@ def test_catching_up_is_cut_into_limited_passes_and_each_counts(local: LocalDraf
     local.draft("r", [()])
     assert local.passes == 4
     local.commit("r", PROMPT)
-    assert (local.owed("r"), local.catch_up("r", 10), local.passes) == (40, 29, 5)
-    assert (local.catch_up("r", 1000), local.owed("r"), local.passes) == (13, 14, 6)
+    assert (local.backlog("r"), local.catch_up("r", 10), local.passes) == (40, 29, 5)
+    assert (local.catch_up("r", 1000), local.backlog("r"), local.passes) == (13, 14, 6)
     assert local.spent_s > 0
 
 

@@ -138,13 +138,13 @@ class TableDraft:
     def commit(self, request: Hashable, tokens: Sequence[int]) -> None:
         self._tokens[request] += tokens
 
-    def owed(self, request: Hashable) -> int:
+    def backlog(self, request: Hashable) -> int:
         return len(self._tokens[request]) - self._seen[request]
 
     def catch_up(self, request: Hashable, limit: int) -> int:
         self.passes += 1
         self._seen[request] = min(self._seen[request] + limit, len(self._tokens[request]) - 1)
-        return self.owed(request)
+        return self.backlog(request)
 
     def draft(
         self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children

@@ -75,7 +75,7 @@ class TableDraft:
         """As the protocol says."""
         self._tokens[request] += tokens
 
-    def owed(self, request: Hashable) -> int:
+    def backlog(self, request: Hashable) -> int:
         """As the protocol says."""
         return len(self._tokens[request]) - self._seen[request]
 

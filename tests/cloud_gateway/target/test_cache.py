@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.target.cache import SMALLEST, LayerShape, SlotKv, slot_cache
+from cloud_gateway.target.cache import MIN_ENTRIES, LayerShape, SlotKv, slot_cache
 
 CPU = torch.device("cpu")
 ALIKE = [LayerShape(2, 3, 3)] * 2
@@ -56,15 +56,15 @@ def test_keeping_rows_equals_picking_them_from_a_list(
 
 
 @settings(max_examples=20)
-@given(sizes=st.lists(st.integers(1, SMALLEST), min_size=1, max_size=6))
+@given(sizes=st.lists(st.integers(1, MIN_ENTRIES), min_size=1, max_size=6))
 def test_growing_loses_nothing_and_doubles_up_to_the_context(sizes: list[int]) -> None:
-    kv, twin, context = SlotKv(MIXED, torch.float32, CPU, context=3 * SMALLEST), [], 3 * SMALLEST
+    kv, twin, context = SlotKv(MIXED, torch.float32, CPU, context=3 * MIN_ENTRIES), [], 3 * MIN_ENTRIES
     for size in sizes:
         rows = [float(i) for i in range(size)]
         write(kv, rows)
         kv.keep(range(size))
         twin += rows
-        doubled = next(SMALLEST << n for n in range(10) if SMALLEST << n >= kv.length)
+        doubled = next(MIN_ENTRIES << n for n in range(10) if MIN_ENTRIES << n >= kv.length)
         assert kv.capacity in {min(doubled, context), kv.length}
         assert kv.capacity == min(doubled, context) or kv.length > context
     assert content(kv) == [twin] * len(kv.planes)

@@ -18,7 +18,7 @@ from cloud_gateway.core.accept import walk
 from cloud_gateway.core.flatten import FlatTree
 from cloud_gateway.target import Work
 from cloud_gateway.target import torch as engine
-from cloud_gateway.target.cache import SMALLEST
+from cloud_gateway.target.cache import MIN_ENTRIES
 from cloud_gateway.target.forward import HfForward
 from cloud_gateway.target.linear import can_pack
 from cloud_gateway.target.torch import TorchTarget
@@ -263,7 +263,7 @@ def test_an_answers_own_tokens_serve_the_next_turn(llama: tuple[TorchTarget, Any
 
 def test_a_slot_grows_beyond_its_first_buffer(llama: tuple[TorchTarget, Any]) -> None:
     target, model = llama
-    text = [3 + i % 50 for i in range(SMALLEST + 40)]
+    text = [3 + i % 50 for i in range(MIN_ENTRIES + 40)]
     with opened(target, text, chunk=100) as slot:
         (found,) = target.verify([Work(slot, chain(text[-1], 9))])
     np.testing.assert_allclose(found.logits(1), plain_logits(model, [*text, 9])[-1], atol=1e-4)

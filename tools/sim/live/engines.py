@@ -140,7 +140,7 @@ class SleepingDraft:
         """The answer grows."""
         self._open[request].position += len(tokens)
 
-    def owed(self, request: Hashable) -> int:
+    def backlog(self, request: Hashable) -> int:
         """The last token."""
         return 1
 
