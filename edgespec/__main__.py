@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from edgespec.shared.paired import PairedGateway
 
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
-EPILOG = "docs/operations.md tells how to set a worker up; exit codes are those of sysexits.h."
+EPILOG = "docs/operations.md explains how to set up a worker; exit codes are those of sysexits.h."
 Command = Callable[[argparse.Namespace], int]
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line; each subcommand leaves its function in `run`."""
+    """The command line; each subcommand sets `run` to its function."""
     parser = argparse.ArgumentParser(
         prog="edgespec", description="Drafts for a paired gateway on this machine's idle time.", epilog=EPILOG
     )
@@ -42,9 +42,9 @@ def build_parser() -> argparse.ArgumentParser:
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
     pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
     pair.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
-    _verb(verbs, "status", _status, "show what the running worker gives")
+    _verb(verbs, "status", _status, "show what the running worker has drafted")
     pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
-    pause.add_argument("--reason", default="paused by its admin", help="what the gateway's operator is told")
+    pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
     demo = verbs.add_parser("demo", help="show gateway and worker together on this machine")
     from edgespec import demo as demonstration
@@ -84,9 +84,9 @@ def _outcome(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: no second complaint at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # avoids a second BrokenPipeError at exit
         return 128 + signal.SIGPIPE
-    except Exception as error:  # noqa: BLE001  its text may quote what a peer sent: only places are printed
+    except Exception as error:  # noqa: BLE001  its text may quote a peer: only places are printed
         print(f"edgespec: {logs.failure(error)}", file=sys.stderr)
         return EdgespecError.exit_code
 
@@ -127,8 +127,8 @@ def _pair(args: argparse.Namespace) -> int:
     gateway = asyncio.run(_paired(settings, store, code, parse_address(where) if where else None))
     me = key_id(store.identity().public)
     if args.json:
-        told = {"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex(), "id": me}
-        print(json.dumps(told))
+        paired = {"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex(), "id": me}
+        print(json.dumps(paired))
     else:
         print(
             f"Paired with {gateway.name} at {gateway.address}, which knows this machine as {me}. "
@@ -165,7 +165,7 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _ask(args: argparse.Namespace, method: str, **params: str) -> int:
-    """Asks the running worker through its control socket and shows the answer."""
+    """Calls the running worker over its control socket and prints the result."""
     from edgespec.shared import control
 
     settings = config.load(args.config)

@@ -1,4 +1,4 @@
-"""Where the paired gateway may be. All of it is a hint; the pinned TLS key decides (edgespec/dial.py)."""
+"""The possible addresses of the paired gateway. All are hints; the pinned TLS key decides (edgespec/dial.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("edgespec.addresses")
 
 
 class GatewayAddresses:
-    """The addresses of one gateway, best first: where it was last reached, as configured, as mDNS shows it."""
+    """The addresses of one gateway, best first: last reached, configured, announced by mDNS."""
 
     def __init__(self, gateways: PairedGateways, key: bytes, configured: str, browser: Browser | None) -> None:
         """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
@@ -24,19 +24,19 @@ class GatewayAddresses:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def now(self) -> Sequence[Address]:
-        """Those known at this moment. What mDNS shows comes last, since anybody can announce what he likes."""
+        """The current addresses. Those from mDNS come last, since anybody on the network can announce any address."""
         known = [self._last_good(), self._configured]
         found = self._browser.found(key_id(self._key)) if self._browser is not None else []
         announced = [address for one in found for address in one.addresses]
         return list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
 
     def failed(self, address: Address) -> None:
-        """The gateway was not reached there."""
+        """Records that the gateway was not reached there."""
         if self._browser is not None:
             self._browser.failed(address)
 
     def reached(self, address: Address) -> None:
-        """The gateway has proven itself there: from now on this address is tried first."""
+        """Records that the gateway was authenticated there: from now on this address is tried first."""
         task = asyncio.create_task(asyncio.to_thread(self._remember, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -57,7 +57,7 @@ class GatewayAddresses:
 
 
 def _parsed(text: str) -> Address | None:
-    """The address, or None for an empty one or one that an earlier version stored and this one does not read."""
+    """The address, or None for an empty one or one that an earlier version stored in another form."""
     try:
         return parse_address(text) if text else None
     except AddressError:

@@ -1,6 +1,6 @@
-"""How many leaves one draft step should evaluate: measured, since the weights' format decides whether a batch is cheap.
+"""Measures how many leaves one draft step should evaluate, which depends on the format of the weights.
 
-In llama.cpp on a CPU, Q4_1 gains nothing from batches, so that each further leaf costs a step of its own, while Q4_0
+In llama.cpp on a CPU, Q4_1 gains nothing from batches: each further leaf costs as much as a step of its own. Q4_0
 evaluates eight leaves in about three times the time of one, and a GPU sixteen in the time of one.
 """
 
@@ -13,13 +13,13 @@ from edgespec.drafter import Drafter
 
 WIDTHS = (2, 4, 8, 16)
 CHEAP = 1.3
-"""A step over more leaves may take this many times the step over one."""
+"""Maximum duration of a step over several leaves, relative to a step over one leaf."""
 _PROMPT = 32
 _REPEATS = 3
 
 
 def step_curve(drafter: Drafter, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
-    """Seconds of one step by the number of its leaves, up to `drafter.sequences`; takes some hundred draft steps."""
+    """Seconds of one step by the number of its leaves, up to `drafter.sequences`; runs some hundred draft steps."""
     vocabulary = drafter.vocab_size
     drafter.open("calibration", [token % vocabulary for token in range(1, _PROMPT)])
     drafter.step("calibration", [()], 1)  # reads the prompt, and the weights for the first time
@@ -42,7 +42,7 @@ def affordable_leaves(curve: Mapping[int, float]) -> int:
 
 
 def _step_s(drafter: Drafter, leaves: int, first: int, clock: Callable[[], float]) -> float:
-    """The least time of a few steps over this many fresh leaves."""
+    """The minimum time of a few steps over this many new leaves."""
     times = []
     for repeat in range(_REPEATS):
         start = first + repeat * leaves

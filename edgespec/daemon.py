@@ -1,10 +1,10 @@
-"""The worker's loop: take in what the gateway committed, draft one step, stream what is new. One thread owns the model.
+"""The worker's loop: apply commits, draft one step, send new nodes. One thread owns the model.
 
-Whatever fails while the worker serves one request ends that request only: it is declined, and the others go on. The
-loop itself ends when the model fails, which is judged by a request of the worker's own.
+A failure while serving one request ends only that request: it is declined, and the others continue. The loop itself
+ends when the model fails, which is checked with a request of the worker's own.
 
-The event loop hands messages over through `_inbox`; deltas go back through `outlet`, one at a time: while the link is
-busy, unsent nodes stay in their tree, where a commit still prunes them (design section 4, back-pressure).
+The event loop passes messages in through `_inbox`; deltas leave through `outlet`, one at a time. While the link is
+busy, unsent nodes stay in their tree, where a commit still prunes them (back-pressure).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ About = TypeVar("About", bound=Drafting | FromGateway)
 Result = TypeVar("Result")
 
 FAILED = "drafting for it failed at this worker"
-"""What the gateway is told of any failure that is not foreseen."""
+"""The reason sent to the gateway for any unexpected failure."""
 MAX_MODEL_FAILURES = 3
-"""Failed checks of the model in a row, without a step between that succeeded, after which the loop ends."""
+"""Consecutive failed checks of the model, without a successful step between them, after which the loop ends."""
 _CHECK = "check of the model"
 _CHECK_TOKENS = (0,)
 
 
 @dataclass(slots=True)
-class Given:
-    """What this worker has given since it started, for `edgespec status`."""
+class WorkerStats:
+    """Counts and times since the worker started, for `edgespec status`."""
 
     requests: int = 0
     steps: int = 0
@@ -53,20 +53,20 @@ class Given:
     committed: int = 0
     """Tokens committed by the gateway."""
     matched: int = 0
-    """Committed tokens that the tree held."""
+    """Committed tokens that were in the tree."""
     drafting_s: float = 0.0
     host_s: float = 0.0
-    """Time of busy turns outside the model."""
+    """Time of busy iterations outside the model."""
 
 
 @dataclass(slots=True)
 class Outlet:
-    """The way back to the link, supplied by the service; both are called on the drafting thread."""
+    """Callbacks to the link, supplied by the service and called on the drafting thread."""
 
     send: Callable[[Tree | Decline], None]
-    """Hands a message to the event loop. After a `Tree` the outlet is shut until `Daemon.writable()`."""
+    """Passes a message to the event loop. After a `Tree` nothing more is sent until `Daemon.writable()`."""
     broken: Callable[[RemoteProtocolError], None]
-    """The gateway broke the protocol: the link ends."""
+    """Ends the link because the gateway violated the protocol."""
 
 
 @dataclass(slots=True)
@@ -78,17 +78,17 @@ class Daemon:
     outlet: Outlet
     max_requests: int = 8
     prefill_batch: int = 64
-    """Committed tokens evaluated at once; between batches other requests and commits have their turn."""
+    """Committed tokens evaluated in one batch; other requests and commits are served between batches."""
     prefix_cache: bool = True
-    """Whether a closed request's prompt serves later ones of its cache scope that begin alike."""
+    """Whether later requests of the same cache scope reuse a closed request's common prefix."""
     step_s: Callable[[int], float] | None = None
-    """Seconds of a step by its leaves, by which the best-first rule chooses their number; None: always all."""
+    """Seconds of a step by its number of leaves, from which the best-first rule chooses; None: always the maximum."""
     clock: Callable[[], float] = time.perf_counter
-    given: Given = field(default_factory=Given)
+    stats: WorkerStats = field(default_factory=WorkerStats)
     paused: bool = False
     _requests: dict[int, Drafting] = field(default_factory=dict)
     _rankers: dict[int, Ranker] = field(default_factory=dict)
-    """Order the guesses by the probability that the target takes them, which is not the draft's own (ranking.py)."""
+    """Order draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
     _spread: Spread = field(default_factory=Spread)
     _calibrator: Calibrator = field(default_factory=Calibrator)
     _turn: int = 0
@@ -103,12 +103,12 @@ class Daemon:
     # --- called on the event loop --------------------------------------------------------------------------------
 
     def take(self, message: FromGateway) -> None:
-        """A message of the gateway."""
+        """Queues a message of the gateway."""
         self._inbox.append(message)
         self._wake.set()
 
     def forget_all(self) -> None:
-        """The link went: every request of it is over."""
+        """Drops all requests, since the link ended."""
         self._inbox.append(None)
         self.writable()
 
@@ -118,26 +118,26 @@ class Daemon:
         self._wake.set()
 
     def pause(self, paused: bool) -> None:
-        """Stops drafting after the present step, or goes on."""
+        """Stops drafting after the current step, or resumes."""
         self.paused = paused
         self._wake.set()
 
     def stop(self) -> None:
-        """Ends `run` after the present step."""
+        """Ends `run` after the current step."""
         self._stopping = True
         self._wake.set()
 
     @property
     def open_requests(self) -> int:
-        """Requests that are drafted for."""
+        """Number of open requests."""
         return len(self._requests)
 
     # --- the drafting thread -------------------------------------------------------------------------------------
 
     def run(self) -> None:  # main loop
-        """Drafts until `stop`. Raises what the model fails with MAX_MODEL_FAILURES times without success."""
+        """Drafts until `stop`. Raises the model's error after MAX_MODEL_FAILURES consecutive failed checks."""
         while not self._stopping:
-            began, modelled = self.clock(), self.given.drafting_s
+            began, modelled = self.clock(), self.stats.drafting_s
             self._take_in()
             self._send_one()
             work = None if self.paused else self._next()
@@ -147,12 +147,12 @@ class Daemon:
                 continue
             self._draft(*work)
             self._send_one()
-            self.given.host_s += self.clock() - began - (self.given.drafting_s - modelled)
+            self.stats.host_s += self.clock() - began - (self.stats.drafting_s - modelled)
 
     def _next(self) -> tuple[Drafting, list[Node]] | None:
-        """The next request in turn that has something to draft, and its leaves; none of them: it has to catch up first.
+        """The next request that can draft, and its leaves; without leaves it has to catch up first.
 
-        Each gets one step.
+        Round robin, one step each.
         """
         numbers = list(self._requests)
         for i in range(len(numbers)):
@@ -164,7 +164,7 @@ class Daemon:
         return None
 
     def _leaves(self, drafting: Drafting) -> list[Node] | None:
-        """What to evaluate next; nothing where it has to catch up first, None where there is nothing to do."""
+        """The leaves to evaluate next; empty where it has to catch up first, None where there is nothing to do."""
         if not drafting.ready:
             return None
         if self.drafter.pending(drafting.request) > self.prefill_batch:
@@ -175,15 +175,15 @@ class Daemon:
         """One batch of catch-up, or one step over the most probable leaves (Algorithm 2)."""
         began = self.clock()
         proposals = self._isolated(drafting, lambda drafting: self._evaluate(drafting, leaves))
-        self.given.drafting_s += self.clock() - began
+        self.stats.drafting_s += self.clock() - began
         if not proposals:
             return
-        self.given.steps += 1
+        self.stats.steps += 1
         self._take_in()
         self._isolated(drafting, lambda drafting: drafting.record(leaves, proposals))
 
     def _evaluate(self, drafting: Drafting, leaves: Sequence[Node]) -> Sequence[Proposal]:
-        """The model's part of `_draft`; nothing comes of a catch-up."""
+        """The model's part of `_draft`; a catch-up returns no proposals."""
         proposals: Sequence[Proposal] = ()
         if leaves:
             paths = [leaf.path(drafting.tree.root) for leaf in leaves]
@@ -195,16 +195,16 @@ class Daemon:
         return proposals
 
     def _send_one(self) -> None:
-        """The next delta of the request that waited longest, if the link can take one."""
+        """Sends the next delta of the request that waited longest, if the link is writable."""
         if not self._sendable:
             return
         for number in list(self._requests):
             tree = self._isolated(self._requests[number], lambda drafting: drafting.delta())
             if tree is not None:
-                self._requests[number] = self._requests.pop(number)  # to the end of the line
+                self._requests[number] = self._requests.pop(number)  # to the end of the queue
                 self._sendable = False
-                self.given.frames += 1
-                self.given.nodes += len(tree.tokens)
+                self.stats.frames += 1
+                self.stats.nodes += len(tree.tokens)
                 self.outlet.send(tree)
                 return
 
@@ -220,15 +220,15 @@ class Daemon:
                 self.outlet.broken(error)
 
     def _isolated(self, about: About, work: Callable[[About], Result]) -> Result | None:
-        """Does the work; where it fails, the request that it is about is declined, and the result is None.
+        """Runs `work(about)`; where that fails, declines the request and returns None.
 
-        Raises RemoteProtocolError for what the gateway did wrong, and ModelError when the model is out of order.
+        Raises RemoteProtocolError where the gateway violated the protocol, and ModelError when the model fails.
         """
         try:
             return work(about)
         except RemoteProtocolError:
             raise
-        except Exception as error:  # noqa: BLE001  one request's failure, whatever it is, must not end the others
+        except Exception as error:  # noqa: BLE001  no failure of one request may end the others
             expected = isinstance(error, DraftMemoryError | DraftTokenError)
             if not expected:
                 # The type and the place only: the text of a foreign exception may quote the prompt.
@@ -241,7 +241,7 @@ class Daemon:
         return None
 
     def _check_model(self) -> None:
-        """Whether the model still evaluates a token: what one request does to it must not end the loop."""
+        """Evaluates one token, so that the failure of one request alone does not end the loop."""
         try:
             self.drafter.open(_CHECK, _CHECK_TOKENS)
             try:
@@ -249,9 +249,9 @@ class Daemon:
             finally:
                 self.drafter.close(_CHECK, keep=False)
             self._model_failures = 0
-        except DraftMemoryError:  # other requests hold it all, so it works
+        except DraftMemoryError:  # other requests use all of it, so the model works
             return
-        except Exception:  # whatever it is, one token is not evaluated
+        except Exception:  # any failure to evaluate one token counts
             self._model_failures += 1
             if self._model_failures >= MAX_MODEL_FAILURES:
                 raise
@@ -285,10 +285,10 @@ class Daemon:
         self.drafter.open(message.request, message.tokens, message.cache_scope)
         self._requests[message.request] = drafting
         self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread, resolved=True)
-        self.given.requests += 1
+        self.stats.requests += 1
 
     def _drafting(self, message: Open) -> Drafting:
-        """By the rule's kind; what one request teaches of the pair of models serves the next."""
+        """The state for the rule's kind; calibration and spread are shared by all requests."""
         of = message.request, message.epoch, message.prompt_len
         if isinstance(self.rule, BestFirstRule):
             return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.step_s)
@@ -302,15 +302,15 @@ class Daemon:
         self.drafter.commit(message.request, message.tokens)
         in_answer = message.prefix_len >= drafting.prompt_len
         self._rankers[message.request].committed(message.tokens, answer=in_answer)
-        self.given.committed += len(message.tokens)
-        self.given.matched += matched
+        self.stats.committed += len(message.tokens)
+        self.stats.matched += matched
 
     def _decline(self, request: int, epoch: int, reason: str, *, keep: bool = True) -> None:
         self._close(request, keep=keep)
         self.outlet.send(Decline(request, epoch, reason[:200]))
 
     def _close(self, number: int, *, keep: bool = True) -> None:
-        """`keep` is False where nothing is known of the state in which a failure left the model's memory."""
+        """`keep` is False after a failure that may have left the model's memory in an unknown state."""
         if self._requests.pop(number, None) is not None:
             self._rankers.pop(number, None)
             self.drafter.close(number, keep=keep and self.prefix_cache)

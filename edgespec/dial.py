@@ -1,9 +1,9 @@
-"""Dials several addresses of one gateway: TCP and TLS side by side, and what follows one at a time.
+"""Dials several addresses of one gateway: TCP and TLS concurrently, and what follows one at a time.
 
-Staggered as in RFC 8305 ("happy eyeballs"), so that an address where nobody answers costs a quarter of a second and not
-its whole time-out. Only TCP and TLS overlap: the gateway's TLS key is checked as soon as it is seen, a machine with
-another one gets nothing at all, and the first with the right one has its turn. Two sessions of one worker at a time
-would end each other.
+Staggered as in RFC 8305 ("happy eyeballs"), so that an unreachable address costs a quarter of a second and not its
+whole time-out. Only TCP and TLS overlap: the gateway's TLS key is checked right after the handshake, nothing is sent to
+a machine with another one, and the first with the right one continues. Two concurrent sessions of one worker would end
+each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UPGRADE_S = 5.0
 
 
 class TurnTaking(GuardedClient):
-    """Sends its first byte after TLS when its turn has come; `turn` is set right after it is made."""
+    """Waits for `turn` after TLS before it sends its first byte; `turn` is set right after construction."""
 
     turn: Callable[[], Awaitable[None]]
 
@@ -39,17 +39,17 @@ class TurnTaking(GuardedClient):
 
 
 class Race:
-    """Attempts at several addresses, of which one is needed."""
+    """Attempts at several addresses, of which one has to succeed."""
 
     def __init__(self, stagger_s: float = STAGGER_S) -> None:
         self.turn = asyncio.Lock()
-        """Held by the attempt that has got beyond TLS."""
+        """Held by the attempt that has passed TLS."""
         self._stagger_s = stagger_s
         self._tasks: list[asyncio.Task[None]] = []
         self._settled = False
 
     async def run(self, attempts: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-        """Starts the attempts one after the other and waits for all that were started. What one raises ends all."""
+        """Starts the attempts one after the other and waits for all of them. An exception in one ends all."""
         try:
             for attempt in attempts:
                 await self._wait(self._stagger_s)
@@ -65,7 +65,7 @@ class Race:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _wait(self, timeout_s: float | None) -> None:
-        """Until one more attempt has ended, or for so long. Raises what one raised."""
+        """Waits until one more attempt has ended, or for `timeout_s`. Raises what one raised."""
         self._raise()
         running = [task for task in self._tasks if not task.done()]
         if running:
@@ -77,7 +77,7 @@ class Race:
                 task.result()
 
     def settle(self, winner: asyncio.Task[Any] | None) -> None:
-        """Nothing but this attempt is needed any more: ends the others and starts no more."""
+        """Ends all attempts but this one, and starts no more."""
         self._settled = True
         for task in self._tasks:
             if task is not winner:
@@ -90,7 +90,8 @@ async def dialled(
 ) -> AsyncIterator[ClientConnection]:
     """A WebSocket to one address, from TCP to its end; `make` makes the connection, which checks the TLS key.
 
-    Raises what `connect` of websockets does; TimeoutError after `DIAL_S` or `UPGRADE_S`, in which no waiting counts.
+    Raises what `connect` of websockets does; TimeoutError after `DIAL_S` or `UPGRADE_S`, not counting the wait for
+    the turn.
     """
     loop, held = asyncio.get_running_loop(), False
 

@@ -1,4 +1,4 @@
-"""Finds gateways on the local network by mDNS. What is found is a hint: the pinned keys decide who is trusted."""
+"""Finds gateways on the local network by mDNS. Results are hints: the pinned keys decide which one is trusted."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ log = logging.getLogger("edgespec.discovery")
 
 RESOLVE_S = 3.0
 MAX_RESOLVING = 32
-"""Announcements whose records are asked for at one time; an honest one comes with its records."""
+"""Announcements resolved at a time; a correct gateway sends its records with the announcement."""
 MAX_SEEN_AGAIN = 64
-"""Announcements that found no room, looked at again each time the interfaces are."""
+"""Announcements that found no room; they are checked again each time the interfaces are."""
 MAX_ADDRESSES = 4
 """Of one announcement."""
 PRIVATE: tuple[Network, ...] = tuple(
     ipaddress.ip_network(network)
     for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10")
 )
-"""Where an announced address may be, besides the networks of this machine's interfaces (RFC 1918, 3927, 4193, 4291).
+"""Networks of announced addresses, besides those of this machine's interfaces (RFC 1918, 3927, 4193, 4291).
 
-Anybody on the network can announce any address, and must not have all workers there dial a host of the internet.
+Anybody on the network can announce any address, which must not make all workers there dial a host of the internet.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A gateway that announces itself. Nothing of it is proven."""
+    """An announced gateway. Nothing of it is authenticated."""
 
     name: str
     addresses: tuple[Address, ...]
@@ -54,12 +54,12 @@ class Found:
 
 
 class Browser:
-    """Keeps a list of the gateways that announce themselves, while interfaces and gateways come and go."""
+    """The current list of announced gateways, while interfaces and gateways come and go."""
 
     def __init__(
         self, only: Sequence[str] | None = None, *, wanted: str | None = None, networks: Sequence[str] = ()
     ) -> None:
-        """`only`: names of the interfaces to use, for tests; otherwise the sensible ones.
+        """`only`: names of the interfaces to use, for tests; otherwise those of `mdns.interfaces`.
 
         `wanted`: key id of the one gateway to look for; `networks`: where its address may be besides private ones.
         """
@@ -78,12 +78,12 @@ class Browser:
         """Oldest first."""
 
     async def start(self) -> None:
-        """Begins to listen. Where mDNS does not work, a warning says so and nothing is found until it does."""
+        """Starts to listen. Where mDNS does not work, it logs a warning and finds nothing until it does."""
         await self._follow()
         self._polling = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
-        """Stops listening."""
+        """Stops listening and ends pending queries."""
         tasks = [*self._resolving, *([self._polling] if self._polling is not None else [])]
         for task in tasks:
             task.cancel()
@@ -96,11 +96,11 @@ class Browser:
         self._zeroconf = self._browser = None
 
     def found(self, key_hash: str | None = None) -> list[Found]:
-        """The gateways known now, those that failed least first; with `key_hash` only those with this key id."""
+        """The current gateways, fewest failures first; with `key_hash` only those with this key id."""
         return [one for one in self._found.values() if key_hash in (None, one.key_hash)]
 
     def failed(self, address: Address) -> None:
-        """No gateway that was wanted is at this address: others are to be tried first, and may take its place."""
+        """Records that the wanted gateway is not at this address: others are tried first, and may replace it."""
         self._found.failed(lambda one: address in one.addresses)
 
     async def wait(self, key_hash: str, timeout_s: float) -> list[Found]:
@@ -109,7 +109,7 @@ class Browser:
         return self.found(key_hash)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Waits until what is known fulfils the condition, or the time is over."""
+        """Waits until the condition holds, or the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -123,7 +123,7 @@ class Browser:
             self._look_again()
 
     async def _follow(self) -> None:
-        """Listens on the interfaces that there are now."""
+        """Listens on the current interfaces."""
         interfaces = mdns.interfaces(self._only)
         choice = [one.choice for one in interfaces]
         self._dialled = (*PRIVATE, *self._networks, *(network for one in interfaces for network in one.networks))
@@ -133,7 +133,7 @@ class Browser:
         try:
             if self._zeroconf is None:
                 self._zeroconf = AsyncZeroconf(interfaces=choice)
-                self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, mdns.SERVICE, handlers=[self._heard])
+                self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, mdns.SERVICE, handlers=[self._on_change])
             elif choice != self._choice:
                 await self._zeroconf.async_update_interfaces(choice)
             self._choice, self.problem = choice, None
@@ -145,7 +145,7 @@ class Browser:
             self.problem = why
             log.warning("mDNS does not work (%s): set `gateway.address` in worker.toml to the gateway's address", why)
 
-    def _heard(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+    def _on_change(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         """Called by zeroconf on the event loop."""
         if state_change is ServiceStateChange.Removed:
             self._found.remove(name)
@@ -153,7 +153,7 @@ class Browser:
             self._look(zeroconf, name)
 
     def _look_again(self) -> None:
-        """Looks at announcements that found no room when they came."""
+        """Checks the announcements that found no room when they arrived."""
         if self._zeroconf is None:
             return
         zeroconf = self._zeroconf.zeroconf
@@ -164,10 +164,10 @@ class Browser:
             self._look(zeroconf, name)
 
     def _look(self, zeroconf: Zeroconf, name: str) -> None:
-        """Reads an announcement whose records are there, or asks for them; not for too many at one time."""
+        """Reads an announcement whose records are present, or queries them; limited to MAX_RESOLVING at a time."""
         try:
             info = AsyncServiceInfo(mdns.SERVICE, name)
-        except Error:  # a name that may not be
+        except Error:  # an invalid name
             return
         if info.load_from_cache(zeroconf):
             self._note(name, info)
@@ -188,7 +188,7 @@ class Browser:
     def _note(self, name: str, info: AsyncServiceInfo) -> None:
         found = read_announcement(info, self._dialled)
         if found is None or self._wanted not in (None, found.key_hash):
-            self._found.remove(name)  # what it said before, it says no longer
+            self._found.remove(name)  # its former content is withdrawn
             return
         if self._found.put(name, [address.host for address in found.addresses], found):
             self._changed.set()
@@ -197,7 +197,7 @@ class Browser:
 async def find(timeout_s: float, key_hash: str | None = None, only: Sequence[str] | None = None) -> list[Found]:
     """The gateways that announce themselves within `timeout_s`; with `key_hash` it returns once that one is found.
 
-    Never raises where mDNS does not work: a warning says so, and the list is empty.
+    Where mDNS does not work it logs a warning and returns an empty list.
     """
     browser = Browser(only)
     await browser.start()
@@ -211,7 +211,7 @@ async def find(timeout_s: float, key_hash: str | None = None, only: Sequence[str
 
 
 def read_announcement(info: ServiceInfo, networks: Sequence[Network] = PRIVATE) -> Found | None:
-    """What an announcement says; None where it is not one of this protocol. Its content is anybody's.
+    """Decodes an announcement; None where it is not one of this protocol. Its content is untrusted.
 
     `networks`: where an address must be.
     """
@@ -230,7 +230,7 @@ def read_announcement(info: ServiceInfo, networks: Sequence[Network] = PRIVATE) 
 
 
 def _is_of_use(host: str, networks: Sequence[Network]) -> bool:
-    """Whether the address may be dialled, and can be: an IPv6 link-local one without its zone cannot."""
+    """Whether the address is allowed, and can be dialled: an IPv6 link-local one without its zone cannot."""
     address = ipaddress.ip_address(host)
     zoneless = isinstance(address, ipaddress.IPv6Address) and address.is_link_local and address.scope_id is None
     return not zoneless and any(address in network for network in networks)

@@ -1,8 +1,8 @@
 """The draft model on llama.cpp: one tree-shaped decode per step, KV kept across prunes and requests.
 
-A commit lets the request's trunk share the cells of the tip that guessed right and drops the tips beside it, so that
-nothing which is still valid is evaluated again. Leaves are named by their tokens below the committed prefix; () is
-its end.
+A commit lets the request's trunk share the cells of the tip that contains the committed tokens and drops the tips
+beside it, so that no valid KV is evaluated again. Leaves are identified by their tokens below the committed prefix; ()
+is its end.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from edgespec.sequences import Leaf, Request, Tip, batch_rows, common_prefix
 from edgespec.shared.vocabfiles import gguf_tokenizer
 
 IDS_PER_REQUEST = 8
-"""Sequence ids that a request has on average: its trunk, its cached prefix when it is closed, and its tips."""
-_MOST_IDS = 256
-"""What llama.cpp is compiled for. It suffices for 1 id per request and 2 per leaf of a step under all `_LIMITS`."""
+"""Sequence ids per request on average: its trunk, its cached prefix after it is closed, and its tips."""
+_MAX_IDS = 256
+"""Compiled into llama.cpp. It suffices for 1 id per request and 2 per leaf of a step under all `_LIMITS`."""
 _CACHE_SHARE = 4
-"""Closed requests but the newest keep at most 1/4 of the cells: a cell costs every step time, even if masked."""
+"""Closed requests except the newest keep at most 1/4 of the cells: each cell, even masked, costs time in every step."""
 _LIMITS = {"context": 2**20, "sequences": 32, "requests": 64, "prefill_batch": 2**14, "threads": 512}
 
 
 class DraftMemoryError(EdgespecError):
-    """The draft model has no room for a request: too many at once, or too long for its context. Others go on."""
+    """No memory for a request: too many at once, or too long for the context. Other requests are unaffected."""
 
     exit_code = 71
     fault = "operator"
 
 
 class DraftTokenError(EdgespecError, ValueError):
-    """A token lies outside the draft model's vocabulary. The target's may have more, unused ones."""
+    """A token lies outside the draft model's vocabulary; the target's may have more entries, which are unused."""
 
 
 class Drafter:
@@ -62,7 +62,7 @@ class Drafter:
         log: logging.Logger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`context`: KV cells shared by all requests; `sequences`: most leaves of one step; `requests`: most open ones.
+        """`context`: KV cells, shared by all requests; `sequences`: maximum leaves of a step; `requests`: maximum open.
 
         Raises ModelError (missing, corrupt or unsuitable file, too little memory) and ConfigError.
         """
@@ -73,12 +73,12 @@ class Drafter:
         self.tokenizer_digest, entries = gguf_tokenizer(path)
         with path.open("rb") as file:
             self.model_digest = hashlib.file_digest(file, "sha256").digest()
-        ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MOST_IDS)
+        ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
         self._llama = Context(path, cells=context, sequences=ids, batch=prefill_batch, threads=threads)
         self.vocab_size = min(entries, self._llama.vocab_size)
-        """Without the unused entries at the end, which the target may have fewer of: they are never proposed."""
+        """Without unused entries at the end, of which the target may have fewer: they are never proposed."""
         self.context = min(context, self._llama.trained_context)
-        """Most tokens of one request: beyond it there are no cells, or positions that the model never saw."""
+        """Maximum tokens of one request: limited by the cells and by the model's trained positions."""
         self.sequences, self.prefill_batch, self.requests = sequences, prefill_batch, requests
         self.passes = 0
         """Calls of llama_decode so far."""
@@ -94,11 +94,11 @@ class Drafter:
     # --- requests ------------------------------------------------------------------------------------------------
 
     def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
-        """Begins a request with the committed tokens so far. No model work.
+        """Opens a request with the committed tokens so far. No model work.
 
-        Returns how many tokens' KV it shares with another or an older request of the same `scope` that begins alike;
-        with none where that is empty. Raises DraftMemoryError: too many open requests, or too long; ValueError: open
-        already, token outside the vocabulary.
+        Returns how many tokens' KV it shares with another request, open or closed, of the same `scope` and with a
+        common prefix; 0 for an empty scope. Raises DraftMemoryError: too many open requests, or too long; ValueError:
+        open already, token outside the vocabulary.
         """
         if request in self._open:
             raise ValueError(f"request {request} is open already")
@@ -118,9 +118,9 @@ class Drafter:
         return shared
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
-        """Extends the committed prefix; what was evaluated along it stays, tips beside it go. No model work.
+        """Extends the committed prefix; KV along it is kept, tips beside it are dropped. No model work.
 
-        Returns how many of the tokens were evaluated already. Raises ValueError: a token outside the vocabulary.
+        Returns how many of the tokens were evaluated before. Raises ValueError: a token outside the vocabulary.
         """
         self._check(tokens)
         r, path = self._open[request], tuple(tokens)
@@ -146,10 +146,10 @@ class Drafter:
         return len(r.tokens) - r.evaluated
 
     def catch_up(self, request: Hashable, limit: int) -> int:
-        """Evaluates at most `limit` pending tokens in one batch, but never the last one, whose logits a step wants.
+        """Evaluates at most `limit` pending tokens in one batch, but never the last one, whose logits a step needs.
 
-        Returns how many are left for further calls: a long prompt is cut into batches, so that other requests and
-        commits have their turn between them (WANSpec section 4.5). Raises DraftMemoryError.
+        Returns how many remain: a long prompt is split into batches, so that other requests and commits are served
+        between them (WANSpec section 4.5). Raises DraftMemoryError.
         """
         r = self._open[request]
         start, end = r.evaluated, min(len(r.tokens) - 1, r.evaluated + limit)
@@ -161,7 +161,7 @@ class Drafter:
         return max(len(r.tokens) - 1 - r.evaluated, 0)
 
     def close(self, request: Hashable, *, keep: bool = True) -> None:
-        """Ends a request. With `keep` the KV of its committed tokens serves later ones of its scope, while room is."""
+        """Closes a request. With `keep` the KV of its committed tokens is cached for later ones of its scope."""
         r = self._open.pop(request)
         for tip in r.tips:
             self._drop(tip.id)
@@ -171,7 +171,7 @@ class Drafter:
             self._drop(r.trunk)
 
     def shutdown(self) -> None:
-        """Frees the model. Nothing else may be called afterwards."""
+        """Frees the model; no other method may be called afterwards."""
         self._open.clear()
         self._closed.clear()
         self._llama.close()
@@ -183,8 +183,8 @@ class Drafter:
     ) -> list[Proposal]:
         """Evaluates the leaves and all their missing ancestors in one decode; one proposal per path, in order.
 
-        Raises DraftMemoryError where there is no room even after all cached prefixes and idle tips have gone (the
-        request may be closed, or tried again); ValueError: no or too many leaves, no committed token, a bad token.
+        Raises DraftMemoryError where there is no room even after all cached prefixes and idle tips were dropped (the
+        caller may close the request or retry); ValueError: no or too many leaves, no committed token, a bad token.
         """
         r, unique = self._open[request], list(dict.fromkeys(paths))
         if not r.tokens or not 1 <= len(unique) <= self.sequences:
@@ -220,7 +220,7 @@ class Drafter:
         return Leaf(path, min(held, length - 1), source, repeated=held == length)
 
     def _place(self, r: Request, leaves: Sequence[Leaf]) -> list[int]:
-        """Gives every leaf a sequence: the trunk, the tip that ends at its parent, or a fork; returns the forks."""
+        """A sequence for every leaf: the trunk, the tip that ends at its parent, or a fork; returns the forks."""
         forks: list[int] = []
         taken: set[int] = set()
         for leaf in leaves:
@@ -249,7 +249,7 @@ class Drafter:
                 r.tips.append(Tip(leaf.sequence, leaf.path, self._now))
 
     def _decode(self, rows: Sequence[Row]) -> None:
-        """One pass, for which cached prefixes and then idle tips give up their cells if need be."""
+        """One decode; drops cached prefixes, then idle tips, while the cells do not suffice."""
         while not self._llama.decode(rows):
             if not (self._drop_cached() or self._drop_idle_tip()):
                 raise DraftMemoryError(f"the draft model's {self._llama.cells} KV cells are full with open requests")
@@ -259,9 +259,9 @@ class Drafter:
     # --- sequences and cells -------------------------------------------------------------------------------------
 
     def _take_sequence(self) -> int:
-        """A free sequence id; the tip that was idle longest gives up its own if need be, then a cached prefix.
+        """A free sequence id; drops the tip that was idle longest if there is none, then a cached prefix.
 
-        There always is one: open requests and one step's leaves and their sources cannot hold all ids.
+        There always is one: open requests, one step's leaves and their sources do not need all ids.
         """
         if not self._free and not self._drop_idle_tip():
             self._drop_cached()
@@ -282,7 +282,7 @@ class Drafter:
         return True
 
     def _drop_cached(self, spared: Request | None = None) -> bool:
-        """Drops the cached prefix that is missed least, but never `spared`."""
+        """Drops the first cached prefix in eviction order, but never `spared`."""
         kept = [Kept(c.scope, c.evaluated, c.used_at) for c in self._closed]
         for i in first_to_go(kept, self._clock()):
             if self._closed[i] is not spared:
@@ -291,9 +291,9 @@ class Drafter:
         return False
 
     def _cache(self, kept: Request) -> None:
-        """Remembers a closed request's KV, in place of those that it covers and of others beyond the limits.
+        """Caches a closed request's KV; drops cached prefixes that it covers, and others beyond the limits.
 
-        It stays itself, however long it is: the next turn of a conversation mostly comes at once.
+        It is kept itself, however long it is: the next turn of a conversation mostly follows at once.
         """
         for other in [c for c in self._closed if kept.shared_with(c) == len(c.tokens)]:
             self._closed.remove(other)

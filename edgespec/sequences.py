@@ -1,4 +1,4 @@
-"""Which sequences of llama.cpp hold the KV of which tokens, and the rows of one tree-shaped batch.
+"""The mapping of tokens to sequences of llama.cpp, and the rows of one tree-shaped batch.
 
 A request has a *trunk*, the sequence that holds its committed tokens, and a *tip* for every evaluated leaf: a sequence
 that shares its ancestors' cells and has cells of its own below. Forking and dropping sequences moves no data.
@@ -35,7 +35,7 @@ class Request:
     used_at: float = 0.0
 
     def shared_with(self, other: Request) -> int:
-        """How many of the other's first tokens are evaluated here, and may serve it."""
+        """How many of the other's first tokens are evaluated here, and may be shared with it."""
         if not self.scope or self.scope != other.scope:
             return 0
         return common_prefix(self.tokens[: self.evaluated], other.tokens)
@@ -49,7 +49,7 @@ class Leaf:
     held: int
     source: Tip | None
     repeated: bool
-    """It was evaluated in an earlier step, and only its logits are wanted again."""
+    """Evaluated in an earlier step; only its logits are needed again."""
     sequence: int = -1
     """Where it is evaluated."""
 
@@ -67,11 +67,11 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def batch_rows(r: Request, leaves: Sequence[Leaf]) -> tuple[list[Row], dict[TokenPath, int]]:
-    """The rows that a step lacks, ancestors first, and which row each leaf is.
+    """The rows that a step has to evaluate, ancestors first, and the index of each leaf's row.
 
     A row belongs to the sequences of all leaves below it, and a pending committed token to the trunk as well.
-    llama.cpp asks that sequences which meet in a row hold the same positions before it: they do, since whether an
-    ancestor was evaluated does not depend on which leaf below it asks.
+    llama.cpp requires that sequences with a common row hold the same positions before it. They do, since whether an
+    ancestor was evaluated does not depend on the leaf.
     """
     base = len(r.tokens)
     members: dict[tuple[int, TokenPath], list[int]] = {(i, ()): [r.trunk] for i in range(r.evaluated, base)}

@@ -1,4 +1,4 @@
-"""`edgespec run`: the draft model in its thread, the link and the control socket on the event loop, wired together."""
+"""`edgespec run`: connects the draft model's thread with the link and the control socket on the event loop."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from edgespec.shared.paired import PairedGateway, PairedGateways
 
 log = logging.getLogger("edgespec.service")
 
-MOST_LEAVES = 16
-"""Leaves of one step where the configuration leaves their number to a measurement."""
+MAX_LEAVES = 16
+"""Maximum leaves of one step where the configuration leaves their number to a measurement."""
 
 
 class Service:
     """One worker process. Lives on the event loop; implements the link's `Handler`."""
 
     def __init__(self, settings: WorkerSettings, load: Callable[[WorkerSettings], Drafter] | None = None) -> None:
-        """Reads the keys and loads the draft model, which takes a second or so; `load` stands in for `load_drafter`.
+        """Reads the keys and loads the draft model, in about a second; `load` replaces `load_drafter` in tests.
 
         Raises PairingError without a paired gateway, KeyStoreError, ModelError.
         """
@@ -77,7 +77,7 @@ class Service:
         self._failed: asyncio.Future[None]
 
     async def run(self) -> None:
-        """Drafts until SIGTERM or SIGINT; raises what is final (revoked, unpaired, another tokenizer)."""
+        """Drafts until SIGTERM or SIGINT; raises final errors (revoked, unpaired, another tokenizer)."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(logs.loop_failed)
         logs.serving()
@@ -103,7 +103,7 @@ class Service:
             sdnotify.notify("STOPPING=1")
             for wait in waits:
                 wait.cancel()
-            await asyncio.gather(link, return_exceptions=True)  # lets it say goodbye
+            await asyncio.gather(link, return_exceptions=True)  # lets it send `Bye`
         finally:
             self.daemon.stop()
             if self._browser is not None:
@@ -132,15 +132,15 @@ class Service:
             link.send(Pause(self.paused_because))
 
     def on_message(self, message: FromGateway) -> None:
-        """Work from the gateway."""
+        """Passes a message of the gateway to the daemon."""
         self.daemon.take(message)
 
     def on_writable(self) -> None:
-        """The link can take another delta."""
+        """The link is writable."""
         self.daemon.writable()
 
     def on_down(self, why: str) -> None:
-        """The link is gone."""
+        """The link ended: drops all requests."""
         self._link = None
         self.daemon.forget_all()
         sdnotify.notify("STATUS=looking for the gateway")
@@ -150,7 +150,7 @@ class Service:
     def _draft(self) -> None:
         try:
             self.daemon.run()
-        except Exception as error:  # noqa: BLE001  whatever stops the drafting stops the service, for systemd to restart
+        except Exception as error:  # noqa: BLE001  any error that stops drafting ends the service, so that systemd restarts it
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: Exception) -> None:
@@ -179,7 +179,7 @@ class Service:
         return {"status": self._status, "pause": self._pause, "resume": self._resume}
 
     async def _status(self) -> dict[str, object]:
-        given = self.daemon.given
+        stats = self.daemon.stats
         return {
             "version": __version__,
             "name": self.identity.name,
@@ -188,16 +188,16 @@ class Service:
             "linked": self._link is not None,
             "paused": self.paused_because,
             "requests_open": self.daemon.open_requests,
-            "requests": given.requests,
-            "steps": given.steps,
+            "requests": stats.requests,
+            "steps": stats.steps,
             "passes": self.daemon.drafter.passes,
             "rows": self.daemon.drafter.rows,
-            "nodes": given.nodes,
-            "frames": given.frames,
-            "tokens_committed": given.committed,
-            "tokens_matched": given.matched,
-            "step_ms": round(given.drafting_s / max(given.steps, 1) * 1e3, 3),
-            "host_us_per_step": round(given.host_s / max(given.steps, 1) * 1e6, 1),
+            "nodes": stats.nodes,
+            "frames": stats.frames,
+            "tokens_committed": stats.committed,
+            "tokens_matched": stats.matched,
+            "step_ms": round(stats.drafting_s / max(stats.steps, 1) * 1e3, 3),
+            "host_us_per_step": round(stats.host_s / max(stats.steps, 1) * 1e6, 1),
         }
 
     async def _pause(self, reason: str = "paused by its admin") -> dict[str, object]:
@@ -223,7 +223,7 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
     return Drafter(
         resolve_model(draft.model),
         context=draft.context,
-        sequences=draft.sequences or MOST_LEAVES,
+        sequences=draft.sequences or MAX_LEAVES,
         threads=thread_count(draft.threads, settings.daemon.cpu),
         prefill_batch=draft.prefill_batch,
         requests=draft.requests,
@@ -231,17 +231,18 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
 
 
 def draft_rule(draft: DraftSection, step_s: Mapping[int, float]) -> DraftRule:
-    """The rule that the configuration names; what it leaves open (0) follows from the measured `step_s` (leaves -> s).
+    """The configured rule; a value of 0 is chosen from the measured `step_s` (leaves -> s).
 
-    Algorithm 2 always takes all of its leaves, so it gets as many as are cheap; the best-first rule chooses each time.
+    Algorithm 2 always evaluates all its leaves, so their number is limited to the cheap ones; the best-first rule
+    chooses it at each step.
     """
     if draft.order == "algorithm2":
         return DraftRule(draft.branching or 2, draft.theta, draft.sequences or affordable_leaves(step_s))
-    return BestFirstRule(branching=draft.branching or 4, sequences=draft.sequences or MOST_LEAVES)
+    return BestFirstRule(branching=draft.branching or 4, sequences=draft.sequences or MAX_LEAVES)
 
 
 def paired_gateway(gateways: PairedGateways) -> PairedGateway:
-    """The gateway to work for: the one paired last. Raises PairingError when there is none."""
+    """The gateway to draft for: the one paired last. Raises PairingError when there is none."""
     known = gateways.all()
     if not known:
         raise PairingError(

@@ -1,8 +1,8 @@
-"""A stand-in for a wide-area link: a TCP proxy that delays, jitters, stalls and limits (`python -m edgespec.wan -h`).
+"""Emulates a wide-area link: a TCP proxy with delay, jitter, loss and limited bandwidth (`python -m edgespec.wan -h`).
 
-Bytes stay in order, as TCP delivers them; delays are those of `edgespec/core/link_model.py`, each chunk counting as a
-message. Threads rather than an event loop: a sleeping thread wakes within about 0.1 ms of its time, an event loop's
-timers are rounded up to a whole millisecond.
+Bytes stay in order, as with TCP; delays are those of `edgespec/core/link_model.py`, where each chunk is a message.
+Threads instead of an event loop: a sleeping thread wakes within about 0.1 ms of its time, while an event loop's timers
+are rounded up to a whole millisecond.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _pump(source: socket.socket, sink: socket.socket, way: OneWay) -> None:
         while data := source.recv(CHUNK):
             line.put((way.arrival(time.monotonic(), len(data)), data))
     except OSError:
-        pass  # closing below informs the other side
+        pass  # the close below reaches the other side
     line.put((way.arrival(time.monotonic(), 0), b""))
 
 
@@ -57,7 +57,7 @@ def _close(sock: socket.socket) -> None:
 
 
 class Proxy:
-    """Listens on loopback and carries every connection to `target` over the modelled path."""
+    """Listens on loopback and forwards every connection to `target` over the modelled path."""
 
     def __init__(
         self, target: tuple[str, int], model: LinkModel, listen: tuple[str, int] = ("127.0.0.1", 0), seed: int = 1
@@ -73,7 +73,7 @@ class Proxy:
         self._connections = 0
 
     def serve(self) -> None:
-        """Carries connections until `close`."""
+        """Forwards connections until `close`."""
         while True:
             try:
                 client, _ = self._server.accept()
@@ -100,13 +100,13 @@ class Proxy:
         threading.Thread(target=work, args=arguments, daemon=True).start()
 
     def cut(self) -> None:
-        """Breaks every connection at once, as a cable pulled."""
+        """Aborts every connection at once, as when a cable is pulled."""
         for sock in self._open:
             _close(sock)
         self._open.clear()
 
     def close(self) -> None:
-        """Stops listening and breaks every connection."""
+        """Stops listening and aborts every connection."""
         _close(self._server)
         self._server.close()
         self.cut()

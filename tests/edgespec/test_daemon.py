@@ -109,8 +109,8 @@ def test_best_first_tells_four_children_and_takes_as_many_leaves_as_pay(
     assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in frames)
     assert len(tree.root.children) == 4
     daemon = desk.daemon
-    assert daemon.drafter.rows - len(PROMPT) <= leaves * daemon.given.steps
-    assert (len(tree.tree) > 4 * daemon.given.steps) == (leaves > 1)
+    assert daemon.drafter.rows - len(PROMPT) <= leaves * daemon.stats.steps
+    assert (len(tree.tree) > 4 * daemon.stats.steps) == (leaves > 1)
 
 
 def test_a_commit_moves_the_tree_on_and_the_frames_under_way_still_fit(start: Callable[..., Desk]) -> None:
@@ -128,7 +128,7 @@ def test_a_commit_moves_the_tree_on_and_the_frames_under_way_still_fit(start: Ca
         assert isinstance(frame, Tree)
         tree.merge("w", frame, "w")
     assert tree.depth() > 0 and desk.broken.empty()
-    assert desk.daemon.given.committed == len(prefix) - len(PROMPT) and desk.daemon.given.matched > 0
+    assert desk.daemon.stats.committed == len(prefix) - len(PROMPT) and desk.daemon.stats.matched > 0
 
 
 def test_while_the_link_is_busy_nodes_wait_and_a_commit_prunes_them(start: Callable[..., Desk]) -> None:

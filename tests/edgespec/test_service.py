@@ -16,7 +16,7 @@ from edgespec.core.messages import Open, Sampling
 from edgespec.daemon import FAILED
 from edgespec.drafter import Drafter
 from edgespec.llama import Row
-from edgespec.service import MOST_LEAVES, Service
+from edgespec.service import MAX_LEAVES, Service
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving
@@ -58,7 +58,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     key = store.identity()
 
     def load(settings: WorkerSettings) -> Drafter:
-        drafter = Drafter(model, context=1024, sequences=MOST_LEAVES)
+        drafter = Drafter(model, context=1024, sequences=MAX_LEAVES)
         drafter.tokenizer_digest = TOKENIZER
         return drafter
 

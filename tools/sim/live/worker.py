@@ -42,7 +42,7 @@ def main(setting: Setting, state: Path, address: str) -> None:
     drafter = SleepingDrafter(setting)
     service = Service(settings_of(setting, state, address), lambda _: cast("Drafter", drafter))
     asyncio.run(service.run())
-    given = service.daemon.given
+    given = service.daemon.stats
     host_us = given.host_s / max(given.steps, 1) * 1e6
     print(json.dumps({"steps": given.steps, "host_us_per_step": round(host_us, 1), **drafter.sleeper.summary()}))
 
