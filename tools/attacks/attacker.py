@@ -26,7 +26,6 @@ SLICE_S = 0.01
 """Of the burning: so fine that it takes turns with others as a flood does."""
 SET_UP_S = 20.0
 """Longest wait for a flood's first connection, where the gateway lets nothing in."""
-GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,8 @@ def main() -> int:
     threading.Thread(target=_wait_for_the_end, args=(stop,), daemon=True).start()
     threading.Thread(target=_burn, args=(orders.burn, stop), daemon=True).start()
     run = flood.run if orders.floods else flood.quiet
-    cpu = asyncio.run(_until(stop, run(Aim(**orders.aim), count), count, orders.seconds))
-    print(json.dumps({"count": dict(count), "cpu": cpu}), flush=True)
-    os._exit(0)  # whatever still waits in a thread or a socket
+    asyncio.run(_until(stop, run(Aim(**orders.aim), count), count, orders.seconds))
+    return 0
 
 
 def _wait_for_the_end(stop: threading.Event) -> None:
@@ -74,8 +72,11 @@ def _wait_for_the_end(stop: threading.Event) -> None:
     stop.set()
 
 
-async def _until(stop: threading.Event, work: Any, count: Counter[str], seconds: float) -> float:
-    """Runs the flood; says `ready` with the first thing that it counts. Returns its share of a core from then on."""
+async def _until(stop: threading.Event, work: Any, count: Counter[str], seconds: float) -> None:
+    """Runs the flood; says `ready` with the first thing that it counts, and at the end what it did and used.
+
+    Then it ends the process, whatever its thousands of tasks still wait for.
+    """
     task = asyncio.ensure_future(work)
     began = time.monotonic()
     while not (count or task.done() or stop.is_set()) and time.monotonic() - began < SET_UP_S:  # noqa: ASYNC110
@@ -87,9 +88,8 @@ async def _until(stop: threading.Event, work: Any, count: Counter[str], seconds:
     share = (time.process_time() - used) / (time.monotonic() - began)
     if task.done() and (error := task.exception()) is not None:
         print(f"the attacker failed: {error!r}", file=sys.stderr)
-    task.cancel()
-    await asyncio.wait([task], timeout=GRACE_S)
-    return share
+    print(json.dumps({"count": dict(count), "cpu": share}), flush=True)
+    os._exit(0)
 
 
 def _burn(share: float, stop: threading.Event) -> None:

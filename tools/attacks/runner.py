@@ -98,7 +98,7 @@ class Runner:
         window.log_bytes = scene.log_bytes() - logged
         result = attacker.result()
         if floods:
-            outcome.attacker_cpu = result["cpu"]
+            outcome.attacker_cpu = result["cpu"] or outcome.attacker_cpu
             outcome.sent = dict(Counter(outcome.sent) + Counter(result["count"]))
         if kind is not None:
             outcome.windows.append(window)
