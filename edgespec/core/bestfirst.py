@@ -47,7 +47,7 @@ class BestFirst(Drafting):
         self.step_s = step_s
         self._pending: dict[Node, Sequence[tuple[int, float, float]]] = {}
         """Children not sent yet: token, calibrated cost, entropy, best first."""
-        self._said: dict[Node, Proposal] = {}
+        self._proposed: dict[Node, Proposal] = {}
 
     def commit(self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None) -> int:
         """Also updates the calibration from the committed tokens, and adds the children that are now likely enough."""
@@ -58,7 +58,7 @@ class BestFirst(Drafting):
         self._pending = {}
         for node, rest in pending:
             self._emit(node, rest)
-        self._said = {node: said for node, said in self._said.items() if node in self.tree}
+        self._proposed = {node: proposal for node, proposal in self._proposed.items() if node in self.tree}
         return matched
 
     def candidates(self) -> list[Node]:
@@ -80,7 +80,7 @@ class BestFirst(Drafting):
             if node not in self.tree or node.expanded:
                 continue
             node.expanded = True
-            self._said[node] = proposal
+            self._proposed[node] = proposal
             width = self.rule.branching
             self._emit(node, [
                 (token, self.calibrator.cost(cost, proposal.entropy, rank), proposal.entropy)
@@ -100,7 +100,7 @@ class BestFirst(Drafting):
     def _learn(self, tokens: Sequence[int]) -> None:
         node = self.tree.root
         for token in tokens:
-            said = self._said.get(node)
+            said = self._proposed.get(node)
             if said is None:
                 return
             width = self.rule.branching

@@ -1,5 +1,4 @@
-"""What worker and gateway both need around their cores: settings, folders, keys, pairing codes, the control socket.
+"""Modules of both worker and gateway around their cores: settings, folders, keys, pairing codes, control socket.
 
-Unlike `edgespec.core` these modules touch files and sockets. They import nothing of `edgespec` but `core` and each
-other.
+Unlike `edgespec.core` they use files and sockets. They import nothing of `edgespec` but `core` and each other.
 """

@@ -1,4 +1,4 @@
-"""A gateway's address as people write it, and as sockets and URLs need it."""
+"""Parsing and formatting of gateway addresses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from edgespec.core.errors import AddressError
 
 DEFAULT_PORT = 7443
-"""Where a gateway listens for workers unless `link.port` says otherwise."""
+"""Default of `link.port`, on which a gateway listens for workers."""
 LINK_PATH, PAIR_PATH = "/link", "/pair"
 _FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
@@ -27,7 +27,7 @@ class Address:
 
     @property
     def near(self) -> bool:
-        """Whether the host is in this network by its form, so that no outgoing proxy leads to it."""
+        """Whether the host is in this network by its form, so that no outgoing proxy is used."""
         try:
             return ipaddress.ip_address(self.host).is_private
         except ValueError:
@@ -41,7 +41,7 @@ class Address:
 def parse_address(text: str) -> Address:
     """Reads HOST, HOST:PORT, an IPv6 address, or wss://HOST:PORT with or without a path of this protocol.
 
-    Raises AddressError with what is wrong and how to write it.
+    Raises AddressError, which states the fault and the allowed forms.
     """
     scheme, found, rest = text.strip().rpartition("://")
     if found and scheme.lower() != "wss":
@@ -78,7 +78,7 @@ def _port(port: str, text: str) -> int:
 
 
 def source_of(host: str) -> str:
-    """What counts as one source: an IPv4 address, or the /64 network that one IPv6 host can choose addresses from."""
+    """The key of one source: an IPv4 address, or the /64 network from which one IPv6 host can choose addresses."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

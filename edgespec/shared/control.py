@@ -1,12 +1,12 @@
-"""The control socket: how commands such as `cloud-gateway pair` talk to the daemon of their user on this machine.
+"""The control socket between commands such as `cloud-gateway pair` and the daemon of the same user.
 
-A Unix socket that only its owner (and root) may use. One request per connection, in lines of JSON:
+A Unix socket that only its owner and root may use. One request per connection, in lines of JSON:
 
     command   {"method": "pair", "params": {}}
     daemon    {"event": ...}           any number of times
               {"result": ...}          or  {"error": {"type": "PairingError", "message": "..."}}
 
-A command that hangs up early cancels its handler, so that Ctrl-C closes a pairing window.
+Closing the connection cancels the handler, so that Ctrl-C closes a pairing window.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REQUEST_S = 10.0
 _STARTS = {"gateway": "cloud-gateway serve", "worker": "edgespec run"}
 
 Handler = Callable[..., Awaitable[object] | AsyncIterator[object]]
-"""Takes the request's parameters by name; returns one result, or yields events."""
+"""Takes the request's parameters as keywords; returns one result, or yields events."""
 
 
 class _Request(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,8 +56,9 @@ class ControlServer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listens. Raises AddressError where another daemon does, or the socket cannot be made; ConfigError for a
-        path that is too long.
+        """Listens. Raises AddressError where another daemon does, or the socket cannot be made.
+
+        Raises ConfigError for a path that is too long.
         """
         _check_length(self._path)
         try:
@@ -82,7 +83,7 @@ class ControlServer:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        with contextlib.suppress(OSError):  # a socket that is left is taken over at the next start
+        with contextlib.suppress(OSError):  # the next start replaces a socket that is left
             self._path.unlink()
         self._server = None
         self._unlock()
@@ -99,7 +100,7 @@ class ControlServer:
         try:
             await self._answer(reader, writer)
         except (ConnectionError, TimeoutError):
-            pass  # the command went away, or never said what it wanted
+            pass  # the command disconnected, perhaps before its request
         finally:
             writer.close()
             self._connections.discard(task)
@@ -121,7 +122,7 @@ class ControlServer:
         await writer.drain()
 
     async def _run(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        """Runs the handler until it is done or the command hangs up; returns the last line of the reply."""
+        """Runs the handler until it ends or the command disconnects; returns the last line of the reply."""
         running = asyncio.ensure_future(self._handle(request, writer))
         hung_up = asyncio.ensure_future(reader.read())
         try:
@@ -156,7 +157,7 @@ class ControlServer:
             return _line({"result": None})
         except (EdgespecError, ConnectionError):
             raise
-        except Exception:  # a fault of ours in one handler must not take the daemon's control away
+        except Exception:  # a bug in one handler must not end the control socket
             log.exception("the control request %s failed", request.method)
             raise LocalProtocolError(
                 f"The running {self._path.stem} failed at `{request.method}`; see its log."
@@ -164,9 +165,9 @@ class ControlServer:
 
 
 def call(path: Path, method: str, /, *, timeout_s: float = 10.0, **params: object) -> Any:
-    """Asks the daemon at `path` and returns its one result, as JSON types.
+    """Calls the daemon at `path` and returns its result, as JSON types.
 
-    Raises AddressError where none runs or answers, and whatever EdgespecError the daemon's handler raised.
+    Raises AddressError where none runs or responds, and the EdgespecError that the daemon's handler raised.
     """
     events = _converse(path, method, params, timeout_s)
     while True:
@@ -177,7 +178,7 @@ def call(path: Path, method: str, /, *, timeout_s: float = 10.0, **params: objec
 
 
 def stream(path: Path, method: str, /, **params: object) -> Iterator[Any]:
-    """Asks the daemon and yields its events as they come, without a time limit. Raises as `call` does."""
+    """Calls the daemon and yields its events as they arrive, without a time limit. Raises as `call` does."""
     yield from _converse(path, method, params, None)
 
 
@@ -195,7 +196,7 @@ def _converse(path: Path, method: str, params: dict[str, object], timeout_s: flo
         except TimeoutError:
             raise AddressError(f"The {path.stem} did not answer within {timeout_s:g} s.") from None
         except ConnectionError:
-            pass  # said below
+            pass  # reported below
     raise AddressError(f"The {path.stem} stopped before it had answered.")
 
 
@@ -217,7 +218,7 @@ def _connect(path: Path, timeout_s: float | None) -> socket.socket:
 
 
 def _bind(path: Path) -> socket.socket:
-    """A listening socket that appears under its name only when nobody else can use it any more."""
+    """A listening socket that gets its name after its permissions are set."""
     temporary = Path(f"{path}.new")
     temporary.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -225,7 +226,7 @@ def _bind(path: Path) -> socket.socket:
         listening.bind(str(temporary))
         temporary.chmod(0o600)
         listening.listen()
-        temporary.replace(path)  # over what a killed daemon left; the lock says that none is alive
+        temporary.replace(path)  # replaces what a killed daemon left; the lock proves that none runs
     except OSError:
         listening.close()
         raise

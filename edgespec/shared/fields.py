@@ -1,4 +1,4 @@
-"""Types of keys that both configurations have, with their limits and the words for them."""
+"""Types of configuration keys of both sides, with their limits and descriptions."""
 
 from __future__ import annotations
 
@@ -83,20 +83,20 @@ OptionalModelPath = Annotated[
 
 
 def machine_name(configured: str) -> str:
-    """The name that this machine shows to others: the configured one, else its host name (as a `Name`)."""
+    """The name that others see of this machine: the configured one, else its host name (as a `Name`)."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")
     return configured or host[:MAX_NAME] or "unnamed"
 
 
 def thread_count(threads: int, cpu: Sequence[int]) -> int:
-    """Threads for a model: as configured, or with 0 one for each core that this process may use."""
+    """Threads for a model: as configured, or for 0 one per core that this process may use."""
     return threads or len(cpu) or len(os.sched_getaffinity(0))
 
 
 def pin(cpu: Sequence[int]) -> None:
-    """Holds this thread, and all that it starts later, to the given cores; does nothing without any.
+    """Pins this thread, and all that it starts later, to the given cores; does nothing without any.
 
-    Raises ConfigError for a core that is not there; the kernel by itself would leave it out without a word.
+    Raises ConfigError for a missing core, which the kernel would silently ignore.
     """
     before = os.sched_getaffinity(0)
     if cpu:

@@ -1,4 +1,4 @@
-"""Files that only their owner may read, and that are there whole or not at all.
+"""Files that only their owner may read, and that are written atomically.
 
 A file is written under a temporary name that is created exclusively, fsynced, and renamed; then the folder is fsynced.
 A lock on the folder keeps two processes from doing so at once.
@@ -23,7 +23,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def private_folder(folder: Path) -> None:
-    """Makes a folder for its owner alone (0700), or checks one that is there. Raises KeyStoreError."""
+    """Creates a folder with mode 0700, or checks the existing one. Raises KeyStoreError."""
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=True)
@@ -59,14 +59,14 @@ def read_private(path: Path) -> bytes | None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Puts a file (0600) in place whole or not at all; call it under `locked`. Raises KeyStoreError."""
+    """Writes a file (0600) atomically; to be called under `locked`. Raises KeyStoreError."""
     temporary = path.with_name(f".{path.name}.new")
     try:
-        temporary.unlink(missing_ok=True)  # left by a process that died; nobody else is here, because of the lock
+        temporary.unlink(missing_ok=True)  # left by a process that died; the lock excludes others
         descriptor = os.open(temporary, _CREATE, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                os.fchmod(descriptor, 0o600)  # whatever the umask took away
+                os.fchmod(descriptor, 0o600)  # independent of the umask
                 file.write(data)
                 file.flush()
                 os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Where files live: the XDG base directories, and the folders that systemd hands to a service.
+"""Paths of files: the XDG base directories, and the folders that systemd passes to a service.
 
 configuration   $XDG_CONFIG_HOME/edgespec/ROLE.toml
 state           `daemon.state_dir`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edgespec/ROLE
@@ -16,11 +16,11 @@ from edgespec.core.errors import ConfigError
 
 Role = Literal["worker", "gateway", "survey"]
 SYSTEM_RUNTIME = Path("/run/edgespec")
-"""Where the systemd units put the control socket (`RuntimeDirectory=edgespec/ROLE`); clients look there last."""
+"""The folder of control sockets under systemd (`RuntimeDirectory=edgespec/ROLE`); commands try it last."""
 
 
 def config_file(role: Role) -> Path:
-    """The file that is read when none is named; it need not exist."""
+    """The default configuration file; it need not exist."""
     return _xdg("XDG_CONFIG_HOME", ".config") / "edgespec" / f"{role}.toml"
 
 
@@ -37,18 +37,18 @@ def audit_dir(configured: str = "") -> Path:
 
 
 def socket_file(role: Role, configured: str = "") -> Path:
-    """Where a daemon of this role listens for its own commands. `configured` is `daemon.state_dir`."""
+    """The control socket of a daemon of this role. `configured` is `daemon.state_dir`."""
     return _socket_folder(role, configured) / f"{role}.sock"
 
 
 def find_socket(role: Role, configured: str = "") -> Path:
-    """Where a command looks for the daemon's socket: the daemon's own place, else that of the systemd unit."""
+    """The control socket that a command connects to: the daemon's own, else that of the systemd unit."""
     usual, system = socket_file(role, configured), SYSTEM_RUNTIME / role / f"{role}.sock"
     return system if not exists(usual) and exists(system) else usual
 
 
 def exists(path: Path) -> bool:
-    """Whether something is there, or hidden from this user: then whoever opens it says so."""
+    """Whether the path exists, or is hidden from this user: opening it then fails with the reason."""
     try:
         return path.exists()
     except PermissionError:

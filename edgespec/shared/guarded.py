@@ -1,7 +1,7 @@
-"""A WebSocket connection of which no more is processed than its budget allows; for both ends.
+"""A WebSocket connection with an inflow budget, for both ends.
 
-Between the TLS transport and `websockets`, whose flow control knows messages only: a peer that sends pings or empty
-frames, and does so faster than they can be processed, would otherwise hold the event loop.
+It is placed between the TLS transport and `websockets`, whose flow control counts messages only: a peer that sends
+pings or empty frames faster than they can be processed would otherwise block the event loop.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from edgespec.core.inflow import Inflow, InflowLimits
 from edgespec.shared.tls import peer_spki_hash
 
 ABORT_S = 1.0
-"""For the close frame to leave before a connection that broke its budget is cut."""
+"""Time for the close frame to leave before a connection beyond its budget is aborted."""
 
 
 class Guarded(Connection):
-    """What both ends add to a connection of `websockets`."""
+    """Common part of both ends, mixed into a connection of `websockets`."""
 
     inflow_limits = InflowLimits()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio once TCP and TLS stand."""
+        """Called by asyncio after TCP and TLS handshakes."""
         self.inflow = Inflow(self.inflow_limits)
         self.flooded: RemoteProtocolError | None = None
-        """Set once the peer has broken its budget, which ends the connection."""
+        """Set once the peer has exceeded its budget, which ends the connection."""
         self._held = bytearray()
         self._queue_full = self._reading_paused = False
         self._wake: asyncio.Handle | None = None
@@ -39,13 +39,13 @@ class Guarded(Connection):
         self.recv_messages.pause, self.recv_messages.resume = self._pause_for_queue, self._resume_for_queue
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio with what TLS has decrypted."""
+        """Called by asyncio with decrypted bytes."""
         self._held += data
         if self._wake is None:
             self._process()
 
     def eof_received(self) -> None:
-        """Called by asyncio when no more will come; with TLS the connection is then closed at once."""
+        """Called by asyncio at the end of the stream; with TLS the connection is then closed at once."""
         while self._wake is not None and (self.inflow.wake_at or 0.0) <= self.loop.time():
             self._cancel_wake()
             self._process()
@@ -58,7 +58,7 @@ class Guarded(Connection):
         super().connection_lost(exc)
 
     def send_data(self) -> None:
-        """Writes what `websockets` has to say in one piece, and nothing to a connection that is ending."""
+        """Writes the output of `websockets` in one piece, and nothing to a connection that is ending."""
         writes = self.protocol.data_to_send()
         if self.transport.is_closing():
             return
@@ -70,7 +70,7 @@ class Guarded(Connection):
             super().send_data()
 
     def _process(self) -> None:
-        """Passes on what the budget allows now, and reads on only when nothing waits."""
+        """Passes on the bytes that the budget allows now, and resumes reading only when none wait."""
         self._wake = None
         if self.transport.is_closing():
             self._held.clear()
@@ -136,7 +136,7 @@ class PinnedClient(GuardedClient):
     """Sends nothing, not even an HTTP request, to a machine whose TLS key is not the pinned one."""
 
     def __init__(self, spki_hash: bytes, protocol: ClientProtocol, **options: Any) -> None:
-        """`spki_hash`: of the key that the other side must have proven to hold in the TLS handshake (32 bytes)."""
+        """`spki_hash`: of the public key that the other side must have in the TLS handshake (32 bytes)."""
         super().__init__(protocol, **options)
         self._spki_hash = spki_hash
 

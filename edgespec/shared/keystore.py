@@ -6,7 +6,7 @@
         gateways.json         0600  paired gateways (worker only, paired.py)
         workers.json          0600  paired workers (gateway only, paired.py)
 
-`identity.key` and `tls.pem` may also come from systemd's LoadCredential=, which is looked at first and never written.
+`identity.key` and `tls.pem` may also come from systemd's LoadCredential=, which has precedence and is never written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KeyStore:
         private_folder(self.folder)
 
     def identity(self) -> SigningKey:
-        """This machine's identity, made when it is first needed."""
+        """This machine's identity, generated when it is first needed."""
         path, pem = self._read_or_make("identity.key", _new_identity)
         try:
             private = load_pem_private_key(pem, password=None)
@@ -52,7 +52,7 @@ class KeyStore:
         return SigningKey(private.private_bytes_raw())
 
     def tls_identity(self) -> tls.ServerIdentity:
-        """The gateway's TLS key and certificate, made when they are first needed."""
+        """The gateway's TLS key and certificate, generated when they are first needed."""
         path, pem = self._read_or_make("tls.pem", tls.new_identity)
         return tls.ServerIdentity(path, tls.certificate_spki(path, pem))
 

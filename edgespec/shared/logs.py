@@ -1,12 +1,12 @@
-"""What daemons and commands log: texts of our own, and of everything else only its kind and place.
+"""The logging policy of daemons and commands: full texts of this repository, kind and place of everything else.
 
     with logs.policy("info"):       # for the whole command
         logs.serving()              # from here on the process handles requests
 
 A library's message may quote what a client sent: a header with an API key, a prompt, a token of a completion. So a
-message counts as ours only if the call stands in a file of our packages. Of any other one the level, the logger, the
-type of the exception and the place are printed, each place at most once a minute. Exceptions that are not ours are
-never printed with their text, and tracebacks are lists of places: at every level, `debug` included.
+message is printed with its text only if the logging call is in a file of our packages. Of any other one the level, the
+logger, the type of the exception and the place are printed, each place at most once a minute. Exceptions of other
+packages are never printed with their text, and tracebacks are lists of places: at every level, `debug` included.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 PACKAGES = ("edgespec", "cloud_gateway")
 _OUR_FILES = tuple(f"{Path(__file__).absolute().parents[2] / package}{os.sep}" for package in PACKAGES)
 _LENT = ".websockets"
-"""How loggers of ours end that are handed to the library `websockets`."""
+"""Suffix of our loggers that are passed to the library `websockets`."""
 _KNOWN = frozenset({
     "Task was destroyed but it is pending!", "Task exception was never retrieved",
     "Future exception was never retrieved", "socket.accept() out of system resource",
@@ -47,7 +47,7 @@ _KNOWN = frozenset({
 def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[None]:
     """Logs to `stream` (standard error) under this module's policy until the end of the block.
 
-    `level` is in lower case. Inside another such block it only sets the level, and ends what `serving` began.
+    `level` is in lower case. Inside another such block it only sets the level, and reverses `serving`.
     """
     root = logging.getLogger()
     outer = next((one for one in root.handlers if isinstance(one, PolicyHandler)), None)
@@ -56,7 +56,7 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
         try:
             yield
         finally:
-            outer.end()  # the command may say on standard error why it ends
+            outer.end()  # the command may print to standard error why it ends
         return
     handler, before = PolicyHandler(stream or sys.stderr), root.level
     hooks = sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning
@@ -67,7 +67,7 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
         yield
     finally:
         atexit.unregister(_set_hooks)
-        atexit.register(_set_hooks)  # what fails while the process ends is reduced too
+        atexit.register(_set_hooks)  # failures while the process ends are reduced too
         sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning = hooks
         root.setLevel(before)
         root.removeHandler(handler)
@@ -75,7 +75,7 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
 
 
 def serving() -> None:
-    """From here on the process handles requests: what libraries write to standard error past the log is withheld.
+    """To be called before the first request: from then on, direct output of libraries to standard error is withheld.
 
     Does nothing outside a `policy`.
     """
@@ -85,7 +85,7 @@ def serving() -> None:
 
 
 def failure(error: BaseException) -> str:
-    """The sentence for a command that a fault of ours has ended."""
+    """The sentence for a command that ended with an unexpected exception."""
     return f"A fault of this program ended it; please report this line: {places(error)}."
 
 
@@ -93,16 +93,16 @@ def loop_failed(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     """The event loop's exception handler: a type and places, each at most once a minute."""
     error, message = context.get("exception"), context.get("message")
     what = f"asyncio: {message if message in _KNOWN else 'a callback failed'}"
-    _say(logging.ERROR, what if error is None else f"{what} ({described(error)}; {places(error)})")
+    _emit(logging.ERROR, what if error is None else f"{what} ({described(error)}; {places(error)})")
 
 
 def is_ours(record: logging.LogRecord) -> bool:
-    """Whether the text stands in a file of our packages."""
+    """Whether the logging call is in a file of our packages."""
     return record.pathname.startswith(_OUR_FILES) and not record.name.endswith(_LENT)
 
 
 class PolicyHandler(logging.StreamHandler[TextIO]):
-    """Prints our own records as they are, and foreign ones without their text."""
+    """Prints records of our packages as they are, and others without their text."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -111,7 +111,7 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
         self._withheld: Withheld | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints one record, if it is its turn."""
+        """Prints one record, unless its place was printed within the last minute."""
         try:
             text = self._ours(record) if is_ours(record) else self._foreign(record)
             if text is None:
@@ -120,30 +120,30 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
             shown = logging.LogRecord(name, record.levelno, "", 0, clean(text), None, None)  # no arguments, no exc_info
             shown.created, shown.msecs = record.created, record.msecs
             super().emit(shown)
-        except Exception:  # noqa: BLE001  a log line must end nothing, and its error may quote the arguments
+        except Exception:  # noqa: BLE001  no log line may raise, and its error may quote the arguments
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         """Replaces logging's own report, which prints the arguments."""
         if self._throttle.admit("unprintable", time.monotonic()) is not None:
-            with suppress(OSError, ValueError, AttributeError):  # nobody reads the log, or there is no standard error
+            with suppress(OSError, ValueError, AttributeError):  # no reader, or no standard error
                 self.stream.write(f"a log line of {place(record.pathname, record.lineno)} cannot be printed\n")
                 self.flush()
 
     def flush(self) -> None:
-        """As logging's, where the stream takes it."""
+        """As logging's; errors of the stream are ignored."""
         with suppress(OSError, ValueError, AttributeError):
             super().flush()
 
     def withhold(self) -> None:
-        """Keeps the present standard error for this handler alone."""
+        """Reserves the present standard error for this handler."""
         if self._withheld is None and self.stream is sys.stderr:
             self._withheld = Withheld.begin(_library_wrote)
             if self._withheld is not None:
                 self.setStream(self._withheld.stream)
 
     def end(self) -> None:
-        """Gives standard error back."""
+        """Restores standard error."""
         if self._withheld is not None:
             self.setStream(sys.stderr)
             self._withheld.end()
@@ -157,7 +157,7 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
         return f"{text} [{described(error)}; {'places as before' if more is None else places(error)}]"
 
     def _foreign(self, record: logging.LogRecord) -> str | None:
-        """None for details of libraries, unless the level is debug, and for repetitions."""
+        """The line for another package's record; None for details below WARNING (unless at debug) and repetitions."""
         if record.levelno < logging.WARNING and logging.getLogger().level > logging.DEBUG:
             return None
         error = _error_of(record)
@@ -169,7 +169,7 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
 
 
 def _text(record: logging.LogRecord) -> str:
-    """The message of a record of ours, with the exceptions among its arguments reduced."""
+    """The message of a record of our packages, with the exceptions among its arguments reduced."""
     template = described(record.msg) if isinstance(record.msg, BaseException) else str(record.msg)
     if isinstance(record.args, dict):
         return template % {name: _shown(value) for name, value in record.args.items()}
@@ -190,11 +190,11 @@ def _more(count: int) -> str:
 
 # --- what would otherwise be printed past the log -------------------------------------------------------------------
 
-_said = Throttle()
+_emitted = Throttle()
 
 
-def _say(level: int, text: str) -> None:
-    more = _said.admit(text, time.monotonic())
+def _emit(level: int, text: str) -> None:
+    more = _emitted.admit(text, time.monotonic())
     if more is not None:
         log.log(level, "%s%s", text, _more(more))
 
@@ -206,17 +206,17 @@ def _set_hooks() -> None:
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
-        _say(logging.CRITICAL, failure(error.with_traceback(trace)))
+        _emit(logging.CRITICAL, failure(error.with_traceback(trace)))
 
 
 def _thread_failed(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-        _say(logging.ERROR, f"a thread ended by a fault ({described(args.exc_value)}; {places(args.exc_value)})")
+        _emit(logging.ERROR, f"a thread ended by a fault ({described(args.exc_value)}; {places(args.exc_value)})")
 
 
 def _unraisable(args: Any) -> None:
     if args.exc_value is not None:
-        _say(logging.ERROR, f"an exception had nowhere to go ({described(args.exc_value)}; {places(args.exc_value)})")
+        _emit(logging.ERROR, f"an exception had nowhere to go ({described(args.exc_value)}; {places(args.exc_value)})")
 
 
 def _warned(
@@ -227,10 +227,10 @@ def _warned(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    _say(logging.DEBUG, f"{identifier(category.__name__)} at {place(filename, lineno)}; text withheld")
+    _emit(logging.DEBUG, f"{identifier(category.__name__)} at {place(filename, lineno)}; text withheld")
 
 
 def _library_wrote(count: int) -> None:
-    more = _said.admit(_library_wrote, time.monotonic())
+    more = _emitted.admit(_library_wrote, time.monotonic())
     if more is not None:
         log.warning("a library wrote %d bytes to standard error; they are withheld%s", count, _more(more))

@@ -1,7 +1,7 @@
-"""What both sides of mDNS need: the service's name and TXT record, and the network interfaces that it belongs on.
+"""Common part of both sides of mDNS: the service's name and TXT record, and the network interfaces to use.
 
-Container bridges and VPNs are left out: what is announced there reaches nobody, or the wrong people. Found by mDNS
-means only "try this address": whoever answers there must hold the paired key.
+Container bridges and VPNs are excluded: announcements there reach no worker, or the wrong network. A result of mDNS is
+only an address to try: the machine there must have the paired key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SERVICE = "_edgespec._tcp.local."
 TXT_VERSION = "1"
 POLL_S = 10.0
-"""How often changes of the interfaces are looked for."""
+"""Interval at which changes of the interfaces are checked."""
 MAX_INTERFACES = 16
 """Linux lets a socket join 20 multicast groups (net.ipv4.igmp_max_memberships)."""
 
@@ -30,23 +30,23 @@ _SKIPPED = re.compile(
     r"vmnet|vboxnet|vnet|br-[0-9a-f]{12}$)"
 )
 
-logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # what it would report is reported here, in one line
+logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # this module reports the same in one line
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface that mDNS is used on, with its addresses (without zones)."""
+    """A network interface on which mDNS is used, with its addresses (without zones)."""
 
     name: str
     index: int
     ipv4: tuple[str, ...]
     ipv6: tuple[str, ...]
     networks: tuple[Network, ...] = ()
-    """Those that the addresses are in."""
+    """The networks of the addresses."""
 
     @property
     def choice(self) -> str | int:
-        """How zeroconf wants it named: by one IPv4 address, or by its index where it has IPv6 only."""
+        """The interface as zeroconf's argument: one IPv4 address, or its index where it has IPv6 only."""
         return self.ipv4[0] if self.ipv4 else self.index
 
 
@@ -68,7 +68,7 @@ def _interface(adapter: ifaddr.Adapter) -> Interface:
 
 
 def _is_usable(name: str) -> bool:
-    """Whether other machines of this network may be reached through the interface (Linux: what sysfs says of it)."""
+    """Whether the interface may reach other machines of this network (on Linux according to sysfs)."""
     device = Path("/sys/class/net") / name
     if not device.exists():  # not Linux, or another network namespace than the one that sysfs was mounted in
         return name != "lo" and not _SKIPPED.match(name)
@@ -83,5 +83,5 @@ def _is_usable(name: str) -> bool:
 
 
 def _has_hardware_port(bridge: Path) -> bool:
-    """Whether a bridge leads out of this machine; many a workstation has its address on one, for virtual machines."""
+    """Whether a bridge has a hardware port; many workstations have their address on one, for virtual machines."""
     return any((bridge.parent / port.name / "device").exists() for port in (bridge / "brif").iterdir())

@@ -1,6 +1,6 @@
-"""What a model key of a configuration means: a path, or one of the models that `edgespec.models` keeps.
+"""Resolves a model key of a configuration: a path, or one of the models of `edgespec.models`.
 
-The gateway may not import `edgespec.models`, so the names of the files stand here as well; a test compares them.
+The gateway may not import `edgespec.models`, so the file names are repeated here; a test compares them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _AUTO = {
 
 
 def resolve_model(reference: str) -> Path:
-    """The file or folder that a checked `ModelPath` means; whether a path exists is for its reader to find out.
+    """The file or folder of a checked `ModelPath`; the existence of a path is not checked.
 
-    Raises ModelError where an `auto:` model has not been fetched or made, with the command that does it.
+    Raises ModelError where an `auto:` model was not fetched or made, with the command that does it.
     """
     if reference not in _AUTO:
         return expand(reference)

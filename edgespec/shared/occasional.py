@@ -1,4 +1,4 @@
-"""A logger for lines that anybody can provoke: each kind at most once a minute, with a count of what was left out."""
+"""A rate-limited logger for lines that a client or worker can cause: each kind at most once a minute, with a count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Occasional:
         self._throttle = Throttle()
 
     def warning(self, kind: Hashable, text: str) -> None:
-        """As `line`, with level WARNING."""
+        """`line` with level WARNING."""
         self.line(logging.WARNING, kind, text)
 
     def line(self, level: int, kind: Hashable, text: str, error: BaseException | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Who is paired with this machine: gateways on a worker, workers on a gateway.
+"""The machines paired with this one: gateways on a worker, workers on a gateway.
 
-Each list is one JSON file that is replaced whole and read again when another process has replaced it. Dates
-are Unix seconds of this machine's wall clock and for people only: nothing is decided by them.
+Each list is one JSON file that is replaced atomically and read again when another process has replaced it. Dates are
+Unix seconds of this machine's wall clock; they are only displayed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from edgespec.shared.files import locked, private_folder, read_private, write_pr
 Standing = Literal["paired", "unpaired", "revoked"]
 UnixTime = Annotated[int, Meta(ge=0)]
 StoredName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z")]
-"""Wider than `Name`, so that a list which an earlier version wrote is still read."""
+"""Wider than `Name`, so that lists of earlier versions can be read."""
 _ID_PREFIX = re.compile(r"[0-9a-f]{4,16}")
 _SHOWN = re.compile(r"\(([0-9a-f]{16})\)\W*\Z")
 """A key id in brackets at the end, as logs and lists show a machine: `lab-7 (7ba1073c5e2f9d40)`."""
 
 
 class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True):
-    """A gateway that this worker trusts."""
+    """A gateway that this worker is paired with."""
 
     key: Bytes32
     """Its Ed25519 public key."""
@@ -40,18 +40,18 @@ class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of its TLS public key: the pin."""
     name: StoredName
     address: Annotated[str, Meta(max_length=300)]
-    """Where it was when it was paired or last reached (`Address` as text): a hint."""
+    """Its address at pairing, or where it was last reached (`Address` as text): a hint."""
     min_version: Version
-    """The protocol version agreed at pairing, below which this gateway must not fall."""
+    """The protocol version agreed at pairing: the minimum for later connections."""
     paired_at: UnixTime
 
 
 class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker that this gateway knows."""
+    """A worker that this gateway is paired with, or that was revoked."""
 
     key: Bytes32
     name: StoredName
-    """As it was shown when it was paired; no two records have the same."""
+    """Its name at pairing, made unique among the records."""
     paired_at: UnixTime
     min_version: Version = 1
     revoked_at: UnixTime | None = None
@@ -81,7 +81,7 @@ class _Stored(Struct, Generic[Record], forbid_unknown_fields=True):
 
 
 class _List(Generic[Record]):
-    """Records by public key in one file of the key folder. Every method raises KeyStoreError for a file gone bad."""
+    """Records by public key in one file of the key folder. Every method raises KeyStoreError for a damaged file."""
 
     def __init__(self, folder: Path, file: str, record: type[Record]) -> None:
         private_folder(folder)
@@ -105,10 +105,10 @@ class _List(Generic[Record]):
         return self._records.get(key)
 
     def find(self, text: str) -> Record:
-        """The one record that a person means by a key id, its first digits (at least four), or a name.
+        """The one record with this key id, first digits of it (at least four), or name.
 
-        Ids come first: otherwise a worker that is called like the beginning of another's id would be revoked in its
-        place. Also takes what logs show, a name with the id in brackets. Raises PairingError.
+        Ids have precedence: otherwise a worker named like the first digits of another's id would be revoked in its
+        place. Also accepts the form of the logs, a name with the id in brackets. Raises PairingError.
         """
         records = self.all()
         shown = _SHOWN.search(text)
@@ -170,13 +170,13 @@ class PairedGateways(_List[PairedGateway]):
         super().__init__(folder, "gateways.json", PairedGateway)
 
     def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedGateway:
-        """Stores a gateway just paired, in place of what was known of its key."""
+        """Stores a newly paired gateway; replaces the former record of its key."""
         gateway = PairedGateway(key, spki, name, address, min_version, int(time.time()))
         self._change(lambda records: records.update({key: gateway}))
         return gateway
 
     def moved(self, key: bytes, address: str) -> None:
-        """Remembers where a paired gateway was reached; does nothing when that is known."""
+        """Stores the address at which a paired gateway was reached, if it changed."""
         known = self.get(key)
         if known is not None and known.address != address:
             self._replace(key, address=address)
@@ -191,17 +191,17 @@ class PairedGateways(_List[PairedGateway]):
 
 
 class PairedWorkers(_List[PairedWorker]):
-    """The gateway's list, in `workers.json`. Revoked workers stay in it, so that they can be told so."""
+    """The gateway's list, in `workers.json`. Revoked workers stay in it, so that they get a signed `revoked`."""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: `KeyStore.folder`."""
         super().__init__(folder, "workers.json", PairedWorker)
 
     def add(self, key: bytes, name: str, min_version: int = 1, groups: tuple[str, ...] | None = None) -> PairedWorker:
-        """Stores a worker just paired, in place of what was known of its key; that also ends a revocation.
+        """Stores a newly paired worker; replaces the former record of its key, and so ends a revocation.
 
-        A name that another worker has, revoked ones included, gets a number. Without `groups` it keeps those that it
-        had, or is in the default group. Raises KeyStoreError.
+        A name that another worker has, revoked ones included, gets a number. Without `groups` it keeps its former
+        ones, or is in the default group. Raises KeyStoreError.
         """
 
         def change(records: dict[bytes, PairedWorker]) -> None:
@@ -221,12 +221,12 @@ class PairedWorkers(_List[PairedWorker]):
         return worker.name if worker is not None else "unknown"
 
     def lookup(self, key: bytes) -> Standing:
-        """Whether the worker with this key may connect; another process's change counts from its next call on."""
+        """The pairing status of this key; a change by another process is seen at the next call."""
         worker = self.get(key)
         return worker.standing if worker is not None else "unpaired"
 
     def revoke(self, text: str) -> PairedWorker:
-        """Revokes the worker that `text` means (`find`); revoking twice changes nothing. Raises PairingError."""
+        """Revokes the worker that `find(text)` returns; revoking twice changes nothing. Raises PairingError."""
         worker = self.find(text)
         if worker.revoked_at is None:
             self._replace(worker.key, revoked_at=int(time.time()))
@@ -238,7 +238,7 @@ class PairedWorkers(_List[PairedWorker]):
         return frozenset(worker.groups) if worker is not None else frozenset()
 
     def regroup(self, text: str, names: Sequence[str]) -> PairedWorker:
-        """Puts the worker that `text` means (`find`) into these groups and no others. Raises PairingError."""
+        """Sets the groups of the worker that `find(text)` returns. Raises PairingError."""
         worker = self.find(text)
         try:
             self._replace(worker.key, groups=parse_groups(names))
@@ -247,6 +247,6 @@ class PairedWorkers(_List[PairedWorker]):
         return self.find(key_id(worker.key))
 
     def seen(self, key: bytes) -> None:
-        """Notes that the worker is connected now; does nothing for an unknown key."""
+        """Stores the current date as the worker's last connection; does nothing for an unknown key."""
         if self.get(key) is not None:
             self._replace(key, last_seen=int(time.time()))

@@ -1,4 +1,4 @@
-"""Exceptions and places as a log may name them: types, files, lines and functions, never a value or a foreign text."""
+"""Exceptions and places in a form that may be logged: types, files, lines, functions; no values, no foreign texts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from edgespec.core.errors import ClientError, EdgespecError
 
 MAX_LINE = 2000
-"""Characters of one line: the longest of our own sentences name several paths."""
+"""Characters of one line: our longest sentences contain several paths."""
 MAX_FRAMES = 12
-"""Innermost places of a traceback that are printed; an exception of ours crosses fewer."""
+"""Innermost places of a traceback that are printed; our own exceptions have fewer."""
 MAX_CAUSES = 4
 
 
 def described(error: BaseException) -> str:
-    """Its text where the error is one of ours, otherwise its type. A ClientError's text may quote the client."""
+    """The text of an EdgespecError, otherwise the type. A ClientError's text may quote the client, so it is reduced."""
     if isinstance(error, EdgespecError) and not isinstance(error, ClientError):
         return str(error)
     return kind_of(error)
@@ -35,22 +35,22 @@ def kind_of(error: BaseException) -> str:
 
 
 def cause(error: BaseException) -> str:
-    """Why something of the system failed, in the system's words without its arguments; otherwise the type."""
+    """The system's message of an OSError, without its arguments; otherwise the type."""
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)
     return kind_of(error)
 
 
 def places(error: BaseException) -> str:
-    """Where an exception came from, outermost call first, and the same of its causes."""
-    told: list[str] = []
+    """The places of an exception's traceback, outermost call first, and those of its causes."""
+    parts: list[str] = []
     one: BaseException | None = error
-    while one is not None and len(told) < MAX_CAUSES:
+    while one is not None and len(parts) < MAX_CAUSES:
         frames = traceback.extract_tb(one.__traceback__)[-MAX_FRAMES:]
         where = " > ".join(f"{place(frame.filename, frame.lineno)}:{frame.name}" for frame in frames)
-        told.append(f"{kind_of(one)} at {where or 'an unknown place'}")
+        parts.append(f"{kind_of(one)} at {where or 'an unknown place'}")
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
-    return "; caused by ".join(told)
+    return "; caused by ".join(parts)
 
 
 def origin(error: BaseException) -> str:
@@ -60,7 +60,7 @@ def origin(error: BaseException) -> str:
 
 
 def place(file: str, line: int | None) -> str:
-    """FOLDER/FILE:LINE: enough to find it, and nothing of where on this machine it is."""
+    """FOLDER/FILE:LINE, without the rest of the path on this machine."""
     return f"{clean('/'.join(Path(file).parts[-2:]))[-80:]}:{line}"
 
 
@@ -70,6 +70,6 @@ def identifier(name: str) -> str:
 
 
 def clean(text: str) -> str:
-    """One line without control characters, which a terminal would obey."""
+    """One line without control characters, which a terminal would interpret."""
     text = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= MAX_LINE else text[:MAX_LINE] + "..."

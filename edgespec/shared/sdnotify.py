@@ -1,4 +1,4 @@
-"""Tells systemd how a service is doing (sd_notify(3)), without libsystemd; does nothing where systemd does not ask."""
+"""Sends a service's state to systemd (sd_notify(3)), without libsystemd; does nothing without NOTIFY_SOCKET."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 
 
 def notify(*states: str) -> bool:
-    """Sends assignments such as `READY=1` or `STATUS=drafting`; returns whether systemd was there to be told.
+    """Sends assignments such as `READY=1` or `STATUS=drafting`; returns whether there is a socket.
 
-    A socket that is named but cannot be reached raises OSError: a service that systemd waits for must not go unheard.
+    Raises OSError where the socket cannot be reached: systemd would wait for the notification.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -23,7 +23,7 @@ def notify(*states: str) -> bool:
 
 
 def watchdog_interval_s() -> float | None:
-    """How often `WATCHDOG=1` is to be sent: half of what systemd allows; None where it does not watch this process."""
+    """Interval of `WATCHDOG=1`: half of what systemd allows; None where it does not watch this process."""
     period_us = os.environ.get("WATCHDOG_USEC", "")
     if not period_us.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None

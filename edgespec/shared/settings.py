@@ -1,10 +1,10 @@
-"""Configuration files: TOML in, frozen structs out, and for every mistake one sentence: where, what, what is allowed.
+"""Reads TOML configuration files into frozen structs; an error is one sentence: where, what, what is allowed.
 
 A schema is a frozen `Section` whose fields are `Section`s (the tables), `tuple[Section, ...]` (arrays of tables, whose
-keys may be without a default) or annotated plain types (the keys). The allowed values in a message come from the type
-itself, so they cannot disagree with what is checked. Where a type does not say enough,
-`Meta(extra={"allowed": ..., "check": ...})` adds the words and a function that raises ValueError; with `"hidden": True`
-a wrong value is not repeated in the message.
+keys may be without a default) or annotated plain types (the keys). The allowed values in a message are derived from the
+type, so they cannot disagree with the check. Where the type is not enough,
+`Meta(extra={"allowed": ..., "check": ...})` adds a description and a function that raises ValueError; with
+`"hidden": True` a wrong value is not repeated in the message.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Base of the tables of a configuration, and of the configuration itself."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Keys whose values are fine alone but not together: (dotted key, what it must be).
+        """Keys whose values are valid alone but not together: (dotted key, what it must be).
 
-        A key of an array's table has the table's number, from 0: `endpoints.0.name`. Only the root's are asked for.
+        A key of an array's table has the table's number, from 0: `endpoints.0.name`. Only the root's method is called.
         """
         yield from ()
 
@@ -87,9 +87,9 @@ def parse(text: str, schema: type[Settings], where: str) -> Settings:
 
 
 def override(settings: Settings, key: str, value: object) -> Settings:
-    """A copy with one key replaced, as a command line does it; text for a key that is not text is read as TOML.
+    """A copy with one key replaced, for the command line; text for a key that is not text is read as TOML.
 
-    Raises ConfigError for an unknown key or a value that the file could not have either.
+    Raises ConfigError for an unknown key, or a value that is not valid in the file either.
     """
     table = msgspec.to_builtins(settings)
     *tables, last = key.split(".")
@@ -119,7 +119,7 @@ def assign(settings: Settings, assignment: str) -> Settings:
 
 
 def keys(schema: type[Section], prefix: str = "") -> dict[str, tuple[object, str]]:
-    """Every key of a schema, dotted, with its default and the words for its allowed values; arrays without numbers."""
+    """Every key of a schema, dotted, with its default and a description of its values; arrays without numbers."""
     found: dict[str, tuple[object, str]] = {}
     for name, kind in _field_types(schema).items():
         if inner := _table(kind) or _array(kind):
@@ -131,7 +131,7 @@ def keys(schema: type[Section], prefix: str = "") -> dict[str, tuple[object, str
 
 
 def allowed(kind: Any) -> str:
-    """What values a type allows, in words that follow "must be"."""
+    """The allowed values of a type, as text after "must be"."""
     return _words(inspect.type_info(kind))
 
 
@@ -250,7 +250,7 @@ def _array(kind: Any) -> type[Section] | None:
 
 
 def _inside(container: object, name: str) -> object:
-    """What a table holds under a key, or an array under a number; None where there is nothing."""
+    """A table's value under a key, or an array's under a number; None where there is none."""
     if isinstance(container, Mapping):
         return container.get(name)
     if isinstance(container, list | tuple) and name.isdigit() and int(name) < len(container):
@@ -259,7 +259,7 @@ def _inside(container: object, name: str) -> object:
 
 
 def _dotted(path: Sequence[str]) -> str:
-    """A key as a message names it: `link.port`, `endpoints[0].name`."""
+    """A key as messages show it: `link.port`, `endpoints[0].name`."""
     return "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in path).removeprefix(".")
 
 
@@ -272,7 +272,7 @@ def _from_command_line(kind: Any, value: object) -> object:
     try:
         return tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return value  # the check that follows says what it must be
+        return value  # the following check reports what it must be
 
 
 def _unknown_sentence(key: str, name: str, known: list[str]) -> str:

@@ -1,8 +1,8 @@
-"""Standard error for the log alone: what native libraries write there by themselves is read and dropped.
+"""Reserves standard error for the log: direct output of native libraries is read, counted and dropped.
 
-llama.cpp, torch and llguidance (a Rust panic) write to file descriptor 2 past every Python hook, and may quote tokens
-or texts. From `begin` on that descriptor is a pipe whose bytes are counted; the log keeps the real one. A crash in
-native code still shows the Python places where it happened, by `faulthandler`, which prints no values.
+llama.cpp, torch and llguidance (a Rust panic) write to file descriptor 2 without any Python hook, and may quote tokens
+or texts. From `begin` on that descriptor is a pipe whose bytes are counted; the log keeps the original. After a crash
+in native code `faulthandler` still prints the Python places, without values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 JOIN_S = 1.0
-"""For the reader to see the end; a child process may keep the pipe open for longer."""
+"""Time for the reader thread to end; a child process may keep the pipe open for longer."""
 
 
 class Withheld:
@@ -27,7 +27,7 @@ class Withheld:
 
     @classmethod
     def begin(cls, wrote: Callable[[int], None]) -> Withheld | None:
-        """Redirects; `wrote` gets the bytes of each read, on a thread. None where there is no descriptor 2."""
+        """Redirects; a thread calls `wrote` with the number of bytes of each read. None without a descriptor 2."""
         try:
             sys.stderr.flush()
             real = os.dup(2)
@@ -43,9 +43,9 @@ class Withheld:
         return cls(stream, reader)
 
     def end(self) -> None:
-        """Gives descriptor 2 back."""
+        """Restores descriptor 2."""
         faulthandler.disable()
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # its reader has gone
             sys.stderr.flush()
             self.stream.flush()
         os.dup2(self.stream.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Each kind of line at most once in an interval, with a count of those held back."""
+"""Limits each kind of line to one per interval, with a count of those suppressed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Hashable
 
 EVERY_S = 60.0
 MAX_KINDS = 512
-"""Kinds that are told apart; further ones share one line, so that no flood of kinds becomes a flood of lines."""
+"""Kinds with a limit of their own; further ones share one, so that many kinds cannot cause a flood of lines."""
 
 
 class Throttle:
-    """Says for each event whether its line may be printed. May be used on any thread."""
+    """Decides for each event whether its line may be printed. Thread-safe."""
 
     def __init__(self, every_s: float = EVERY_S, kinds: int = MAX_KINDS) -> None:
         self._every_s, self._kinds = every_s, kinds
@@ -20,7 +20,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def admit(self, kind: Hashable, now: float) -> int | None:
-        """How many of this kind were held back since the last line, or None: hold this one back too. `now` in s."""
+        """Number of this kind suppressed since the last line, or None: suppress this one too. `now` in seconds."""
         with self._lock:
             if kind not in self._last and len(self._last) >= self._kinds:
                 self._forget(now)
@@ -34,7 +34,7 @@ class Throttle:
             return self._held.pop(kind, 0)
 
     def _forget(self, now: float) -> None:
-        """Kinds that were quiet for an interval; the count of what was held back goes with them."""
+        """Removes kinds without a line for an interval, with their counts."""
         for kind in [kind for kind, last in self._last.items() if now - last >= self._every_s]:
             del self._last[kind]
             self._held.pop(kind, None)

@@ -1,7 +1,7 @@
 """TLS of the link: version 1.3 only, a self-signed certificate, and trust by the pinned public key alone.
 
 The worker compares the SHA-256 of the certificate's SubjectPublicKeyInfo with the one from pairing. Names, issuers and
-dates in the certificate mean nothing, so a machine whose clock is wrong by years still connects.
+dates in the certificate are ignored, so a machine whose clock is wrong by years still connects.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def peer_spki_hash(connection: ssl.SSLObject | ssl.SSLSocket | None) -> bytes:
         if certificate:
             return spki_hash(certificate)
     except ValueError:
-        pass  # said below
+        pass  # reported below
     raise RemoteProtocolError("tls", "the gateway shows no certificate that can be read")
 
 

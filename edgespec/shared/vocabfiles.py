@@ -51,7 +51,7 @@ def gguf_tokenizer(path: Path) -> tuple[bytes, int]:
 def hf_tokenizer_digest(path: Path) -> bytes:
     """Digest of a `tokenizer.json`, or of the one in a folder.
 
-    It does not say which tokens begin and end a sequence: those come from `tokenizer_config.json` beside it.
+    It does not name the tokens that begin and end a sequence: those come from `tokenizer_config.json` beside it.
     Raises ModelError: missing, not JSON, or not a tokenizer with a vocabulary.
     """
     file = path / "tokenizer.json" if path.is_dir() else path

@@ -1,8 +1,8 @@
 """Drives one session (edgespec/core/session.py) over one WebSocket: reads, writes, timers, and the end; for both ends.
 
-Everything runs on the event loop and nothing waits: a message is signed and handed to the socket in the call that sends
-it, so its place in the sequence is its place on the wire. What a peer does not take piles up in the socket's buffer,
-which is watched.
+Everything runs on the event loop and nothing waits: a message is signed and written to the socket in the call that
+sends it, so frames are written in the order of their numbers. Bytes that a peer does not read collect in the socket's
+buffer, which is limited.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from edgespec.shared.guarded import Guarded
 WEBSOCKET_OPTIONS: dict[str, Any] = {
     "compression": None,
     "max_size": MAX_FRAME_BYTES,
-    "ping_interval": None,  # the session's own signed pings tell more
+    "ping_interval": None,  # the session has signed pings of its own, which also measure the round trip
     "close_timeout": 2.0,
     "open_timeout": 10.0,
 }
-"""What both ends pass to `websockets`."""
+"""Options of both ends for `websockets`."""
 MAX_BACKLOG_BYTES = 1 << 20
-"""Written but not taken by the operating system; beyond it the peer does not read."""
+"""Written but not taken by the operating system; with more the peer is considered not to be reading."""
 _CLOSE_S = 2.0
 _SIOCOUTQNSD = 0x894B
 """Linux: bytes in a TCP socket's queue that were never sent (linux/sockios.h)."""
@@ -46,7 +46,7 @@ class Wire:
     """One session on one WebSocket, from the first byte to the last."""
 
     def __init__(self, ws: Guarded, session: Session, handle: Callable[[Event], None]) -> None:
-        """`handle` gets every event, in order; what it raises ends the wire."""
+        """`handle` gets every event, in order; an exception in it ends the wire."""
         self.ws, self.session = ws, session
         self.frames_in = self.frames_out = self.bytes_in = self.bytes_out = 0
         self._handle = handle
@@ -58,9 +58,9 @@ class Wire:
         set_nodelay(ws)
 
     async def run(self) -> str:
-        """Runs until the end and says why it ended, where nobody is to blame.
+        """Runs until the end; returns the reason of an orderly end.
 
-        Raises RemoteProtocolError for what the peer did, or for what was given to `end`.
+        Raises RemoteProtocolError for a violation by the peer, or the error passed to `end`.
         """
         self.flush()
         reader = self._loop.create_task(self._read())
@@ -88,7 +88,7 @@ class Wire:
             self._ended.set_result(None)
 
     async def close(self, code: int, reason: str) -> None:
-        """Says why and hangs up, within two seconds whatever the peer does."""
+        """Sends the close frame and closes the connection, within two seconds whatever the peer does."""
         with contextlib.suppress(TimeoutError, ConnectionClosed):
             async with asyncio.timeout(_CLOSE_S):
                 await self.ws.close(code, reason[:100])
@@ -101,12 +101,12 @@ class Wire:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait in this machine: in the WebSocket's buffer, and unsent in the kernel's where it tells."""
+        """Bytes not sent yet: in the WebSocket's buffer, and in the kernel's where it reports them."""
         sock = self.ws.transport.get_extra_info("socket")
         return self.ws.transport.get_write_buffer_size() + _unsent_in_kernel(sock)
 
     def flush(self) -> None:
-        """Writes what the session says by itself and sets the timer that it asks for."""
+        """Writes the session's own frames and sets its timer."""
         for data in self.session.outgoing():
             self._write(data)
         self._check_backlog()

@@ -1,10 +1,10 @@
-"""The words of pairing codes, and the code as a person reads, says and types it.
+"""The words of pairing codes, and the text form of a code.
 
     4821-copper-lantern-otter-7305        which code, the secret words, which gateway
 
-256 words, so that one random byte picks one: three words carry 24 bits, against at most five guesses in 120 s. Any two
+256 words, one per value of a random byte: three words carry 24 bits, against at most five attempts in 120 s. Any two
 words differ in at least two letters and in their first four, so that one typing error never makes another word. A wrong
-word that is in the list does not go with the last digits, which is found before anything is sent.
+word from the list does not match the last digits, which is detected before anything is sent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def new_code(entropy: Callable[[int], bytes], spki_hash: bytes, avoid: int = 0) 
 
 
 def parse_code(text: str) -> Code:
-    """The code that a person typed; capitals, spaces and missing hyphens are forgiven.
+    """Parses a typed code; capitals, spaces and missing hyphens are accepted.
 
     Raises PairingError for what cannot be a code, before anything is sent, so that a slip does not use the code up.
     """
