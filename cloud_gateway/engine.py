@@ -159,7 +159,8 @@ class Engine:
 
     def _post_in(self, item: Callable[[], None]) -> None:
         self._inbox.append(item)
-        self._wake.set()
+        if not self._wake.is_set():  # where it is, a turn is still to come, and takes this in
+            self._wake.set()
 
     def _make_active(self, request: GenerationRequest) -> Active:
         wish, settings = request.speculation, self.settings

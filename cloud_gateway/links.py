@@ -110,6 +110,11 @@ class Links:
         """The linked workers by id, in the engine's type; may be called on any thread."""
         return {w.id: _view(w) for w in self.workers()}
 
+    def view(self, worker: str) -> LinkedWorker | None:
+        """One of them; may be called on any thread."""
+        info = self._workers.get(worker)
+        return None if info is None else _view(info)
+
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Signs and writes a message at once; one to a worker that has gone is dropped."""
         info = self._workers.get(worker)

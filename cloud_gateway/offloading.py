@@ -45,10 +45,13 @@ class LinkedWorker:
 
 
 class Workers(Protocol):
-    """The link layer as the engine sees it. `linked` is called on the engine's thread, the others on the event loop."""
+    """The link layer as the engine sees it: `linked` and `view` on the engine's thread, the rest on the event loop."""
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        """Workers by id, the paused ones included."""
+        """Workers by id, the paused ones included; asked for when a request needs a worker."""
+
+    def view(self, worker: str) -> LinkedWorker | None:
+        """One of them; asked for at every decision, so it must not depend on how many are linked."""
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Queues a message; one to a worker that has gone is dropped."""
@@ -69,6 +72,10 @@ class NoWorkers:
     def linked(self) -> Mapping[str, LinkedWorker]:
         """None."""
         return {}
+
+    def view(self, worker: str) -> LinkedWorker | None:
+        """None."""
+        return None
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Nobody to tell."""
@@ -151,6 +158,11 @@ class Offloading:
     def carry_out(self, active: Active, output: Send | Diverged | FrameTaken | Punish | Released) -> None:
         """What a request's step means for its worker."""
         match output:
+            case FrameTaken(kind, worker, unknown, _):
+                self.frames[kind] += 1
+                if unknown:
+                    text = f"a tree for request {active.id} names tokens that never were its prefix"
+                    self.post(lambda: self.workers.note(worker, "prefix", text))
             case Send(worker, body):
                 self.post(lambda: self.workers.send(worker, body))
             case Diverged(worker):
@@ -159,11 +171,6 @@ class Offloading:
                 self.punish(worker, error)
             case Released(worker, name, reason, frames):
                 self.audit.released(active.request, worker, name, reason, frames)
-            case FrameTaken(kind, worker, unknown, _):
-                self.frames[kind] += 1
-                if unknown:
-                    text = f"a tree for request {active.id} names tokens that never were its prefix"
-                    self.post(lambda: self.workers.note(worker, "prefix", text))
 
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Ends the link of a worker that broke the protocol, or the gateway's own code, and takes its requests away."""
@@ -173,7 +180,7 @@ class Offloading:
     def link_of(self, active: Active) -> LinkView | None:
         """What the controller may know of the request's worker; None while nobody drafts for it."""
         given = active.generation.assignment
-        worker = self.workers.linked().get(given.worker) if given else None
+        worker = self.workers.view(given.worker) if given else None
         if given is None or worker is None:
             return None
         return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, given.ready)

@@ -66,6 +66,8 @@ class Steering:
 
     def _carry_out(self, active: Active, output: Output) -> None:
         match output:
+            case Send() | Diverged() | FrameTaken() | Punish() | Released():
+                self.offloading.carry_out(active, output)
             case Emit(event):
                 self.emit(active, event)
             case Finished(finish, error):
@@ -76,8 +78,6 @@ class Steering:
                 self.local.close(active)
             case WorkerWanted():
                 self.offloading.assign(active)
-            case Send() | Diverged() | FrameTaken() | Punish() | Released():
-                self.offloading.carry_out(active, output)
 
     def _keep(self, active: Active, output: Keep) -> Exception | None:
         """Keeps the keys and values of the path taken; returns what went wrong."""

@@ -76,6 +76,9 @@ class StepCurve:
         """`prior`: rows -> seconds, at least one point, used until measurements replace them."""
         self._points = {rows: Ewma(weight, seconds) for rows, seconds in prior.items()}
         self._weight = weight
+        self._values = dict(prior)
+        self._known: dict[int, float] = {}
+        """What was asked for since the last sample: a decision asks for every number of rows that it may verify."""
         self.samples = 0
         """Passes taken in."""
 
@@ -84,15 +87,21 @@ class StepCurve:
         cut = measured(seconds, MIN_PASS_S)
         if cut is not None:
             self.samples += 1
-            self._points.setdefault(rows, Ewma(self._weight)).sample(cut)
+            self._known.clear()
+            point = self._points.setdefault(rows, Ewma(self._weight))
+            point.sample(cut)
+            self._values[rows] = point.value or 0.0
 
     def __call__(self, rows: int) -> float:
         """Expected seconds of a pass over this many rows."""
-        return interpolate(self.points(), rows)
+        known = self._known.get(rows)
+        if known is None:
+            known = self._known[rows] = interpolate(self._values, rows)
+        return known
 
     def points(self) -> dict[int, float]:
         """Rows -> seconds as they are estimated now."""
-        return {rows: point.value or 0.0 for rows, point in self._points.items()}
+        return dict(self._values)
 
 
 class StepClock:

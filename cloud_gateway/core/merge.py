@@ -16,6 +16,8 @@ from edgespec.core.tree import Node, SpeculationTree
 
 LOCAL = "local"
 """Name of the gateway's own draft as a source."""
+MAX_NAMED = 2048
+"""Names of one worker's nodes that are kept before those of pruned nodes are dropped: sorting them out costs time."""
 COMMITTED_SPAN = 64
 """Positions behind the root for which a frame under way may still name a parent."""
 
@@ -60,6 +62,8 @@ class CandidateTree:
         self.owner: dict[Node, str] = {}
         """Which source proposed a living node first: one of the gateway's own, or the name given for a worker."""
         self._sources: dict[Hashable, _Source] = {}
+        self._committed: dict[Node, int] = {}
+        """Candidates that were committed lately, and where: a frame under way may name them as parents."""
 
     @property
     def root(self) -> Node:
@@ -85,7 +89,7 @@ class CandidateTree:
         reached = lost_at = -1
         base = frame.prefix_len - 1
         for i, (parent_id, token) in enumerate(zip(frame.parents, frame.tokens, strict=True)):
-            parent = self._live(base if parent_id == ROOT else state.where.get(parent_id))
+            parent = self._at(base) if parent_id == ROOT else self._live(state.where.get(parent_id))
             place = None if parent is None else self._place(parent, token, frame, i, owner)
             if place is None:
                 stale += 1
@@ -125,11 +129,13 @@ class CandidateTree:
             node = child
         self.tree.advance(tokens)
         self.prefix.extend(tokens)
-        passed = set(path)
-        oldest = self.root.position - COMMITTED_SPAN
+        self._committed |= {node: node.position for node in path}
+        if len(self._committed) > 2 * COMMITTED_SPAN:
+            self._committed = {node: at for node, at in self._committed.items() if at >= self._oldest}
         for state in self._sources.values():
-            where = ((wire, self._after_commit(place, passed)) for wire, place in state.where.items())
-            state.where = {w: p for w, p in where if p is not None and not (isinstance(p, int) and p < oldest)}
+            if len(state.where) > MAX_NAMED:
+                live = ((wire, self._live(place)) for wire, place in state.where.items())
+                state.where = {wire: place for wire, place in live if place is not None}
         self.owner = {node: owner for node, owner in self.owner.items() if node in self.tree and node is not self.root}
         return path
 
@@ -159,10 +165,22 @@ class CandidateTree:
                 del self.owner[node]
 
     def _live(self, place: Node | int | None) -> Node | int | None:
-        """The place as it is now: the root's position becomes the root, a pruned node None."""
-        if isinstance(place, int):
-            return self.root if place == self.root.position else place
-        return place if place is not None and place in self.tree else None
+        """The place as it is now: a committed node becomes its position (or the root), a pruned one None."""
+        if isinstance(place, Node):
+            if place in self.tree:
+                return place
+            place = self._committed.get(place)
+        if place is None or place < self._oldest:
+            return None
+        return self._at(place)
+
+    def _at(self, position: int) -> Node | int:
+        return self.root if position == self.root.position else position
+
+    @property
+    def _oldest(self) -> int:
+        """The least position that a frame may still name."""
+        return self.root.position - COMMITTED_SPAN
 
     def _place(self, parent: Node | int, token: int, frame: Tree, i: int, owner: str) -> tuple[Node | int, bool] | None:
         """Puts one node under its parent; None where it is off the committed path or the tree is full."""
@@ -178,10 +196,3 @@ class CandidateTree:
         node = self.tree.append(parent, token, frame.costs[i] / 1000, frame.entropies[i] / 1000)
         self.owner[node] = owner
         return node, True
-
-    def _after_commit(self, place: Node | int, passed: set[Node]) -> Node | int | None:
-        if isinstance(place, int):
-            return place
-        if place in passed:
-            return place.position
-        return place if place in self.tree else None

@@ -18,6 +18,11 @@ LEAST_OPEN = 0.05
 """Share of a node's future that must be unnamed for it to be worth another look by the local draft."""
 
 
+Chances = tuple[Sequence[tuple[Node, float]], float]
+"""A node's children, each with its probability given the node, and the sum of those."""
+NOBODY: Chances = ((), 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """The likely part of a tree. `nodes` come in falling order of `survival`, so every head is closed under parents."""
@@ -54,6 +59,8 @@ class Surveyor:
         """`match` and `named` are the first guesses of what the properties below tell, worth `PRIOR` observations."""
         self.calibrator = calibrator
         self._chances: dict[Node, float] = {}
+        self._pairs: dict[Node, tuple[tuple[Node, ...], Chances]] = {}
+        """Children and chances of a node as they were looked at last."""
         self._children: dict[Node, Sequence[Node]] = {}
         self._root: Node | None = None
         self._best_right, self._observed = match * PRIOR, float(PRIOR)
@@ -89,8 +96,7 @@ class Surveyor:
             if node is not root:
                 nodes.append(node)
                 survival.append(reach)
-            pairs = self._chances_of(node)
-            named = sum(chance for _, chance in pairs)
+            pairs, named = self._chances_of(node)
             for child, chance in pairs:
                 if reach * chance >= LEAST:
                     heapq.heappush(heap, (-reach * chance, child.id, child))
@@ -108,21 +114,30 @@ class Surveyor:
         for rank, chance in enumerate(sorted((chance for _, chance in pairs), reverse=True)[: len(self._shares)]):
             self._shares[rank] += chance
 
-    def _chances_of(self, node: Node) -> Sequence[tuple[Node, float]]:
-        """The node's children with their probabilities given the node, made to sum to at most one."""
+    def _chances_of(self, node: Node) -> Chances:
+        """The node's children with their probabilities given the node, made to sum to at most one, and that sum."""
         children = tuple(node.children.values())
         if not children:
-            return ()
+            return NOBODY
         self._children[node] = children
-        pairs = []
-        for child in children:
+        known = self._pairs.get(node)
+        if known is not None and known[0] == children:
+            return known[1]
+        pairs = self._pairs_of(node, children)
+        found = pairs, sum([chance for _, chance in pairs])
+        self._pairs[node] = children, found
+        return found
+
+    def _pairs_of(self, node: Node, children: Sequence[Node]) -> Sequence[tuple[Node, float]]:
+        pairs, base = [], node.cost
+        costs = [child.cost - base for child in children]
+        for child, cost in zip(children, costs):
             chance = self._chances.get(child)
             if chance is None:
-                cost = child.cost - node.cost
-                rank = sum(sibling.cost - node.cost < cost for sibling in children)
+                rank = sum([other < cost for other in costs])
                 chance = self._chances[child] = self.calibrator(cost, child.entropy, rank)
             pairs.append((child, chance))
-        total = sum(chance for _, chance in pairs)
+        total = sum([chance for _, chance in pairs])
         return pairs if total <= 1 else [(child, chance / total) for child, chance in pairs]
 
     def _learn(self, tree: CandidateTree) -> None:
@@ -143,4 +158,5 @@ class Surveyor:
                 node = children[chosen]
             self._children.clear()
             self._chances = {node: chance for node, chance in self._chances.items() if node in tree.tree}
+            self._pairs = {node: pairs for node, pairs in self._pairs.items() if node in tree.tree}
         self._root = root

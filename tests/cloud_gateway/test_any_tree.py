@@ -49,6 +49,9 @@ class OneWorker(NoWorkers):
     def linked(self) -> Mapping[str, LinkedWorker]:
         return {"w": LinkedWorker("w", 0.02, 0.03, 0.004, paused=False)}
 
+    def view(self, worker: str) -> LinkedWorker | None:
+        return self.linked().get(worker)
+
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         self.punished.append(error.reason)
 

@@ -133,6 +133,12 @@ async def test_many_requests_at_once_each_get_their_own_answer(make: Make) -> No
     assert [tokens for tokens, _ in results] == [twin(40, prompt) for prompt in prompts]
 
 
+async def test_the_table_of_workers_is_made_for_assignments_not_for_decisions(make: Make) -> None:
+    worker = LoopWorker(0.001, 0.8)
+    _, done = await answer(make(worker, TableDraft(0.7)), request(100))
+    assert done.usage.rounds > 10 and worker.tables <= 2
+
+
 async def test_the_cost_curve_knows_each_pass_by_its_own_rows(make: Make) -> None:
     engine = make(None, TableDraft(1.0), policy="colocated", k=2, slots=4)
     await asyncio.gather(*(answer(engine, request(40, [7, i, 2])) for i in range(4)))

@@ -169,12 +169,16 @@ class LoopWorker:
         self.punished: list[RemoteProtocolError] = []
         self.notes: list[str] = []
         self.diverged_times = 0
+        self.tables = 0
+        """Times that the table of all workers was made."""
         self.requests: dict[int, Drafting] = {}
         self.seen: list[Open | Commit | Close] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        return {"w": LinkedWorker("w", 2 * self.delay_s, 2 * self.delay_s, 0.002, paused=False)} if self.up else {}
+        self.tables += 1
+        view = self.view("w")
+        return {"w": view} if view is not None else {}
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         self.seen.append(body)
@@ -183,6 +187,9 @@ class LoopWorker:
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         self.punished.append(error)
         self.up = False
+
+    def view(self, worker: str) -> LinkedWorker | None:
+        return LinkedWorker("w", 2 * self.delay_s, 2 * self.delay_s, 0.002, paused=False) if self.up else None
 
     def diverged(self, worker: str) -> None:
         self.diverged_times += 1

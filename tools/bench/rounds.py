@@ -2,8 +2,9 @@
 
 One round here is what a round is in service: the frames that arrive meanwhile (verified, decoded, merged), the
 decision, flattening, the walk, committing, signing and encoding the `Commit`, the token event and its SSE chunk. The
-target is one whose pass takes no time: it answers from a table that was computed before. All on one thread, so that
-nothing is hidden by overlap.
+target answers from a table that was computed before; the engine's clock is driven, and says that a pass took what a
+real one takes, so that policies decide as in service. All on one thread, so that nothing is hidden by overlap. The
+defaults are those that are shipped: `adaptive`, a worker that drafts best first, at most 16 candidates verified.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.controller import POLICIES
 from cloud_gateway.core.request import GenerationRequest, TokensEvent
 from cloud_gateway.engine import Engine, EngineSettings
 from cloud_gateway.offloading import LinkedWorker
 from cloud_gateway.recorder import Recorder, RecorderSettings
 from cloud_gateway.target import Pass, Work
+from edgespec.core.bestfirst import BestFirst, BestFirstRule
 from edgespec.core.drafting import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.messages import Close, Commit, Open, Tree, check_tree_shape
@@ -35,6 +39,8 @@ from tools.bench.frames import linked_sessions
 
 VOCAB = 49_152
 TURNS = 5
+PASS_S, ROW_S = 0.030, 0.001
+"""What a pass of the target is said to take, and each of its rows besides: the demo's model on one core."""
 
 
 class InstantTarget:
@@ -44,6 +50,8 @@ class InstantTarget:
 
     def __init__(self) -> None:
         self.passes: Sequence[Pass] = ()
+        self.now, self.spent_s = 0.0, 0.0
+        """The engine's clock, and the real time that was spent in `verify`."""
         rng = np.random.default_rng(1)
         self.following: list[int] = rng.permutation(VOCAB).tolist()
         self._row: NDArray[np.float32] = rng.normal(0, 2, VOCAB).astype(np.float32)
@@ -57,8 +65,12 @@ class InstantTarget:
 
     def verify(self, batch: Sequence[Work]) -> list[InstantRows]:
         """Looks every row up."""
-        self.passes = [Pass(len(work.tree), 0.0) for work in batch]
-        return [InstantRows([self.following[t] for t in work.tree.tokens], self._row) for work in batch]
+        began = time.perf_counter()
+        self.passes = [Pass(len(work.tree), PASS_S + ROW_S * len(work.tree)) for work in batch]
+        self.now += sum(one.seconds for one in self.passes)
+        found = [InstantRows([self.following[t] for t in work.tree.tokens], self._row) for work in batch]
+        self.spent_s += time.perf_counter() - began
+        return found
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Nothing to do."""
@@ -85,9 +97,10 @@ class InstantRows:
 class BenchLink:
     """The engine's link layer over the two sessions; the worker's own work is done between rounds and not timed."""
 
-    def __init__(self, target: InstantTarget, right: float, rule: DraftRule) -> None:
+    def __init__(self, target: InstantTarget, right: float, branching: int) -> None:
+        """`branching`: children that a node gets at most by Algorithm 2; 0: the worker drafts best first."""
         self.worker, self.gateway = linked_sessions()
-        self.target, self.right, self.rule = target, right, rule
+        self.target, self.right, self.branching = target, right, branching
         self.drafting: Drafting | None = None
         self.wire: list[bytes] = []
         self._rng = random.Random(1)
@@ -95,6 +108,10 @@ class BenchLink:
     def linked(self) -> Mapping[str, LinkedWorker]:
         """The one worker."""
         return {"w": LinkedWorker("w", 0.0, 0.0, 0.006, paused=False)}
+
+    def view(self, worker: str) -> LinkedWorker | None:
+        """The same."""
+        return LinkedWorker("w", 0.0, 0.0, 0.006, paused=False)
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Signs and encodes; timed."""
@@ -116,7 +133,7 @@ class BenchLink:
         for data in self.wire:
             for event in self.worker.receive(data, 0.0):
                 if isinstance(event, Open):
-                    self.drafting = Drafting(event.request, event.epoch, event.prompt_len, self.rule)
+                    self.drafting = self._begin(event)
                     self.drafting.commit(0, event.tokens)
                 elif isinstance(event, Commit) and self.drafting is not None:
                     self.drafting.commit(event.prefix_len, event.tokens, event.prefix_hash)
@@ -130,6 +147,12 @@ class BenchLink:
                 frames.append(self.worker.send(tree))
         return frames
 
+    def _begin(self, opening: Open) -> Drafting:
+        of = opening.request, opening.epoch, opening.prompt_len
+        if not self.branching:
+            return BestFirst(*of, BestFirstRule(sequences=4))
+        return Drafting(*of, DraftRule(branching=self.branching, theta=0.5, sequences=4))
+
     def _guess(self, token: int) -> Proposal:
         if token < 0:
             assert self.drafting is not None
@@ -140,33 +163,46 @@ class BenchLink:
         return Proposal(order, [0.2, 1.8, 3.0, 4.0], 0.8)
 
 
-def measure(rounds: int, right: float, branching: int, *, traced: bool = False) -> dict[str, Any]:
-    """Microseconds of each part of a round: median over `rounds`. `traced`: with the flight recorder on."""
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is measured."""
+
+    rounds: int = 2000
+    right: float = 0.8
+    branching: int = 0
+    policy: str = "adaptive"
+    frames: int = 4
+    """Frames that arrive in each round."""
+
+
+def measure(setup: Setup, *, traced: bool = False) -> dict[str, Any]:
+    """Microseconds of each part of a round: medians. `traced`: with the flight recorder on."""
     if not traced:
-        return asyncio.run(_measure(rounds, right, branching, None))
+        return asyncio.run(_measure(setup, None))
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(RecorderSettings(Path(folder), limit_bytes=1 << 32), SigningKey(bytes(32)))
-        figures = asyncio.run(_measure(rounds, right, branching, recorder))
+        figures = asyncio.run(_measure(setup, recorder))
         recorder.close()
     return figures
 
 
-def alternate(rounds: int, right: float, branching: int) -> dict[str, Any]:
+def alternate(setup: Setup) -> dict[str, Any]:
     """Without and with the recorder in turns, so that a machine's moods meet both: medians of TURNS medians each."""
-    pairs = [[measure(rounds, right, branching, traced=traced) for traced in (False, True)] for _ in range(TURNS)]
+    pairs = [[measure(setup, traced=traced) for traced in (False, True)] for _ in range(TURNS)]
     off, on = (statistics.median(one["round_us"] for one in column) for column in zip(*pairs, strict=True))
     return {
-        "rounds": rounds * TURNS,
+        "rounds": setup.rounds * TURNS,
         "round_us": round(off, 1),
         "traced_round_us": round(on, 1),
         "recorder_us": round(statistics.median(b["round_us"] - a["round_us"] for a, b in pairs), 1),
     }
 
 
-async def _measure(rounds: int, right: float, branching: int, recorder: Recorder | None) -> dict[str, Any]:
+async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     target = InstantTarget()
-    link = BenchLink(target, right, DraftRule(branching=branching, theta=0.5, sequences=4))
-    engine = Engine(target, None, EngineSettings(policy="wanspec", k=2, phi=9.0), link, recorder=recorder)
+    link = BenchLink(target, setup.right, setup.branching)
+    settings = EngineSettings(policy=setup.policy)
+    engine = Engine(target, None, settings, link, clock=lambda: target.now, recorder=recorder)
     stream = engine.submit(GenerationRequest(list(range(100, 190)), 10**6, ignore_eos=True))
     engine.use_loop(asyncio.get_running_loop())
     parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "round": []}
@@ -174,8 +210,8 @@ async def _measure(rounds: int, right: float, branching: int, recorder: Recorder
     engine.turn()  # admits the request and takes its first, bare step
     await asyncio.sleep(0)
     await anext(aiter(stream))
-    for number in range(rounds + 50):
-        frames = link.draft(steps=4)
+    for number in range(setup.rounds + 50):
+        frames = link.draft(steps=setup.frames)
         began = time.perf_counter()
         for data in frames:
             for tree in link.gateway.receive(data, 0.0):
@@ -183,10 +219,10 @@ async def _measure(rounds: int, right: float, branching: int, recorder: Recorder
                 check_tree_shape(tree, VOCAB)
                 engine.frame("w", tree)
         received = time.perf_counter()
-        before, modelled = engine.stats.rounds, engine.stats.target_s
+        before, modelled = engine.stats.rounds, target.spent_s
         while engine.stats.rounds == before:
-            engine.turn()
-        turned = time.perf_counter() - (engine.stats.target_s - modelled)
+            target.now = max(target.now, engine.turn() or 0.0)
+        turned = time.perf_counter() - (target.spent_s - modelled)
         resumed = time.perf_counter()
         await asyncio.sleep(0)  # the event loop's share: signs and encodes the commit, hands the tokens on
         event = await anext(aiter(stream))
@@ -204,11 +240,11 @@ async def _measure(rounds: int, right: float, branching: int, recorder: Recorder
     medians = {f"{name}_us": round(statistics.median(values) * 1e6, 1) for name, values in parts.items()}
     slowest = round(statistics.quantiles(parts["round"], n=100)[98] * 1e6, 1)
     return {
-        "rounds": rounds,
+        "rounds": setup.rounds,
         **medians,
         "round_p99_us": slowest,
-        "frames_per_round": round(frames_seen / rounds, 2),
-        "tokens_per_round": round(tokens / rounds, 2),
+        "frames_per_round": round(frames_seen / setup.rounds, 2),
+        "tokens_per_round": round(tokens / setup.rounds, 2),
     }
 
 
@@ -218,7 +254,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--match", type=float, default=0.8, help="share of places where the draft's best guess is right"
     )
-    parser.add_argument("--branching", type=int, default=2)
+    parser.add_argument("--branching", type=int, default=0, help="of Algorithm 2; 0: best first, as shipped")
+    parser.add_argument("--policy", choices=sorted(POLICIES), default="adaptive")
+    parser.add_argument("--frames", type=int, default=4, help="draft steps of the worker in each round")
     parser.add_argument("--traces", action="store_true", help="compare with the flight recorder on")
     parser.add_argument("--json", type=Path, metavar="OUT")
 
@@ -226,7 +264,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; returns 0."""
     how = alternate if options.traces else measure
-    figures = how(options.rounds, options.match, options.branching)
+    figures = how(Setup(options.rounds, options.match, options.branching, options.policy, options.frames))
     print(json.dumps(figures, indent=2))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")

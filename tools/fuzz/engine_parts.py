@@ -136,6 +136,10 @@ class RandomWorkers:
         """Remembers why; the link of a real worker would end."""
         self.punished.append(error.reason)
 
+    def view(self, worker: str) -> LinkedWorker | None:
+        """As `linked`."""
+        return self.linked().get(worker)
+
     def diverged(self, worker: str) -> None:
         """Its frames answer messages; they have no step."""
 
