@@ -96,7 +96,7 @@ async def test_several_prompts_and_choices_keep_their_order(echo: Echo, client: 
     assert [choice.text for choice in tokens.choices] == ["hi", "j"]
 
 
-async def test_streamed_choices_are_told_apart(client: openai.AsyncOpenAI) -> None:
+async def test_streamed_choices_have_their_index(client: openai.AsyncOpenAI) -> None:
     texts = {0: "", 1: "", 2: ""}
     finished: dict[int, str] = {}
     async for chunk in await client.chat.completions.create(model="echo", messages=HELLO, stream=True, n=3):

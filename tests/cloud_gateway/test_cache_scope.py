@@ -32,24 +32,24 @@ async def gateway(tmp_path: Path, settings: object) -> AsyncIterator[Keyed]:
         yield running
 
 
-async def test_a_right_guess_of_anothers_prompt_costs_what_a_wrong_one_does(gateway: Keyed) -> None:
+async def test_sending_anothers_prompt_costs_what_any_other_prompt_does(gateway: Keyed) -> None:
     _, alice = gateway.keys.create("alice")
     await gateway.ask(alice, SECRET)
-    # Each guess by a key of its own, since a guess of one's own is continued, as it may be.
-    costs = [await gateway.cost(gateway.keys.create("bob")[1], guess) for guess in (WRONG, HALF, SECRET)]
-    assert costs == [costs[0]] * 3, "evaluated tokens (target, local draft) of a wrong, half right and right guess"
+    # Each attempt by another key, since a key's own earlier prompts are reused, as they should be.
+    costs = [await gateway.cost(gateway.keys.create("bob")[1], tried) for tried in (WRONG, HALF, SECRET)]
+    assert costs == [costs[0]] * 3, "evaluated tokens (target, local draft) of a wrong, half right and right prompt"
     assert costs[0][0] == len(SECRET) - 1
 
 
-async def test_a_right_guess_of_anothers_completion_costs_what_a_wrong_one_does(gateway: Keyed) -> None:
+async def test_sending_anothers_completion_costs_what_any_other_prompt_does(gateway: Keyed) -> None:
     (_, alice), (_, bob) = gateway.keys.create("alice"), gateway.keys.create("bob")
     await gateway.ask(alice, SECRET, max_tokens=24, edgespec={"ignore_eos": True})
     held = max((list(slot.tokens) for slot in gateway.models.target._table._slots), key=len)
     assert len(held) > len(SECRET) + 20, "the slot keeps the completion as well"
-    guess = [*held, 9]
-    wrong = [*SECRET, *WRONG[: len(guess) - len(SECRET)]]
-    assert len(wrong) == len(guess)
-    assert await gateway.cost(bob, wrong[::-1]) == await gateway.cost(bob, guess)
+    right = [*held, 9]
+    wrong = [*SECRET, *WRONG[: len(right) - len(SECRET)]]
+    assert len(wrong) == len(right)
+    assert await gateway.cost(bob, wrong[::-1]) == await gateway.cost(bob, right)
 
 
 async def test_the_next_turn_of_ones_own_conversation_is_continued(gateway: Keyed) -> None:
@@ -77,12 +77,12 @@ def test_a_scope_depends_on_process_and_key_and_names_neither() -> None:
     found = [scopes.of(alice), scopes.of(bob), later.of(alice)]
     assert len({*found}) == 3 and all(len(scope) == SCOPE_BYTES for scope in found)
     assert scopes.of(alice) == found[0]
-    told = [scope_for(worker, scope) for worker in ("w1", "w2") for scope in found]
-    assert len({*told, *found}) == 9, "no two workers are told the same, nor the scope itself"
+    sent = [scope_for(worker, scope) for worker in ("w1", "w2") for scope in found]
+    assert len({*sent, *found}) == 9, "no two workers are sent the same value, or the scope itself"
     assert scope_for("w1", b"") == b""
 
 
-async def test_workers_are_told_one_scope_for_each_key() -> None:
+async def test_workers_are_sent_one_scope_for_each_key() -> None:
     worker = LoopWorker()
     worker.engine = engine = Engine(TableTarget(), None, EngineSettings(), worker)
     engine.start()
@@ -90,5 +90,5 @@ async def test_workers_are_told_one_scope_for_each_key() -> None:
         async for _ in engine.submit(GenerationRequest([1, 2, 3], 2, ignore_eos=True, cache_scope=scope)):
             pass
     engine.stop()
-    told = [body.cache_scope for body in worker.seen if isinstance(body, Open)]
-    assert told == [scope_for("w", b"alice"), scope_for("w", b"bob"), scope_for("w", b"alice"), b""]
+    sent = [body.cache_scope for body in worker.seen if isinstance(body, Open)]
+    assert sent == [scope_for("w", b"alice"), scope_for("w", b"bob"), scope_for("w", b"alice"), b""]

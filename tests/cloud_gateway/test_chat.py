@@ -187,16 +187,16 @@ def test_pieces_that_join_over_fields_and_templates_give_none(name: str, said: l
     assert steering(name, tokens) == steering(name, before(name, chat(name, *harmless), offered and tools(name, "t")))
 
 
-@pytest.mark.parametrize("guess", [chr(STAND_IN), chr(STAND_IN + 2), chr(MARK + ord("<")), "\U000dffff", "\U00050000"])
+@pytest.mark.parametrize("mark", [chr(STAND_IN), chr(STAND_IN + 2), chr(MARK + ord("<")), "\U000dffff", "\U00050000"])
 @pytest.mark.parametrize("field", ["content", "description", "key", "arguments"])
-def test_no_client_can_write_a_mark(guess: str, field: str) -> None:
-    messages: list[dict[str, Any]] = [{"role": "user", "content": guess if field == "content" else "hi"}]
-    properties = {guess if field == "key" else "at": {"type": "string"}}
-    function = {"name": "look", "description": guess if field == "description" else "", "parameters": properties}
+def test_no_client_can_write_a_mark(mark: str, field: str) -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": mark if field == "content" else "hi"}]
+    properties = {mark if field == "key" else "at": {"type": "string"}}
+    function = {"name": "look", "description": mark if field == "description" else "", "parameters": properties}
     if field == "arguments":
-        call = {"id": "", "type": "function", "function": {"name": "look", "arguments": {"at": [{"x": guess}]}}}
+        call = {"id": "", "type": "function", "function": {"name": "look", "arguments": {"at": [{"x": mark}]}}}
         messages = [*messages, {"role": "assistant", "content": "", "tool_calls": [call]}, *messages]
-    with pytest.raises(ClientError, match=f"U\\+{ord(guess):X}.*remove it") as caught:
+    with pytest.raises(ClientError, match=f"U\\+{ord(mark):X}.*remove it") as caught:
         encoder("qwen2.5").encode(messages, [{"type": "function", "function": function}])
     assert caught.value.status == 400
 

@@ -59,7 +59,7 @@ def test_keys_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert created["offload"] is False, "off until switched on"
     assert main(["keys", "list", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["keys"]
-    assert listed["cache_group"] == "", "shares with no other key until told to"
+    assert listed["cache_group"] == "", "shares with no other key until a group is given"
     assert listed == {name: value for name, value in created.items() if name != "key"}
     assert main(["keys", "revoke", created["id"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["revoked"]

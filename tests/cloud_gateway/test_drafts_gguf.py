@@ -44,9 +44,7 @@ def test_it_is_a_draft_model_of_the_engine(model: Path, local: LocalDraft) -> No
     assert (local.vocab_size, local.context) == (64, 512)
 
 
-def test_a_chain_is_drafted_one_step_a_token_and_a_right_guess_is_not_evaluated_again(
-    model: Path, local: LocalDraft
-) -> None:
+def test_a_chain_takes_a_step_a_token_and_accepted_tokens_no_second_pass(model: Path, local: LocalDraft) -> None:
     slow = SlowDrafter(model)
     assert local.open("r", PROMPT) == 0
     path: tuple[int, ...] = ()
@@ -55,7 +53,7 @@ def test_a_chain_is_drafted_one_step_a_token_and_a_right_guess_is_not_evaluated_
         assert len(proposal.tokens) == 1
         slow.check([*PROMPT, *path], proposal, 0.05)
         path += (proposal.tokens[0],)
-    assert local.commit("r", path) == 2, "the third guess was never evaluated"
+    assert local.commit("r", path) == 2, "the third draft token was never evaluated"
     assert local.backlog("r") == 1
     slow.close()
 
@@ -96,7 +94,7 @@ class Ticking:
         return self.now
 
 
-def test_costs_are_known_before_the_first_request_and_follow_what_is_measured(model: Path) -> None:
+def test_costs_are_measured_before_the_first_request_and_while_drafting(model: Path) -> None:
     clock = Ticking()
     local = LocalDraft(model, context=512, requests=2, prefill_batch=16, clock=clock)
     assert local.step_s == 1.0

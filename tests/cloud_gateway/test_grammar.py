@@ -1,4 +1,4 @@
-"""Constrained answers: always valid, and the same whoever drafts."""
+"""Constrained completions: always valid, and the same with any draft."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgespec.core.errors import ClientError
 from edgespec.core.messages import Close, Commit, Open, Sampling
 from tests.support import table_model
 from tests.support.schemas import NESTED, keeps_nested
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget, guess
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget, propose
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
 
 VOCAB = 300
@@ -72,9 +72,7 @@ def walk(constraint: GrammarConstraint, rng: random.Random, most: int = 300) -> 
     return tokens
 
 
-def test_any_walk_through_the_masks_is_valid_and_ends_only_where_the_schema_is_satisfied(
-    grammars: Grammars, tokenizer: Any
-) -> None:
+def test_any_walk_through_the_masks_is_valid_and_ends_where_it_may(grammars: Grammars, tokenizer: Any) -> None:
     schema = grammars.compile(NESTED)
     for seed in range(30):
         tokens = walk(schema.constraint(), random.Random(seed))
@@ -82,7 +80,7 @@ def test_any_walk_through_the_masks_is_valid_and_ends_only_where_the_schema_is_s
         assert keeps_nested(json.loads(text_of(tokenizer, tokens))), text_of(tokenizer, tokens)
 
 
-def test_a_mask_depends_on_the_path_alone_and_not_on_where_it_was_asked_before(grammars: Grammars) -> None:
+def test_a_mask_depends_on_the_path_and_not_on_earlier_calls(grammars: Grammars) -> None:
     rng = random.Random(5)
     schema = grammars.compile(NESTED)
     jumping = schema.constraint()
@@ -149,8 +147,8 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
     monkeypatch.setattr(TableTarget, "verify", spy)
     plain, guided = Speculation(policy="plain"), Speculation(policy="wanspec", k=2)
     requests = [
-        GenerationRequest(PROMPT, 300, constraint=schema.constraint(), speculation=wish, top_logprobs=0)
-        for wish in (plain, guided)
+        GenerationRequest(PROMPT, 300, constraint=schema.constraint(), speculation=speculation, top_logprobs=0)
+        for speculation in (plain, guided)
     ]
     slow, slow_done, _ = await answer(requests[0], None, None)
     assert not verified, "plain decoding stays plain"
@@ -169,7 +167,7 @@ def test_a_path_that_breaks_the_schema_is_an_error_of_this_answer(grammars: Gram
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.usefixtures("wide")
-async def test_a_constrained_answer_is_valid_and_the_same_whoever_drafts(
+async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
     grammars: Grammars, tokenizer: Any, temperature: float
 ) -> None:
     schema = grammars.compile(NESTED)
@@ -198,8 +196,8 @@ async def test_a_workers_candidates_are_accepted_under_a_schema(grammars: Gramma
     for seed in range(6):
         worker = WorkerInStep(right=1.0)
         target = TargetInStep(worker)
-        schema, wish = grammars.compile(NESTED), Speculation(policy="wanspec", k=2)
-        request = GenerationRequest([*PROMPT, seed], 300, constraint=schema.constraint(), speculation=wish)
+        schema, speculation = grammars.compile(NESTED), Speculation(policy="wanspec", k=2)
+        request = GenerationRequest([*PROMPT, seed], 300, constraint=schema.constraint(), speculation=speculation)
         _, done, _ = await answer(request, worker, None, target)
         accepted += done.usage.accepted.get("worker", 0)
         rounds += done.usage.rounds
@@ -220,7 +218,7 @@ class WorkerInStep(LoopWorker):
             for _ in range(4):
                 leaves, root = drafting.candidates(), drafting.tree.root
                 prefix = drafting.prefix.tokens
-                found = [guess([*prefix, *leaf.path(root)], self.rule.branching, self.right) for leaf in leaves]
+                found = [propose([*prefix, *leaf.path(root)], self.rule.branching, self.right) for leaf in leaves]
                 drafting.record(leaves, found)
             frame = drafting.delta()
             if frame is not None:

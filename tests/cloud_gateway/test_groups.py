@@ -64,23 +64,23 @@ async def usage(engine: Engine, groups: frozenset[str], count: int = 40, **more:
 
 async def test_a_worker_of_the_keys_group_drafts_and_is_named(make: Callable[[Member], Engine]) -> None:
     worker = Member(PHYSICS | DEFAULT)
-    told = await usage(make(worker), PHYSICS)
-    assert (told.workers, told.why_off) == (["lab-7"], None)
-    assert told.frames["used"] > 0
+    found = await usage(make(worker), PHYSICS)
+    assert (found.workers, found.why_off) == (["lab-7"], None)
+    assert found.frames["used"] > 0
 
 
-async def test_a_worker_of_another_group_is_told_nothing(make: Callable[[Member], Engine]) -> None:
+async def test_a_worker_of_another_group_is_sent_nothing(make: Callable[[Member], Engine]) -> None:
     worker = Member(DEFAULT)
-    told = await usage(make(worker), PHYSICS | {"chemistry"})
+    found = await usage(make(worker), PHYSICS | {"chemistry"})
     assert worker.seen == []
-    assert told.workers == []
-    assert told.why_off == "no worker of this API key's groups (chemistry, physics) is linked"
+    assert found.workers == []
+    assert found.why_off == "no worker of this API key's groups (chemistry, physics) is linked"
 
 
 async def test_never_wins_over_groups(make: Callable[[Member], Engine]) -> None:
     worker = Member(DEFAULT)
-    told = await usage(make(worker), DEFAULT, speculation=Speculation(offload="never"))
-    assert (worker.seen, told.workers, told.why_off) == ([], [], "the request asked for it")
+    found = await usage(make(worker), DEFAULT, speculation=Speculation(offload="never"))
+    assert (worker.seen, found.workers, found.why_off) == ([], [], "the request asked for it")
 
 
 async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: Callable[[Member], Engine]) -> None:
@@ -93,10 +93,10 @@ async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: 
     engine.worker_up("w")
     await until(lambda: any(isinstance(body, Close) for body in worker.seen))
     seen = len(worker.seen)
-    told = await running
+    found = await running
     assert len(worker.seen) == seen, "nothing follows the close"
-    assert told.workers == ["lab-7"], "it has read the prompt"
-    assert told.why_off == "no worker of this API key's groups (default) is linked"
+    assert found.workers == ["lab-7"], "it has read the prompt"
+    assert found.why_off == "no worker of this API key's groups (default) is linked"
 
 
 def test_the_router_asks_the_nearest_of_the_group() -> None:
@@ -137,7 +137,7 @@ def test_lists_of_earlier_versions_mean_the_default_group(tmp_path: Path) -> Non
     assert key.groups == worker.groups == ("default",)
 
 
-def test_pairing_again_keeps_a_workers_groups_unless_told_otherwise(tmp_path: Path) -> None:
+def test_pairing_again_keeps_a_workers_groups_unless_others_are_given(tmp_path: Path) -> None:
     paired = PairedWorkers(tmp_path)
     assert paired.add(b"w" * 32, "lab-7", groups=("physics",)).groups == ("physics",)
     assert paired.add(b"w" * 32, "lab-7").groups == ("physics",)

@@ -112,7 +112,7 @@ async def test_a_chain_seventeen_deep_ends_the_link_and_changes_nothing(
     assert len(lines) == 1 and "shape-depth" in lines[0] and "lab-7" in lines[0]
 
 
-async def test_a_prefix_that_never_was_is_dropped_counted_and_logged_and_the_link_stays(
+async def test_a_prefix_that_never_was_is_counted_and_logged_and_the_link_stays(
     whole: Whole, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

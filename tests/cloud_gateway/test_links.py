@@ -1,4 +1,4 @@
-"""The gateway's end of links: who is linked, what the engine hears and says, and the bounds on what peers can cost."""
+"""The gateway's end of links: which workers are linked, what the engine receives and sends, and what peers can cost."""
 
 from __future__ import annotations
 

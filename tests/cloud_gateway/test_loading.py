@@ -10,7 +10,7 @@ from cloud_gateway.config import GatewaySettings
 from edgespec.shared.settings import override
 
 
-def test_the_fingerprint_changes_with_the_model_every_choice_and_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_changes_with_model_choices_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed")
     seen = {plain, loading.fingerprint(b"other", "tokenizer", "float32", "cpu", "packed")}
     for changed in (["x", "float32", "cpu", "packed"], ["tokenizer", "bfloat16", "cpu", "packed"],

@@ -68,7 +68,7 @@ async def test_the_code_shown_pairs_and_both_sides_store_what_they_need(gateway:
     assert operator.shown[-1] == {"paired": {"name": "lab-7", "id": key_id(worker.key.public)}}
 
 
-async def test_a_wrong_code_is_told_to_both_and_a_new_one_is_shown(
+async def test_a_wrong_code_fails_on_both_sides_and_a_new_one_is_shown(
     gateway: Gateway, worker: Worker, no_delay: None
 ) -> None:
     operator = Operator(gateway.desk)
@@ -108,7 +108,7 @@ async def test_without_a_window_nothing_is_paired(gateway: Gateway, worker: Work
         await worker.pair(gateway, some_code(gateway.spki))
 
 
-async def test_an_expired_code_is_told_to_both(
+async def test_an_expired_code_fails_on_both_sides(
     gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairing_window, "WINDOW_S", 0.3)
@@ -170,7 +170,7 @@ async def test_a_silent_attempt_ends_by_itself_and_costs_no_code(
     assert operator.codes == [str(code)]
 
 
-async def test_a_second_worker_is_told_to_wait_and_costs_no_code(
+async def test_a_second_worker_has_to_wait_and_costs_no_code(
     gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgespec.pair.RETRIES_S", ())

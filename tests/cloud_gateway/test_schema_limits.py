@@ -54,7 +54,7 @@ def test_depth_beyond_any_stack_is_judged_too() -> None:
         schema = schema[0]  # unpacked step by step, since freeing it at once would recurse
 
 
-def test_what_requires_itself_is_told_from_what_may_end() -> None:
+def test_schemas_that_require_themselves_are_found() -> None:
     assert finite(LIST) and finite({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}})
     assert not finite({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})
     assert not finite({"allOf": [{"type": "object", "required": ["x"], "properties": {"x": {"$ref": "#"}}}]})

@@ -64,7 +64,7 @@ def test_any_tokens_give_the_text_of_decoding_them_all_at_once(text: Text, token
 
 
 @given(words=st.text(max_size=20))
-def test_no_replacement_character_appears_for_characters_that_are_split_over_tokens(text: Text, words: str) -> None:
+def test_characters_split_over_tokens_give_no_replacement_character(text: Text, words: str) -> None:
     tokens = [token for char in words for token in text.encode(char)]
     pieces = streamed(text, tokens)
     assert "".join(pieces) == text.decode(tokens)
@@ -77,7 +77,7 @@ def test_a_character_comes_out_with_its_last_byte(text: Text) -> None:
     assert streamed(text, tokens) == ["", "", "", "😀", ""]
 
 
-def test_an_unfinished_character_becomes_one_replacement_character_at_the_end(text: Text) -> None:
+def test_an_unfinished_character_at_the_end_is_one_replacement_character(text: Text) -> None:
     assert streamed(text, text.encode("a😀")[:-1]) == ["a", "", "", "", "\ufffd"]
 
 

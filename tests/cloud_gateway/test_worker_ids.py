@@ -1,4 +1,4 @@
-"""One id and one name for each worker: in the log, in the list, in what the worker is told, and in `revoke`."""
+"""One id and one name for each worker: in the log, in the list, in what the worker is sent, and in `revoke`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_what_the_log_shows_of_a_culprit_can_be_pasted_into_revoke(
 
 
 @pytest.mark.parametrize("linked", [True, False])
-async def test_a_revoked_worker_is_told_the_id_that_the_list_shows(
+async def test_a_revoked_worker_is_sent_the_id_that_the_list_shows(
     gateway: GatewayUnderTest, paired: PairedWorkers, linked: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def where() -> list[Address]:

@@ -37,13 +37,13 @@ class Rogue:
     """A machine with a TLS key of its own, which keeps every byte that it gets after the TLS handshake."""
 
     def __init__(self) -> None:
-        self.heard = bytearray()
+        self.received = bytearray()
         self.connections = 0
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         while data := await reader.read(4096):
-            self.heard += data
+            self.received += data
         writer.close()
 
 
@@ -75,7 +75,7 @@ async def test_a_rogue_gateway_first_in_line_is_skipped_and_learns_nothing(
         stored = await pair([address, gateway.address], code, worker.key, "lab-7", worker.gateways)
         await operator.done
     assert stored.key == gateway.key.public
-    assert machine.connections == 1 and not machine.heard  # no name, no key, no nameplate; not even HTTP
+    assert machine.connections == 1 and not machine.received  # no name, no key, no nameplate; not even HTTP
     assert operator.codes == [str(code)]
 
 
@@ -87,7 +87,7 @@ async def test_a_rogue_alone_is_named_and_the_code_stays_good(gateway: Gateway, 
             PairingError, match=f"at {address} is not the one that shows this code, so nothing was sent"
         ):
             await pair([address], code, worker.key, "lab-7", worker.gateways)
-        assert not machine.heard
+        assert not machine.received
         nobody = Address("127.0.0.1", 9)
         with pytest.raises(PairingError, match=f"at {address} is not the one .* can be reached at {nobody} "):
             await pair([address, nobody], code, worker.key, "lab-7", worker.gateways)
@@ -111,7 +111,7 @@ async def test_only_so_many_machines_are_dialled_for_one_code(worker: Worker, tm
         with pytest.raises(PairingError):
             await pair(addresses, some_code(bytes(32)), worker.key, "lab-7", worker.gateways)
         assert sum(machine.connections for machine, _ in machines) == MAX_ADDRESSES
-        assert not any(machine.heard for machine, _ in machines)
+        assert not any(machine.received for machine, _ in machines)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Nobody can tell by the clock whether another key's prompt was guessed: the real models, in this process, timed."""
+"""Timing does not show whether another key sent the same prompt: the real models, in this process, timed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def seconds(gateway: Keyed, key: str, text: str) -> float:
     return time.perf_counter() - began
 
 
-async def test_a_right_and_a_wrong_guess_take_the_same_time(gateway: Keyed) -> None:
+async def test_anothers_prompt_and_a_new_prompt_take_the_same_time(gateway: Keyed) -> None:
     (_, alice), (_, bob) = gateway.keys.create("alice"), gateway.keys.create("bob")
     rng = random.Random(1)
     await seconds(gateway, bob, prompt(rng))
@@ -43,9 +43,9 @@ async def test_a_right_and_a_wrong_guess_take_the_same_time(gateway: Keyed) -> N
     for repetition in range(REPETITIONS):
         secret = prompt(rng)
         await gateway.ask(alice, secret)
-        guesses = {"right": secret, "wrong": prompt(rng)}
+        prompts = {"right": secret, "wrong": prompt(rng)}
         for which in ("right", "wrong") if repetition % 2 else ("wrong", "right"):
-            taken[which].append(await seconds(gateway, bob, guesses[which]))
+            taken[which].append(await seconds(gateway, bob, prompts[which]))
     difference = statistics.median(taken["right"]) - statistics.median(taken["wrong"])
     noise = max(taken["wrong"]) - min(taken["wrong"])
     print(f"right - wrong {1e3 * difference:+.1f} ms, noise {1e3 * noise:.1f} ms, {taken}")

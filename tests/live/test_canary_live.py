@@ -137,10 +137,10 @@ def pair(both: Pair) -> list[str]:
 
 
 def fail_in_every_way(both: Pair) -> dict[str, bytes]:
-    """Returns responses that show that each way was gone."""
-    told: dict[str, bytes] = {}
+    """Provokes each failure; returns the responses, which show that it happened."""
+    responses: dict[str, bytes] = {}
     for name, data in requests(both.key, both.ready["api"]["port"], "tiny").items():
-        told[name] = both.send(data)
+        responses[name] = both.send(data)
     schema = {
         "type": "object",
         "properties": {"a": {"const": ANSWER}},
@@ -148,25 +148,25 @@ def fail_in_every_way(both: Pair) -> dict[str, bytes]:
         "additionalProperties": False,
     }
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    told["a completion"] = both.chat(response_format=wanted, max_tokens=100)
-    told["a completion that is cut off"] = both.chat(response_format=wanted, max_tokens=20)
-    told["a decline"] = both.chat(PROMPT * 12)
+    responses["a completion"] = both.chat(response_format=wanted, max_tokens=100)
+    responses["a completion that is cut off"] = both.chat(response_format=wanted, max_tokens=20)
+    responses["a decline"] = both.chat(PROMPT * 12)
     both.chat(enough=b"data: ", stream=True, max_tokens=400)
     both.command("gateway", "workers", "group", "lab-7", "physics")
-    told["a worker of another group"] = both.chat()
+    responses["a worker of another group"] = both.chat()
     both.command("gateway", "workers", "group", "lab-7", "default", "physics")
-    told["a worker of the key's group"] = both.chat()
+    responses["a worker of the key's group"] = both.chat()
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(str(both.folder / "g" / "gateway.sock"))
         control.sendall(json.dumps({"method": PROMPT, "params": {PROMPT: PROMPT}}).encode() + b"\n")
-        told["a control request"] = control.recv(4096)
+        responses["a control request"] = control.recv(4096)
     both.command("worker", "pause", "--reason", PROMPT)
     both.command("worker", "resume")
     for fault in ("fail-worker", "fail-target"):
         (both.folder / fault).touch()
-        told[fault] = both.chat()
+        responses[fault] = both.chat()
         (both.folder / fault).unlink()
-    return told
+    return responses
 
 
 def scrape(both: Pair) -> str:
@@ -176,10 +176,10 @@ def scrape(both: Pair) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What was written and what was answered."""
+    """What the processes wrote and what clients received."""
 
     written: Mapping[str, str]
-    told: Mapping[str, bytes]
+    responses: Mapping[str, bytes]
     secrets: Sequence[str]
 
 
@@ -197,7 +197,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         codes = pair(both)
         both.start("worker", "run", "--config", f"{folder}/worker.toml", "--set", "daemon.log_level=debug")
         until(both.linked)
-        told = fail_in_every_way(both)
+        responses = fail_in_every_way(both)
         written = {"ready": (folder / "ready.json").read_text(), "metrics": scrape(both)}
         written["audit"] = both.command("gateway", "audit", "--json").stdout
         written["status"] = both.command("gateway", "status").stdout
@@ -214,7 +214,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         ):
             written[path.name] = path.read_bytes().decode(errors="backslashreplace")
         secrets = [KEY, both.key.rpartition("-")[2], PROMPT, ANSWER, *codes, *WORDS.split("-")]
-        yield Run(written, told, secrets)
+        yield Run(written, responses, secrets)
     finally:
         for process in both.running.values():
             if process.poll() is None:
@@ -238,15 +238,15 @@ def test_no_trace_or_audit_file_holds_a_secret(run: Run) -> None:
 
 def test_every_way_to_fail_was_gone(run: Run) -> None:
     """Otherwise the tests above would show nothing."""
-    refused = {name: data.split(b" ")[1] for name, data in run.told.items() if data.startswith(b"HTTP/1")}
+    refused = {name: data.split(b" ")[1] for name, data in run.responses.items() if data.startswith(b"HTTP/1")}
     served = ("a completion", "a completion that is cut off", "a decline", *GROUPS)
     assert {refused.pop(name) for name in served} == {b"200"}
     failed = {name: refused.pop(name) for name in ("fail-worker", "fail-target")}
     assert set(failed.values()) <= {b"200", b"500"}
     assert set(refused.values()) <= {b"400", b"401", b"404", b"413"}
-    assert ANSWER.encode() in run.told["a completion"]
+    assert ANSWER.encode() in run.responses["a completion"]
     assert "pairing from 127.0.0.1 refused: code" in run.written["gateway.err"]
-    assert b"LocalProtocolError" in run.told["a control request"]
+    assert b"LocalProtocolError" in run.responses["a control request"]
     entries = [json.loads(line) for line in run.written["audit"].splitlines()]
     assert {"assigned", "released", "declined"} <= {entry["event"] for entry in entries}
     log = run.written["gateway.err"]
@@ -257,7 +257,7 @@ def test_every_way_to_fail_was_gone(run: Run) -> None:
 
 
 def test_groups_decide_which_worker_is_given_a_prompt(run: Run) -> None:
-    no, yes = (json.loads(run.told[name].rpartition(b"\r\n\r\n")[2])["usage"]["edgespec"] for name in GROUPS)
+    no, yes = (json.loads(run.responses[name].rpartition(b"\r\n\r\n")[2])["usage"]["edgespec"] for name in GROUPS)
     assert (no["workers"], no["frames"]["received"]) == ([], 0)
     assert no["why_off"] == "no worker of this API key's groups (default) is linked"
     assert (yes["workers"], yes["why_off"]) == (["lab-7"], None)
@@ -265,7 +265,7 @@ def test_groups_decide_which_worker_is_given_a_prompt(run: Run) -> None:
 
 def test_each_completion_left_one_line_with_its_id(run: Run) -> None:
     (found,) = [
-        line for line in run.told["a completion"].decode().split("\r\n") if line.lower().startswith("x-request-id")
+        line for line in run.responses["a completion"].decode().split("\r\n") if line.lower().startswith("x-request-id")
     ]
     request_id = found.split(": ")[1]
     lines = [line for line in run.written["gateway.err"].splitlines() if request_id in line]

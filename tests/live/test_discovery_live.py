@@ -158,10 +158,10 @@ async def test_a_rogue_advertiser_is_skipped_when_pairing(tmp_path: Path, copies
             stored = await task
             await real.close()
         assert stored.key == gateway.key.public and operator.codes == [str(code)]
-        assert machine.connections == int(copies) and not machine.heard
+        assert machine.connections == int(copies) and not machine.received
 
 
-async def test_a_network_of_rogues_alone_is_told_and_nothing_is_sent(tmp_path: Path) -> None:
+async def test_a_network_of_rogues_alone_is_an_error_and_nothing_is_sent(tmp_path: Path) -> None:
     async with rogue(tmp_path / "rogue") as (machine, address):
         worker, code, theirs = make_worker(tmp_path), some_code(b"g" * 32), os.urandom(32)
         while code.fits(theirs):
@@ -198,7 +198,7 @@ async def test_a_worker_finds_its_gateway_among_fakes_on_the_network(
                 assert daemon.link is not None and daemon.link.address == gateway.address
         await real.close()
         await browser.close()
-        assert not machine.heard
+        assert not machine.received
 
 
 # --- in namespaces -------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ from edgespec.shared.keystore import KeyStore
 async def listen(reader, writer):
     print("connected", flush=True)
     while data := await reader.read(4096):
-        print("heard", len(data), flush=True)
+        print("received", len(data), flush=True)
 async def main():
     (real,) = await find(20, sys.argv[2])
     tls = KeyStore(Path(sys.argv[1])).tls_identity()
@@ -125,7 +125,7 @@ def test_mdns_pairing_by_code_and_a_remotely_drafted_request(two_machines: None,
         with rogue(tmp_path / "rogue", key_id(identity.public)) as lines:
             stage.pair()
             stage.start_worker()
-        assert not any("heard" in line for line in lines)  # it may have been dialled
+        assert not any("received" in line for line in lines)  # it may have been dialled
         prompt = "Name three birds that cannot fly."
         plain = within(GATEWAY, lambda: stage.chat(prompt, 32, policy="plain"))
         remote = within(GATEWAY, lambda: stage.chat(prompt, 32, policy="wanspec", phi=3.0))

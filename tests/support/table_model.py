@@ -118,13 +118,13 @@ def draft_logits(tokens: Sequence[int], right: float) -> NDArray[np.float32]:
     return logits
 
 
-def guess(tokens: Sequence[int], width: int, right: float) -> Proposal:
+def propose(tokens: Sequence[int], width: int, right: float) -> Proposal:
     """What such a draft proposes by its plain ranking."""
     return best_children(draft_logits(tokens, right), (), width)
 
 
 class TableDraft:
-    """The local draft's interface; checks that it is told of every token."""
+    """The local draft's interface; checks that every committed token is passed to it."""
 
     def __init__(self, right: float = 0.7, leaves: int = 1) -> None:
         self.right, self.leaves, self.passes = right, leaves, 0
@@ -224,7 +224,7 @@ class LoopWorker:
         while self.requests.get(drafting.request) is drafting:
             leaves = drafting.candidates()
             root, prefix = drafting.tree.root, drafting.prefix.tokens
-            found = [guess([*prefix, *leaf.path(root)], self.rule.branching, self.right) for leaf in leaves]
+            found = [propose([*prefix, *leaf.path(root)], self.rule.branching, self.right) for leaf in leaves]
             drafting.record(leaves, found)
             await asyncio.sleep(self.step_s if leaves else 0.001)
             frame = drafting.delta()

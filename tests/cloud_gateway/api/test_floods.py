@@ -94,7 +94,7 @@ async def test_an_encoded_body_is_refused_before_it_is_read(echo: Echo, encoding
     assert echo.engine.requests == []
 
 
-async def test_an_encoded_body_is_told_what_to_do(echo: Echo) -> None:
+async def test_an_encoded_body_is_a_415_that_says_what_to_do(echo: Echo) -> None:
     status, body, _ = await post(echo, gzip.compress(json.dumps(CHAT).encode()), **{"Content-Encoding": "gzip"})
     assert (status, body["error"]["code"]) == (415, "unsupported_encoding")
     assert (await post(echo, CHAT, **{"Content-Encoding": "identity"}))[0] == 200
@@ -108,7 +108,7 @@ async def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_read(tmp_
         assert answer.startswith(b"HTTP/1.1 413 "), "a body of unknown length is counted while it is read"
 
 
-async def test_only_a_client_with_a_key_is_told_to_continue(echo: Echo) -> None:
+async def test_only_a_client_with_a_key_gets_a_100_continue(echo: Echo) -> None:
     body = json.dumps(CHAT).encode()
     head = request_head(echo, len(body)).replace(b"Host: x", b"Host: x\r\nConnection: close\r\nExpect: 100-continue")
     assert (await answer_to(echo, head.replace(echo.key.encode(), b"es-x"))).startswith(b"HTTP/1.1 401 ")

@@ -269,10 +269,10 @@ async def test_a_client_may_always_keep_its_prompt_from_workers(tmp_path: Path) 
 async def test_policies_and_k_are_allowed_as_far_as_the_operator_says(tmp_path: Path) -> None:
     options = ClientOptions(OPTIONS, policies=frozenset({"plain", "wanspec"}), max_k=4)
     async with echo_gateway(tmp_path, Limits(options=options)) as echo:
-        for wish, status in (
+        for requested, status in (
             ({"policy": "plain"}, 200), ({"policy": "colocated-tree"}, 400), ({"k": 4}, 200), ({"k": 5}, 400),
         ):  # fmt: skip
-            assert (await post(echo, {**CHAT, "edgespec": wish}))[0] == status, wish
+            assert (await post(echo, {**CHAT, "edgespec": requested}))[0] == status, requested
 
 
 async def test_the_last_slot_is_for_another_key_where_there_is_one(tmp_path: Path) -> None:

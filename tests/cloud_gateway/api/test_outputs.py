@@ -49,12 +49,12 @@ async def client(tiny: Echo) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-async def test_json_answers_keep_their_schema_and_streams_say_the_same(client: openai.AsyncOpenAI) -> None:
-    wish: dict[str, Any] = {**ASK, "response_format": FORMAT, "seed": 3, "max_tokens": 300}
-    whole = await client.chat.completions.create(**wish, n=3)
+async def test_json_completions_keep_their_schema_and_streams_are_equal(client: openai.AsyncOpenAI) -> None:
+    options: dict[str, Any] = {**ASK, "response_format": FORMAT, "seed": 3, "max_tokens": 300}
+    whole = await client.chat.completions.create(**options, n=3)
     for choice in whole.choices:
         assert choice.finish_reason == "stop" and keeps_nested(json.loads(choice.message.content or ""))
-    pieces = [chunk async for chunk in await client.chat.completions.create(**wish, stream=True)]
+    pieces = [chunk async for chunk in await client.chat.completions.create(**options, stream=True)]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in pieces) == whole.choices[0].message.content
 
 
@@ -67,8 +67,8 @@ async def test_json_objects_are_objects(client: openai.AsyncOpenAI) -> None:
 
 async def test_a_schema_that_cannot_be_satisfied_is_refused_before_any_work(tiny: Echo) -> None:
     for schema in ({"enum": []}, {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}):
-        wish = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        status, body, _ = await post(tiny, {**ASK, "response_format": wish})
+        options = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        status, body, _ = await post(tiny, {**ASK, "response_format": options})
         assert (status, body["error"]["param"]) == (400, "response_format"), body
 
 
@@ -79,39 +79,45 @@ async def test_logprobs_are_the_models_own(client: openai.AsyncOpenAI, folder: P
         model="tiny", prompt="the cat ", logprobs=2, max_tokens=12, temperature=1.3, seed=1,
         logit_bias={"20": 5}, extra_body={"edgespec": {"ignore_eos": True}},
     )  # fmt: skip
-    told = answer.choices[0].logprobs
-    assert told is not None and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
-    assert len(told.tokens) == 12 and told.text_offset[0] == 0
+    logprobs = answer.choices[0].logprobs
+    assert (
+        logprobs is not None
+        and logprobs.tokens
+        and logprobs.token_logprobs
+        and logprobs.top_logprobs
+        and logprobs.text_offset
+    )
+    assert len(logprobs.tokens) == 12 and logprobs.text_offset[0] == 0
     first = torch.log_softmax(plain_logits(model, prompt)[-1].double(), -1)
     spelled = {text.spell(i).decode("utf-8", "replace"): i for i in range(200)}
-    assert told.token_logprobs[0] == pytest.approx(float(first[spelled[told.tokens[0]]]), abs=1e-4)
-    best = max(told.top_logprobs[0].values())
+    assert logprobs.token_logprobs[0] == pytest.approx(float(first[spelled[logprobs.tokens[0]]]), abs=1e-4)
+    best = max(logprobs.top_logprobs[0].values())
     assert best == pytest.approx(float(first.max()), abs=1e-4)
 
 
 async def test_chat_logprobs_cover_the_text_to_the_byte_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
-    wish: dict[str, Any] = {**ASK, "seed": 5, "max_tokens": 60, "logprobs": True, "top_logprobs": 3}
-    wish["logit_bias"] = {str(i): 40 for i in range(5, 31)}
-    whole = (await client.chat.completions.create(**wish)).choices[0]
+    options: dict[str, Any] = {**ASK, "seed": 5, "max_tokens": 60, "logprobs": True, "top_logprobs": 3}
+    options["logit_bias"] = {str(i): 40 for i in range(5, 31)}
+    whole = (await client.chat.completions.create(**options)).choices[0]
     assert whole.logprobs is not None and whole.logprobs.content and whole.message.content
     assert b"".join(bytes(one.bytes or []) for one in whole.logprobs.content).decode() == whole.message.content
     assert all(len(one.top_logprobs) == 3 for one in whole.logprobs.content)
     assert all(one.top_logprobs[0].logprob >= one.logprob for one in whole.logprobs.content)
-    chunks = [chunk async for chunk in await client.chat.completions.create(**wish, stream=True)]
+    chunks = [chunk async for chunk in await client.chat.completions.create(**options, stream=True)]
     streamed = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.content or []]
     assert streamed == whole.logprobs.content
     stop = whole.message.content[8:11]
-    cut = (await client.chat.completions.create(**wish, stop=stop)).choices[0]
+    cut = (await client.chat.completions.create(**options, stop=stop)).choices[0]
     assert cut.logprobs is not None and cut.message.content == whole.message.content.split(stop)[0]
     assert (
         b"".join(bytes(one.bytes or []) for one in cut.logprobs.content or []).decode().startswith(cut.message.content)
     )
     assert len(cut.logprobs.content or []) <= len(cut.message.content), "nothing of the tokens after the stop string"
-    plain = (await client.chat.completions.create(**{**wish, "logprobs": None, "top_logprobs": None})).choices[0]
+    plain = (await client.chat.completions.create(**{**options, "logprobs": None, "top_logprobs": None})).choices[0]
     assert plain.logprobs is None and plain.message.content == whole.message.content
 
 
-# --- tool calls: the echo engine says what the model would ------------------------------------------------------------
+# --- tool calls: the echo engine returns what the model would ---------------------------------------------------------
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo ✓"}}\n</tool_call>'
@@ -143,14 +149,14 @@ def saying(text: str) -> dict[str, Any]:
 async def test_calls_become_tool_calls_whole_and_streamed(caller: tuple[openai.AsyncOpenAI, ToolText]) -> None:
     client, text = caller
     for before, calls in (("", 1), ("I will look. ", 1), ("", 2)):
-        wish = saying(before + "\n".join([CALL] * calls))
-        choice = (await client.chat.completions.create(**wish)).choices[0]
+        options = saying(before + "\n".join([CALL] * calls))
+        choice = (await client.chat.completions.create(**options)).choices[0]
         assert choice.finish_reason == "tool_calls" and choice.message.content == (before.strip() or None)
         made = choice.message.tool_calls or []
         assert [call.function.name for call in made] == ["weather"] * calls
         assert json.loads(made[0].function.arguments) == {"city": "Oslo ✓"}
         assert len({call.id for call in made}) == calls
-        chunks = [chunk.choices[0] async for chunk in await client.chat.completions.create(**wish, stream=True)]
+        chunks = [chunk.choices[0] async for chunk in await client.chat.completions.create(**options, stream=True)]
         assert "".join(chunk.delta.content or "" for chunk in chunks) == before
         assert [call.index for chunk in chunks for call in chunk.delta.tool_calls or []] == list(range(calls))
         assert chunks[-1].finish_reason == "tool_calls"

@@ -64,8 +64,8 @@ async def test_all_sampling_parameters_reach_the_engine(echo: Echo, client: open
 
 
 async def test_a_request_without_a_seed_may_choose_how_it_is_verified(echo: Echo, client: openai.AsyncOpenAI) -> None:
-    for wish, seed in (("rejection", None), ("shared-noise", 5), (None, None)):
-        await client.chat.completions.create(**CHAT, seed=seed, extra_body={"edgespec": {"verification": wish}})
+    for requested, seed in (("rejection", None), ("shared-noise", 5), (None, None)):
+        await client.chat.completions.create(**CHAT, seed=seed, extra_body={"edgespec": {"verification": requested}})
     assert [one.speculation.verification for one in echo.engine.requests] == ["rejection", "shared-noise", None]
 
 
@@ -253,13 +253,13 @@ async def test_what_is_no_json_object_is_refused_in_one_sentence(echo: Echo, dat
 
 async def test_offloading_needs_the_keys_permission(echo: Echo) -> None:
     _, private = echo.keys.create("private")
-    for key, wish, offload, why in (
+    for key, requested, offload, why in (
         (echo.key, None, "auto", None),
         (echo.key, "never", "never", "the request asked for it"),
         (private, None, "never", "offloading is off for this API key"),
         (private, "auto", "never", "offloading is off for this API key"),
         (private, "never", "never", "the request asked for it"),
     ):
-        _, body, _ = await post(echo, {**CHAT, "edgespec": {"offload": wish}}, Authorization=f"Bearer {key}")
+        _, body, _ = await post(echo, {**CHAT, "edgespec": {"offload": requested}}, Authorization=f"Bearer {key}")
         assert echo.engine.requests[-1].speculation.offload == offload
         assert body["usage"]["edgespec"]["why_off"] == why

@@ -32,7 +32,7 @@ def asking(schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 class Gated(Grammars):
-    """Compiles NESTED only when told to; what else there is at once."""
+    """Compiles NESTED only after `gate` is set, and other schemas at once."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -1,4 +1,4 @@
-"""Starting, failing and stopping: what clients are told."""
+"""Starting, failing and stopping: what clients receive."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
         yield running
 
 
-async def test_while_loading_and_draining_requests_are_told_to_come_back(tmp_path: Path) -> None:
+async def test_while_loading_and_draining_requests_get_a_503_with_retry_after(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, loaded=False) as echo:
         status, body, headers = await post(echo, CHAT)
         assert (status, body["error"]["code"], headers["Retry-After"]) == (503, "loading", "5")

@@ -21,7 +21,7 @@ from cloud_gateway.core.verification import SharedNoise
 from cloud_gateway.target import Work
 from edgespec.core.messages import Close, Commit, Open, Tree
 from edgespec.core.ranking import Spread
-from tests.support.table_model import VOCAB, TableTarget, guess, next_logits
+from tests.support.table_model import VOCAB, TableTarget, next_logits, propose
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 COSTS = Costs(lambda rows: 0.03, 0.005, 0.0, 0.0, 4)
@@ -270,7 +270,7 @@ class Walk(RuleBasedStateMachine):
                 self.take(steps.Verified(flat, Rows(generation, flat)))
             case Draft(leaves, width):
                 prefix, root = generation.tree.prefix.tokens, generation.tree.root
-                found = [guess([*prefix, *leaf.path(root)], width, 0.7) for leaf in leaves[:4]]
+                found = [propose([*prefix, *leaf.path(root)], width, 0.7) for leaf in leaves[:4]]
                 self.take(steps.Drafted(leaves[:4], found))
             case Wait(until):
                 self.now = max(self.now, until)

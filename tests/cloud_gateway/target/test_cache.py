@@ -83,7 +83,7 @@ def test_a_copy_holds_the_beginning_and_stays_when_the_donor_goes_on(length: int
     assert content(copy) == [[1, 2, 3, 4, 5][:length]] * len(copy.planes)
 
 
-def test_keys_and_values_of_a_layer_lie_together_where_all_layers_are_alike() -> None:
+def test_keys_and_values_of_a_layer_are_one_tensor_if_layers_are_alike() -> None:
     alike, mixed = SlotKv(ALIKE, torch.float32, CPU), SlotKv(MIXED, torch.float32, CPU)
     for kv in (alike, mixed):
         write(kv, [1.0, 2.0])

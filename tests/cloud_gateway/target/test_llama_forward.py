@@ -160,9 +160,7 @@ def test_packed_products_are_those_of_torch(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("inside", [32, 576, 1536])
-def test_a_packed_product_does_not_depend_on_its_company_from_the_least_rows_on(
-    inside: int, dtype: torch.dtype
-) -> None:
+def test_a_packed_product_does_not_depend_on_rows_beside_it_from_a_minimum(inside: int, dtype: torch.dtype) -> None:
     if not can_pack(CPU, dtype):
         pytest.skip("this machine has no packed products for these numbers")
     torch.manual_seed(inside)

@@ -79,7 +79,7 @@ def test_a_converted_model_computes_what_llama_cpp_computes(gguf: Path) -> None:
     np.testing.assert_allclose(plain_logits(loaded.model, tokens).numpy(), expected, atol=0.02)
 
 
-def test_a_half_written_or_older_conversion_is_made_anew(gguf: Path) -> None:
+def test_a_half_written_or_older_conversion_is_made_again(gguf: Path) -> None:
     folder = load(gguf, "float32", "cpu").folder
     (folder / "model.safetensors").write_bytes(b"cut short")
     note = json.loads((folder / loading.NOTE).read_text())

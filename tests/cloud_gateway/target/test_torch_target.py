@@ -158,7 +158,7 @@ DEVICE = (engine.argmax_on_device, engine.entropy_on_device)
 
 
 @pytest.mark.parametrize(("argmax", "entropy"), [HOST, DEVICE], ids=["host", "device"])
-def test_argmax_is_the_first_of_equals_and_entropy_that_of_the_distribution(argmax: Any, entropy: Any) -> None:
+def test_argmax_is_the_first_of_equals_and_entropy_the_distributions(argmax: Any, entropy: Any) -> None:
     rows = torch.tensor(
         [[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0], [90.0, -90.0, 0.0, 0.0], [-float("inf"), 1.0, 0.0, 1.0]]
     )
