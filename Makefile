@@ -27,7 +27,7 @@ $(VENV)/.packages-ready: pyproject.toml constraints.txt tools/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh packages
 	@touch $@
 
-$(VENV)/.models-ready: $(VENV)/.packages-ready tools/models.py tools/make_draft.py edgespec/models.py
+$(VENV)/.models-ready: $(VENV)/.packages-ready tools/models.py tools/make_draft.py edgespec/shared/models.py
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh models
 	@touch $@
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloud_gateway import commands
+from cloud_gateway.process import commands
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import logs
 

@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 
 from edgespec.core.errors import ClientError, KeyStoreError
-from edgespec.core.groups import DEFAULT_GROUPS, Groups, parse_groups
+from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
 ALPHABET = string.digits + string.ascii_letters

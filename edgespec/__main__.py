@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec import __version__, config
-from edgespec.config import WorkerSettings
+from edgespec import __version__
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import folders, logs
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.settings import assign
+from edgespec.worker import config
+from edgespec.worker.config import WorkerSettings
 
 if TYPE_CHECKING:
-    from edgespec.core.pairing_messages import Code
+    from edgespec.core.pairing.messages import Code
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.paired import PairedGateway
 
@@ -47,19 +48,19 @@ def build_parser() -> argparse.ArgumentParser:
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
     demo = verbs.add_parser("demo", help="show gateway and worker together on this machine")
-    from edgespec import demo as demonstration
+    from edgespec.lab import demo as demonstration
 
     demo.description = demonstration.__doc__
     demonstration.add_arguments(demo)
     demo.set_defaults(run=demonstration.run)
     replay = verbs.add_parser("replay", help="look at traces of a gateway: who signed, what was decided, what if")
-    from edgespec import replay as replaying
+    from edgespec.lab import replay as replaying
 
     replay.description = replaying.__doc__
     replaying.add_arguments(replay)
     replay.set_defaults(run=replaying.run)
     survey = verbs.add_parser("survey", help="measure the latency of chat endpoints over days, and show it")
-    from edgespec import survey as measurement
+    from edgespec.lab import survey as measurement
 
     survey.description = measurement.__doc__
     measurement.add_arguments(survey)
@@ -108,7 +109,7 @@ def _run(args: argparse.Namespace) -> int:
     settings = config.load(args.config)
     for assignment in args.set:
         settings = assign(settings, assignment)
-    from edgespec.service import Service  # llama.cpp
+    from edgespec.worker.service import Service  # llama.cpp
 
     with logs.policy(settings.daemon.log_level):
         asyncio.run(Service(settings).run())
@@ -116,7 +117,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> int:
-    from edgespec.core.names import key_id
+    from edgespec.core.protocol.names import key_id
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.words import parse_code
 
@@ -139,11 +140,11 @@ def _pair(args: argparse.Namespace) -> int:
 
 async def _paired(settings: WorkerSettings, store: KeyStore, code: Code, address: Address | None) -> PairedGateway:
     """Pairs at the address, or with what mDNS finds. Raises NoGatewayError, PairingError, KeyStoreError."""
-    from edgespec.core.pairing import Party
-    from edgespec.discovery import Browser
-    from edgespec.nearby import pair_nearby
-    from edgespec.pair import Pairing, pair
+    from edgespec.core.pairing.exchange import Party
     from edgespec.shared.paired import PairedGateways
+    from edgespec.worker.discovery import Browser
+    from edgespec.worker.nearby import pair_nearby
+    from edgespec.worker.pair import Pairing, pair
 
     key, name, gateways = store.identity(), config.worker_name(settings), PairedGateways(store.folder)
     if address is not None:

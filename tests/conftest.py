@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from edgespec import models
+from edgespec.shared import models
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Jobs that a shell starts in the background ignore it, and so would the commands on which tests press Ctrl-C.

@@ -1,7 +1,8 @@
-"""The layers of the two packages, read from their imports (docs: README, "Layout").
+"""The layers of the two packages, read from their imports (docs/architecture.md).
 
 The core is pure: it may import what computes and nothing that waits, reads a clock, touches a file or draws from the
-operating system. The gateway stands on `edgespec.core` and `edgespec.shared`; the worker never needs the gateway.
+operating system. Above it, imports go down one list of packages (docs/architecture.md); only the command line loads the
+lab, when a verb of it runs.
 """
 
 from __future__ import annotations
@@ -24,9 +25,36 @@ PURE = frozenset(
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval", "__import__"})
 BROAD = frozenset({"Exception", "BaseException"})
 GATEWAY_ONLY = frozenset({"torch", "transformers", "accelerate", "safetensors", "prometheus_client"})
-BOTH_SIDES = ("edgespec/demo", "edgespec/replay")
-"""Verbs of `edgespec` that show both sides together, and load what they need when they run."""
-MAY_USE_LLAMA = ("cloud_gateway/drafts/gguf.py", "cloud_gateway/target/llamacpp")
+LLAMA = ("edgespec/llamacpp/", "cloud_gateway/models/drafts/gguf.py")
+"""Where llama.cpp may be imported; whoever imports these does so when a GGUF model is loaded."""
+LIBRARY = ("edgespec.core", "edgespec.shared", "edgespec.__version__")
+
+# What each package may import of the project, besides itself.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "edgespec/core": (),
+    "edgespec/shared": ("edgespec.core",),
+    "edgespec/llamacpp": ("edgespec.core", "edgespec.shared"),
+    "edgespec/worker": (*LIBRARY, "edgespec.llamacpp"),
+    "edgespec/lab": ("edgespec", "cloud_gateway"),
+    "edgespec/__main__.py": ("edgespec",),
+    "edgespec/__init__.py": (),
+    "cloud_gateway/core": ("edgespec.core",),
+    "cloud_gateway/models": (*LIBRARY, "edgespec.llamacpp", "cloud_gateway.core"),
+    "cloud_gateway/engine": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.models", "cloud_gateway.scope"),
+    "cloud_gateway/links": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.engine", "cloud_gateway.acceptor"),
+    "cloud_gateway/api": (
+        *LIBRARY,
+        *(f"cloud_gateway.{room}" for room in ("core", "auth", "metrics", "acceptor", "scope")),
+    ),
+    "cloud_gateway": (*LIBRARY, "cloud_gateway"),
+}
+INNER = {
+    "edgespec/core/protocol": ("protocol", "errors", "numbers", "eviction"),
+    "edgespec/core/sampling": ("sampling", "protocol", "errors", "numbers", "eviction"),
+    "edgespec/core/pairing": ("pairing", "protocol", "errors", "numbers", "eviction"),
+    "edgespec/core/drafting": ("drafting", "sampling", "protocol", "errors", "numbers", "eviction"),
+}
+"""The order of the subjects in edgespec/core."""
 
 
 def imports(tree: ast.AST, path: str) -> Iterator[str]:
@@ -67,25 +95,18 @@ def purity_faults(path: str, source: str) -> Iterator[str]:
 
 def layer_faults(path: str, source: str) -> Iterator[str]:
     """Imports that point the wrong way, in any file of the two packages."""
+    room = next((place for place in ALLOWED if path == place or path.startswith(f"{place}/")), "")
+    own = room.replace("/", ".")
+    subject = next((place for place in INNER if path.startswith(f"{place}/")), None)
     for name in imports(ast.parse(source), path):
-        if path.startswith("cloud_gateway/"):
-            allowed = ["edgespec.core", "edgespec.shared", "edgespec.__version__"]
-            allowed += ["edgespec.drafter", "edgespec.calibrate"] if path == "cloud_gateway/drafts/gguf.py" else []
-            if below(name, "edgespec") and not below(name, *allowed):
-                yield f"imports {name}; the gateway may use {' and '.join(allowed)} only"
-            if below(name, "llama_cpp") and not path.startswith(MAY_USE_LLAMA):
-                yield f"imports {name}; a gateway without a GGUF draft or target must run without llama.cpp"
-        elif not path.startswith(BOTH_SIDES):
-            if below(name, "cloud_gateway"):
-                yield f"imports {name}; a worker stands alone"
-            if below(name, *GATEWAY_ONLY):
-                yield f"imports {name}; a worker must run without it"
-        if (
-            path.startswith("edgespec/shared/")
-            and below(name, "edgespec")
-            and not below(name, "edgespec.core", "edgespec.shared")
-        ):
-            yield f"imports {name}; shared helpers stand on the core only"
+        if below(name, "edgespec", "cloud_gateway") and not below(name, own, *ALLOWED.get(room, ())):
+            yield f"imports {name}; {room or path} may import {', '.join(ALLOWED.get(room, ())) or 'nothing'}"
+        if subject and below(name, "edgespec.core") and name.split(".")[2] not in INNER[subject]:
+            yield f"imports {name}, which stands above {subject}"
+        if below(name, "llama_cpp") and not path.startswith(LLAMA):
+            yield f"imports {name}; only {' and '.join(LLAMA)} may"
+        if room != "edgespec/lab" and path.startswith("edgespec/") and below(name, *GATEWAY_ONLY):
+            yield f"imports {name}; a worker must run without it"
         if below(name, "tools", "tests"):
             yield f"imports {name}, which is not installed"
 
@@ -130,15 +151,21 @@ def test_each_impurity_in_the_core_is_seen(planted: str) -> None:
 @pytest.mark.parametrize(
     ("path", "planted"),
     [
-        ("cloud_gateway/engine.py", "from edgespec import keystore"),
-        ("cloud_gateway/engine.py", "import edgespec.drafter"),
-        ("cloud_gateway/engine.py", "import llama_cpp"),
-        ("cloud_gateway/drafts/lookup.py", "from edgespec.drafter import Drafter"),
-        ("cloud_gateway/drafts/gguf.py", "from edgespec.link import Link"),
-        ("edgespec/daemon.py", "from cloud_gateway.core import merge"),
-        ("edgespec/daemon.py", "def f():\n    import torch"),
-        ("edgespec/shared/settings.py", "from edgespec.daemon import run"),
-        ("edgespec/demo.py", "from tools import models"),
+        ("cloud_gateway/engine/loop.py", "from edgespec import worker"),
+        ("cloud_gateway/engine/loop.py", "import edgespec.llamacpp.drafter"),
+        ("cloud_gateway/engine/loop.py", "import llama_cpp"),
+        ("cloud_gateway/engine/loop.py", "from cloud_gateway.api import schema"),
+        ("cloud_gateway/core/verify/accept.py", "from cloud_gateway.engine import loop"),
+        ("cloud_gateway/models/drafts/lookup.py", "import llama_cpp"),
+        ("cloud_gateway/models/drafts/gguf.py", "from edgespec.worker.link import Link"),
+        ("cloud_gateway/process/serve.py", "from edgespec.lab import demo"),
+        ("edgespec/worker/daemon.py", "from cloud_gateway.core.verify import candidates"),
+        ("edgespec/worker/daemon.py", "from edgespec.lab.sim import world"),
+        ("edgespec/worker/daemon.py", "def f():\n    import torch"),
+        ("edgespec/shared/settings.py", "from edgespec.worker.daemon import Daemon"),
+        ("edgespec/llamacpp/drafter.py", "from edgespec.worker import config"),
+        ("edgespec/core/protocol/session.py", "from edgespec.core.drafting import tree"),
+        ("edgespec/lab/demo/stage.py", "from tools import models"),
     ],
 )
 def test_each_import_in_the_wrong_direction_is_seen(path: str, planted: str) -> None:
@@ -149,12 +176,12 @@ def test_each_import_in_the_wrong_direction_is_seen(path: str, planted: str) -> 
     ("path", "fine"),
     [
         (
-            "edgespec/core/x.py",
-            "from __future__ import annotations\nimport numpy as np\nfrom edgespec.core.tree import Tree",
+            "edgespec/core/drafting/x.py",
+            "from __future__ import annotations\nimport numpy as np\nfrom edgespec.core.drafting.tree import Tree",
         ),
         (
             "cloud_gateway/core/x.py",
-            "from edgespec.core import tree\nfrom cloud_gateway.core.merge import x\nfrom . import y",
+            "from edgespec.core.drafting import tree\nfrom cloud_gateway.core.verify import accept\nfrom . import y",
         ),
     ],
 )

@@ -21,8 +21,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec import models
 from edgespec.core.errors import ConfigError, EdgespecError, ModelError
+from edgespec.shared import models
 
 _BLOCK = re.compile(r"^blk\.(\d+)\.(.+)$")
 FORMATS = ("bf16", "f16", "q8_0", "q4_0", "iq4_nl")

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from edgespec import models
 from edgespec.core.errors import EdgespecError
+from edgespec.shared import models
 
 
 class Reporter:

@@ -24,11 +24,11 @@ from aiohttp import web
 
 from edgespec.__main__ import main as edgespec
 from edgespec.core.errors import EdgespecError
-from edgespec.survey.clock import Clock
-from edgespec.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
-from edgespec.survey.progress import watched
-from edgespec.survey.runner import Survey
-from edgespec.survey.sample import SampleFile
+from edgespec.lab.survey.clock import Clock
+from edgespec.lab.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
+from edgespec.lab.survey.progress import watched
+from edgespec.lab.survey.runner import Survey
+from edgespec.lab.survey.sample import SampleFile
 from tools.options import number
 
 DAY_S = 86_400.0

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 
-from edgespec import models
 from edgespec.core.errors import EdgespecError
-from edgespec.demo import PROMPTS
-from edgespec.demo.stage import Stage, StageError
+from edgespec.lab.demo import PROMPTS
+from edgespec.lab.demo.stage import Stage, StageError
+from edgespec.shared import models
 
 FOLDER = Path(__file__).parents[1] / "tests/traces"
 WRITTEN_S = 10.0

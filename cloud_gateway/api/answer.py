@@ -11,12 +11,12 @@ from typing import Literal, Protocol
 from cloud_gateway.api.errors import internal, unavailable
 from cloud_gateway.api.logprobs import Entry, Spell, entry
 from cloud_gateway.api.tools import Call, CallText
-from cloud_gateway.core.controller import ALONE
-from cloud_gateway.core.request import DoneEvent, Event, GenerationRequest, TokenLogprob, TokensEvent, Usage
+from cloud_gateway.core.policies.registry import ALONE
+from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokenLogprob, TokensEvent, Usage
 
 
 class Stream(Protocol):
-    """One answer from the engine (cloud_gateway/stream.py)."""
+    """One answer from the engine (cloud_gateway/engine/output_queue.py)."""
 
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
@@ -25,21 +25,21 @@ class Stream(Protocol):
 
 
 class Engine(Protocol):
-    """What the API needs of the engine (cloud_gateway/engine.py)."""
+    """What the API needs of the engine (cloud_gateway/engine/loop.py)."""
 
     def submit(self, request: GenerationRequest) -> Stream:
         """Queues a request. Raises ClientError 400 (context_length_exceeded) or 429."""
 
 
 class Detokeniser(Protocol):
-    """Tokens in, the text that is certain by now out (cloud_gateway/text.py)."""
+    """Tokens in, the text that is certain by now out (cloud_gateway/models/text.py)."""
 
     def feed(self, token: int) -> str: ...
     def flush(self) -> str: ...
 
 
 class Stops(Protocol):
-    """Holds back text that may be the beginning of a stop string (cloud_gateway/text.py)."""
+    """Holds back text that may be the beginning of a stop string (cloud_gateway/models/text.py)."""
 
     def feed(self, text: str) -> str: ...
     def flush(self) -> str: ...

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cloud_gateway.api.errors import unavailable
-from cloud_gateway.core.turns import Turns
+from cloud_gateway.core.limits.turns import Turns
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, Extension, refusal
 from cloud_gateway.api.sizes import check_tokens
-from cloud_gateway.core.request import Constraint, GenerationRequest, Speculation
-from edgespec.core.messages import Sampling
+from cloud_gateway.core.requests.request import Constraint, GenerationRequest, Speculation
+from edgespec.core.protocol.messages import Sampling
 
 SEED_SPAN = 2**63
 """Seeds of the engine are 63 bits wide; the API takes signed 64-bit ones and folds the negative half onto them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cloud_gateway.api.options import ClientOptions
-from cloud_gateway.core.quota import KeyLimits
+from cloud_gateway.core.limits.quota import KeyLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from aiohttp import web
 from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.api.connection import Connection, Times
 from cloud_gateway.api.idle import IdleConnections
-from cloud_gateway.core.admission import AdmissionLimits
+from cloud_gateway.core.limits.admission import AdmissionLimits
 from edgespec.core.errors import AddressError
 
 REASONS: Mapping[int, str] = {

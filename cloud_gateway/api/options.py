@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cloud_gateway.api.schema import Extension
 from edgespec.core.errors import ClientError
-from edgespec.core.messages import MAX_DEPTH
+from edgespec.core.protocol.messages import MAX_DEPTH
 
 OPTIONS = frozenset(Extension.__struct_fields__)
 ALWAYS = {"offload": "never"}

@@ -13,7 +13,7 @@ from cloud_gateway.api.answer import Answer, Piece
 from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.formats import Envelope, Json
 from cloud_gateway.api.limits import Limits
-from cloud_gateway.api.stream import ClientGoneError, EventStream, merged
+from cloud_gateway.api.sse import ClientGoneError, EventStream, merged
 from cloud_gateway.api.usage import usage_object
 from edgespec.core.errors import ClientError
 

@@ -16,7 +16,7 @@ from cloud_gateway.api.connection import Connection
 from cloud_gateway.api.errors import as_client_error, error_response, unavailable
 from cloud_gateway.api.request_id import ID, new_id, show
 from cloud_gateway.api.service import KEY, Api
-from cloud_gateway.api.stream import ClientGoneError
+from cloud_gateway.api.sse import ClientGoneError
 from cloud_gateway.auth import KeyRing
 from edgespec.core.errors import ClientError
 

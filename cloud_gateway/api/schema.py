@@ -15,10 +15,10 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Name, Tool, former_calls
-from cloud_gateway.core.controller import POLICIES
-from edgespec.core import ranges
+from cloud_gateway.core.policies.registry import POLICIES
 from edgespec.core.errors import ClientError
-from edgespec.core.ranges import Range
+from edgespec.core.protocol import ranges
+from edgespec.core.protocol.ranges import Range
 
 TOP_K = Range(-1, ranges.MAX_ID)
 """0 and -1 both mean: all tokens."""

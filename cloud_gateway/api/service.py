@@ -34,8 +34,8 @@ from cloud_gateway.api.schema import (
 from cloud_gateway.api.sizes import check_size, check_structure
 from cloud_gateway.api.tools import CallText, offered
 from cloud_gateway.auth import Key
-from cloud_gateway.core.quota import Quotas, Visit
-from cloud_gateway.core.request import Constraint
+from cloud_gateway.core.limits.quota import Quotas, Visit
+from cloud_gateway.core.requests.request import Constraint
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.scope import CacheScopes
 from edgespec.core.errors import ClientError
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Text(Protocol):
-    """Text to tokens and back (cloud_gateway/text.py)."""
+    """Text to tokens and back (cloud_gateway/models/text.py)."""
 
     @property
     def has_tools(self) -> bool: ...
@@ -62,13 +62,13 @@ class Text(Protocol):
 
 
 class Schema(Protocol):
-    """A compiled JSON schema (cloud_gateway/grammar.py)."""
+    """A compiled JSON schema (cloud_gateway/models/grammar.py)."""
 
     def constraint(self) -> Constraint: ...
 
 
 class Grammars(Protocol):
-    """Compiles JSON schemas (cloud_gateway/grammar.py)."""
+    """Compiles JSON schemas (cloud_gateway/models/grammar.py)."""
 
     def compile(self, schema: Mapping[str, Any], param: str = ...) -> Schema:
         """Raises ClientError 400."""

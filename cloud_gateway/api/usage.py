@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from cloud_gateway.core.request import Usage
+from cloud_gateway.core.requests.request import Usage
 
 COLOCATED_DEPTH = 2
 """k of the co-located speculative decoding that the offload share compares with."""

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from edgespec.core.errors import AddressError, ConfigError
-from edgespec.core.messages import Name
-from edgespec.core.names import MAX_NAME
+from edgespec.core.protocol.messages import Name
+from edgespec.core.protocol.names import MAX_NAME
 from edgespec.shared.address import parse_address
 
 LogLevel = Literal["debug", "info", "warning", "error"]

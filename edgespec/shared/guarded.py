@@ -15,7 +15,7 @@ from websockets.client import ClientProtocol
 from websockets.protocol import OPEN, SEND_EOF
 
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.inflow import Inflow, InflowLimits
+from edgespec.core.protocol.inflow import Inflow, InflowLimits
 from edgespec.shared.tls import peer_spki_hash
 
 ABORT_S = 1.0

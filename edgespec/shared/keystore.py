@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from edgespec.core.errors import KeyStoreError
-from edgespec.core.signing import SigningKey
+from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import tls
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 

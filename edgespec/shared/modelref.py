@@ -1,6 +1,6 @@
-"""Resolves a model key of a configuration: a path, or one of the models of `edgespec.models`.
+"""Resolves a model key of a configuration: a path, or one of the models of `edgespec.shared.models`.
 
-The gateway may not import `edgespec.models`, so the file names are repeated here; a test compares them.
+The gateway may not import `edgespec.shared.models`, so the file names are repeated here; a test compares them.
 """
 
 from __future__ import annotations

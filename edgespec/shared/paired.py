@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.core.groups import DEFAULT_GROUPS, Groups, parse_groups
-from edgespec.core.messages import Bytes32
-from edgespec.core.names import MAX_NAME, free_name, key_id
-from edgespec.core.pairing_messages import Version
+from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
+from edgespec.core.pairing.messages import Version
+from edgespec.core.protocol.messages import Bytes32
+from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
 Standing = Literal["paired", "unpaired", "revoked"]

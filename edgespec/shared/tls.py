@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from edgespec.core.errors import KeyStoreError, RemoteProtocolError
-from edgespec.core.signing import spki_hash
+from edgespec.core.protocol.signing import spki_hash
 
 MakePem = Callable[[], bytes]
 NOT_BEFORE = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)

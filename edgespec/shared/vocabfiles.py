@@ -1,6 +1,6 @@
 """Reads tokenizers from model files: the metadata of a GGUF file, or Hugging Face's `tokenizer.json`.
 
-The same tokenizer gives the same digest from either (edgespec/core/vocab.py). No model library is imported:
+The same tokenizer gives the same digest from either (core/protocol/vocabulary.py). No model library is imported:
 the `gguf` package's reader takes two seconds for 49,152 vocabulary entries, the one here some tens of milliseconds.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ModelError
-from edgespec.core.vocab import drop_padding, fill_gaps, tokenizer_digest
+from edgespec.core.protocol.vocabulary import drop_padding, fill_gaps, tokenizer_digest
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

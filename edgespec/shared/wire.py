@@ -1,4 +1,4 @@
-"""Drives one session (edgespec/core/session.py) over one WebSocket: reads, writes, timers, and the end; for both ends.
+"""Drives one session (core/protocol/session.py) over one WebSocket, for both ends: reads, writes, timers, the end.
 
 Everything runs on the event loop and nothing waits: a message is signed and written to the socket in the call that
 sends it, so frames are written in the order of their numbers. Bytes that a peer does not read collect in the socket's
@@ -19,10 +19,10 @@ from websockets.asyncio.connection import Connection, broadcast
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.handshake import CloseCode
-from edgespec.core.messages import MAX_FRAME_BYTES, AnyBody, Bye
-from edgespec.core.reasons import shown
-from edgespec.core.session import Event, Linked, Session, State
+from edgespec.core.protocol.handshake import CloseCode
+from edgespec.core.protocol.messages import MAX_FRAME_BYTES, AnyBody, Bye
+from edgespec.core.protocol.reasons import shown
+from edgespec.core.protocol.session import Event, Linked, Session, State
 from edgespec.shared.guarded import Guarded
 
 WEBSOCKET_OPTIONS: dict[str, Any] = {

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 
 from edgespec.core.errors import PairingError
-from edgespec.core.pairing_messages import CHECK_DIGITS, MAX_NAMEPLATE, MIN_NAMEPLATE, Code, check_number
+from edgespec.core.pairing.messages import CHECK_DIGITS, MAX_NAMEPLATE, MIN_NAMEPLATE, Code, check_number
 
 WORDS: tuple[str, ...] = tuple(
     """

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from cloud_gateway.acceptor import Acceptor
-from cloud_gateway.core.admission import AdmissionLimits
+from cloud_gateway.core.limits.admission import AdmissionLimits
 from edgespec.shared.tls import client_context
 from tests.support.links import make_certificate, until
 from tests.support.sockets import dial
@@ -144,7 +144,7 @@ async def test_refusals_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) 
 SCARCE = """
 import asyncio, logging, os, resource, sys, time
 from cloud_gateway.acceptor import Acceptor
-from cloud_gateway.core.admission import AdmissionLimits
+from cloud_gateway.core.limits.admission import AdmissionLimits
 
 class Echo(asyncio.Protocol):
     def connection_made(self, transport):

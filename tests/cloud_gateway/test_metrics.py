@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 
 from cloud_gateway.api.listener import listen
-from cloud_gateway.core.request import Usage
+from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.engine.stats import Stats
 from cloud_gateway.metrics import MAX_REASONS, Metrics, metrics_app
-from cloud_gateway.stats import Stats
 from edgespec.core.errors import AddressError
 from tests.support.echo import echo_gateway
 

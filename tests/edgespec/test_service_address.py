@@ -8,12 +8,12 @@ import signal
 from pathlib import Path
 from typing import cast
 
-from edgespec.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
-from edgespec.core.names import key_id
-from edgespec.drafter import Drafter
-from edgespec.service import Service
+from edgespec.core.protocol.names import key_id
+from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
+from edgespec.worker.service import Service
 from tests.support.links import TOKENIZER, VOCAB, serving, until
 from tools.sim.live.engines import SleepingDrafter
 from tools.sim.live.setting import Setting

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.core.pairing_messages import Code, check_number
+from edgespec.core.pairing.messages import Code, check_number
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.words import parse_code
 from tests.support.canary import ANSWER, KEY, PROMPT, requests, traces_of

@@ -19,19 +19,19 @@ import pytest
 from zeroconf import ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
-from cloud_gateway.advertise import Advertiser
-from edgespec.addresses import GatewayAddresses
+from cloud_gateway.links.advertise import Advertiser
 from edgespec.core.errors import NoGatewayError, PairingError
-from edgespec.core.names import key_id
-from edgespec.core.pairing import Party
-from edgespec.discovery import Browser, find
-from edgespec.nearby import pair_nearby
-from edgespec.pair import Pairing
+from edgespec.core.pairing.exchange import Party
+from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
 from edgespec.shared.paired import PairedGateways
-from tests.edgespec.test_link import running
-from tests.edgespec.test_rogue import rogue
+from edgespec.worker.addresses import GatewayAddresses
+from edgespec.worker.discovery import Browser, find
+from edgespec.worker.nearby import pair_nearby
+from edgespec.worker.pair import Pairing
+from tests.edgespec.worker.test_link import running
+from tests.edgespec.worker.test_rogue import rogue
 from tests.support.links import Daemon, serving
 from tests.support.pairing import Operator, make_worker, served, some_code
 
@@ -258,7 +258,7 @@ def test_bridges_tunnels_and_loopback_are_left_out_on_a_network(namespaces: tupl
 
 SERVE = """
 import asyncio, logging
-from cloud_gateway.advertise import Advertiser
+from cloud_gateway.links.advertise import Advertiser
 from edgespec.shared import mdns
 mdns.POLL_S = 0.2
 async def main():
@@ -270,9 +270,9 @@ asyncio.run(main())
 """
 BROWSE = """
 import asyncio
-from edgespec.discovery import Browser
+from edgespec.worker.discovery import Browser
 from edgespec.shared import mdns
-from edgespec.core.names import key_id
+from edgespec.core.protocol.names import key_id
 mdns.POLL_S = 0.2
 async def main():
     browser = Browser()
@@ -307,10 +307,10 @@ def test_a_cable_plugged_in_late_is_noticed_by_both_sides(namespaces: tuple[str,
 
 TAKEN = """
 import asyncio, logging, socket, sys
-from cloud_gateway.advertise import Advertiser
-from edgespec.discovery import Browser
+from cloud_gateway.links.advertise import Advertiser
+from edgespec.worker.discovery import Browser
 from edgespec.shared import mdns
-from edgespec.core.names import key_id
+from edgespec.core.protocol.names import key_id
 mdns.POLL_S = 0.2
 logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
 async def main():

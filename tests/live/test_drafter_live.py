@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import edgespec.drafter
-from edgespec.core.drafting import Drafting, DraftRule, Proposal
+import edgespec.llamacpp.drafter
+from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.errors import ModelError
-from edgespec.drafter import Drafter
+from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
 from tests.support.slow_drafter import SlowDrafter
 
@@ -88,7 +88,7 @@ def test_algorithm_2_over_several_commits_equals_plain_chains(drafter: Drafter, 
 def test_random_walks_equal_plain_chains(
     seed: int, quantised_model: Path, slow: SlowDrafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edgespec.drafter, "IDS_PER_REQUEST", 1 + 7 * (seed % 2))
+    monkeypatch.setattr(edgespec.llamacpp.drafter, "IDS_PER_REQUEST", 1 + 7 * (seed % 2))
     rng = random.Random(seed)
     drafter = Drafter(quantised_model, context=256, sequences=4, requests=3)
     committed: dict[int, list[int]] = {}

@@ -14,8 +14,8 @@ from typing import Any
 import openai
 import pytest
 
-from edgespec import models
-from edgespec.demo.stage import Stage
+from edgespec.lab.demo.stage import Stage
+from edgespec.shared import models
 
 pytestmark = pytest.mark.live
 RTT_MS = 20.0

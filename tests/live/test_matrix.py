@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from edgespec.demo import read_prompts
-from edgespec.demo.stage import Stage
+from edgespec.lab.demo import read_prompts
+from edgespec.lab.demo.stage import Stage
 from tools.lossless import __main__ as command
 from tools.lossless import matrix
 from tools.lossless.conditions import CONDITIONS

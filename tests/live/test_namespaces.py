@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import pytest
 
-from edgespec import models
-from edgespec.core.names import key_id
-from edgespec.demo.stage import Stage
+from edgespec.core.protocol.names import key_id
+from edgespec.lab.demo.stage import Stage
+from edgespec.shared import models
 from edgespec.shared.keystore import KeyStore
 
 pytestmark = pytest.mark.live
@@ -58,7 +58,7 @@ import asyncio, socket, sys
 from pathlib import Path
 from zeroconf import ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
-from edgespec.discovery import find
+from edgespec.worker.discovery import find
 from edgespec.shared import mdns
 from edgespec.shared.keystore import KeyStore
 async def listen(reader, writer):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.survey.sample import read
+from edgespec.lab.survey.sample import read
 from tests.live.test_gateway_live import LOAD_S, gateway
 
 pytestmark = pytest.mark.live

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from cloud_gateway.core.accept import walk
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.target import Work
-from cloud_gateway.target.load import Dtype, load
-from cloud_gateway.target.torch import TorchTarget
-from cloud_gateway.text import Text
+from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Work
+from cloud_gateway.models.target_model.load import Dtype, load
+from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.models.text import Text
 from edgespec.shared.vocabfiles import hf_tokenizer_digest
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]

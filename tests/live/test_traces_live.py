@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core import trace
-from cloud_gateway.core.replay import check
-from cloud_gateway.core.trace import unseal
-from cloud_gateway.sim.traced import Traced
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.format import unseal
+from cloud_gateway.core.trace.play import check
+from edgespec.lab.sim.from_trace import Traced
 from tools.traces import Scene, record
 
 pytestmark = pytest.mark.live

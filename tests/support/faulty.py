@@ -38,12 +38,12 @@ def main() -> int:
     side, folder, *argv = sys.argv[1:]
     if side == "gateway":
         from cloud_gateway.__main__ import main as run
-        from cloud_gateway.target.torch import TorchTarget
+        from cloud_gateway.models.target_model.torch import TorchTarget
 
         TorchTarget.verify = loudly(TorchTarget.verify, Path(folder) / "fail-target")  # type: ignore[method-assign]
     else:
         from edgespec.__main__ import main as run
-        from edgespec.drafter import Drafter
+        from edgespec.llamacpp.drafter import Drafter
 
         Drafter.step = loudly(Drafter.step, Path(folder) / "fail-worker")  # type: ignore[method-assign]
     return run(argv)

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from edgespec.core import messages as m
-from edgespec.core.names import key_id
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.names import key_id
 from tests.support.links import Client, GatewayUnderTest, some_tree, until, worker_identity
 
 HONEST = worker_identity(b"h" * 32, "honest")

@@ -14,10 +14,10 @@ import aiohttp
 from cloud_gateway.api import Api, Backend, Limits, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.config import GatewaySettings
-from cloud_gateway.engine import Engine
-from cloud_gateway.loading import Models, engine_settings, load_models
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import Models, engine_settings, load_models
 from edgespec.shared.settings import override
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target

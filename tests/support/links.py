@@ -14,18 +14,18 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from cloud_gateway.link_server import LinkLimits
-from cloud_gateway.links import Links
-from cloud_gateway.workers import WorkerInfo
-from edgespec.core import messages as m
-from edgespec.core import signing
-from edgespec.core.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
-from edgespec.core.inflow import InflowLimits
-from edgespec.core.session import DEFAULT_TIMERS, State, Timers, WorkerSession
-from edgespec.core.signing import SigningKey
-from edgespec.link import FromGateway, Link
+from cloud_gateway.links.port import LinkLimits
+from cloud_gateway.links.registry import WorkerInfo
+from cloud_gateway.links.server import Links
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol import signing
+from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
+from edgespec.core.protocol.inflow import InflowLimits
+from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, WorkerSession
+from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.tls import ServerIdentity, certificate_spki, client_context, new_identity, peer_spki_hash
+from edgespec.worker.link import FromGateway, Link
 
 VOCAB = 1000
 TOKENIZER, MODEL, HASH = b"t" * 32, b"m" * 32, b"h" * 32

@@ -14,9 +14,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import serve
 
-from cloud_gateway.pair import PairingDesk
-from edgespec.core.pairing import Party, WorkerExchange
-from edgespec.core.pairing_messages import (
+from cloud_gateway.links.pairing import PairingDesk
+from edgespec.core.pairing.exchange import Party, WorkerExchange
+from edgespec.core.pairing.messages import (
     MAX_NAMEPLATE,
     MIN_NAMEPLATE,
     Code,
@@ -25,13 +25,13 @@ from edgespec.core.pairing_messages import (
     check_number,
     decode_pairing,
 )
-from edgespec.core.signing import SigningKey
-from edgespec.pair import pair
+from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways, PairedWorkers
 from edgespec.shared.tls import client_context
 from edgespec.shared.words import parse_code
+from edgespec.worker.pair import pair
 
 
 class Operator:

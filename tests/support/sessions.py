@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from edgespec.core import messages as m
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
-from edgespec.core.session import GatewaySession, Linked, RttSample, State, WorkerSession
-from edgespec.core.signing import SigningKey
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
+from edgespec.core.protocol.session import GatewaySession, Linked, RttSample, State, WorkerSession
+from edgespec.core.protocol.signing import SigningKey
 
 WORKER_KEY, GATEWAY_KEY = SigningKey(b"w" * 32), SigningKey(b"g" * 32)
 SPKI = b"s" * 32

@@ -1,4 +1,4 @@
-"""The slow, obvious twin of `edgespec.drafter`: every leaf from scratch, token by token, in one plain sequence."""
+"""The slow, obvious twin of `edgespec.llamacpp.drafter`: every leaf from scratch, token by token, in one sequence."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.drafting import Proposal
-from edgespec.llama import Context, Row
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.llamacpp.context import Context, Row
 
 
 class SlowDrafter:

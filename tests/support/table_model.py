@@ -15,14 +15,14 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.engine import Engine
-from cloud_gateway.offloading import LinkedWorker
-from cloud_gateway.target import Pass, Work
-from edgespec.core.children import Rank, TokenPath, best_children
-from edgespec.core.drafting import Drafting, DraftRule, Proposal
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.offloading import LinkedWorker
+from cloud_gateway.models.target_model import Pass, Work
+from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.messages import Close, Commit, Open
+from edgespec.core.protocol.messages import Close, Commit, Open
 
 VOCAB = 32
 EOS = 0

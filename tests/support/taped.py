@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from cloud_gateway.core.controller import POLICIES
-from cloud_gateway.core.request import Constraint, DoneEvent, GenerationRequest, Speculation
-from cloud_gateway.core.trace import Trace, unseal
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.recorder import Recorder, RecorderSettings
-from edgespec.core.messages import Sampling
-from edgespec.core.signing import SigningKey
+from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.requests.request import Constraint, DoneEvent, GenerationRequest, Speculation
+from cloud_gateway.core.trace.format import Trace, unseal
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.recorder import Recorder, RecorderSettings
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.protocol.signing import SigningKey
 from tests.support.table_model import LoopWorker, TableDraft, TableTarget
 
 KEY = SigningKey(bytes(range(32)))

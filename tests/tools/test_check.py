@@ -111,13 +111,13 @@ def test_files_functions_and_main_loops_over_their_limit_are_named() -> None:
     assert list(sizes.faults("a.py", function("f", 60))) == []
     assert list(sizes.faults("a.py", function("f", 61))) == ["a.py:1: function f has 61 lines, over 60"]
     assert len(list(sizes.faults("a.py", "x = 1\n" * 401))) == 1
-    assert list(sizes.faults("edgespec/daemon.py", function("run", 39, "  # main loop"))) == []
-    assert list(sizes.faults("edgespec/daemon.py", "# main loop\n@decorated\n" + function("run", 39))) == []
-    assert list(sizes.faults("edgespec/daemon.py", function("run", 40, "  # main loop"))) == [
-        "edgespec/daemon.py:1: main loop run has 40 lines, over 39"
+    assert list(sizes.faults("edgespec/worker/daemon.py", function("run", 39, "  # main loop"))) == []
+    assert list(sizes.faults("edgespec/worker/daemon.py", "# main loop\n@decorated\n" + function("run", 39))) == []
+    assert list(sizes.faults("edgespec/worker/daemon.py", function("run", 40, "  # main loop"))) == [
+        "edgespec/worker/daemon.py:1: main loop run has 40 lines, over 39"
     ]
-    assert list(sizes.faults("edgespec/daemon.py", function("run", 9))) == [
-        "edgespec/daemon.py: no function is marked `# main loop`"
+    assert list(sizes.faults("edgespec/worker/daemon.py", function("run", 9))) == [
+        "edgespec/worker/daemon.py: no function is marked `# main loop`"
     ]
 
 

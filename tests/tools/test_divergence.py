@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.target import Work
-from edgespec.core.messages import Sampling
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Work
+from edgespec.core.protocol.messages import Sampling
 from tests.support.table_model import TableTarget, next_logits
 from tests.support.tiny_target import make_tiny_target
 from tools.lossless.__main__ import main

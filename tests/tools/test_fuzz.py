@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud_gateway.core import accept, logprobs, outlook
-from cloud_gateway.core.controller import POLICIES
-from edgespec.core import calibration, messages, processing, ranking
+from cloud_gateway.core.policies import tree_value as outlook
+from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.verify import accept, logprobs
+from edgespec.core.drafting import calibration, ranking
+from edgespec.core.protocol import messages
+from edgespec.core.sampling import logits as processing
 from tools.fuzz import __main__ as command
 from tools.fuzz import api_cases, frames, run, tree_cases
 from tools.fuzz.finite import check_finite

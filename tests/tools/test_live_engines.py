@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.core.flatten import flatten
-from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.sim.process import child, draft
-from cloud_gateway.sim.world import PROMPT_LEN, run
-from cloud_gateway.target import Work
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.core.verify.flatten import flatten
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.models.target_model import Work
+from edgespec.core.drafting.tree import SpeculationTree
 from edgespec.core.errors import ConfigError
-from edgespec.core.link_model import LinkModel
-from edgespec.core.tree import SpeculationTree
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.process import child, draft
+from edgespec.lab.sim.world import PROMPT_LEN, run
 from tools.sim.__main__ import main
 from tools.sim.experiment import Arm
 from tools.sim.live.engines import Answers, SleepingDraft, SleepingDrafter, SleepingTarget

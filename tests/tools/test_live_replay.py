@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.sim.world import Result
+from edgespec.lab.sim.world import Result
 from tools.sim.live import replay
 from tools.sim.live.gateway import Reported
 from tools.sim.live.replay import Pair, arm_of

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.core.errors import ModelError
-from edgespec.core.messages import Sampling
-from edgespec.core.processing import History, process
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.sampling.logits import History, process
 from tools.lossless import __main__ as command
 from tools.lossless import cases, distribution, exact, mutants, shared_noise
 from tools.lossless.cases import Case
@@ -156,7 +156,7 @@ def test_bad_arguments_and_a_missing_model_are_one_sentence(tmp_path: Path, caps
             command.main(arguments)
         assert ended.value.code == 2
     pytest.importorskip("torch")
-    pytest.importorskip("cloud_gateway.target.torch")
+    pytest.importorskip("cloud_gateway.models.target_model.torch")
     code = command.main(["--trials", "1", "--real", "--model", str(tmp_path / "none.gguf")])
     assert code == ModelError.exit_code
     assert "none.gguf" in capsys.readouterr().err

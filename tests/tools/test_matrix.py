@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.merge import CandidateTree
-from edgespec.core.messages import Open, Sampling, check_tree_shape
+from cloud_gateway.core.verify.candidates import CandidateTree
+from edgespec.core.protocol.messages import Open, Sampling, check_tree_shape
 from tools.lossless import __main__ as command
 from tools.lossless import matrix
 from tools.lossless.conditions import CONDITIONS, Answer, Case, Cut, stream

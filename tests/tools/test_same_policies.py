@@ -7,20 +7,21 @@ from collections.abc import Sequence
 
 import pytest
 
-import cloud_gateway.engine
-import edgespec.daemon
+import cloud_gateway.engine.loop
+import edgespec.worker.daemon
 import tests.support.table_model
-from cloud_gateway.core import controller
-from cloud_gateway.core.actions import Verify
-from cloud_gateway.core.controller import POLICIES, Colocated
-from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, Usage
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.sim import world
-from cloud_gateway.sim.world import Curve, Result, Steps
-from edgespec.core import bestfirst, drafting
-from edgespec.core.drafting import Drafting, Proposal
-from edgespec.core.link_model import LinkModel
-from edgespec.core.tree import Node
+from cloud_gateway.core.policies import registry as controller
+from cloud_gateway.core.policies.actions import Verify
+from cloud_gateway.core.policies.registry import POLICIES, Colocated
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from edgespec.core.drafting import algorithm2 as drafting
+from edgespec.core.drafting import best_first as bestfirst
+from edgespec.core.drafting.algorithm2 import Drafting, Proposal
+from edgespec.core.drafting.tree import Node
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim import world
+from edgespec.lab.sim.world import Curve, Result, Steps
 from tests.support.table_model import LoopWorker, TableDraft, TableTarget
 from tools.sim import experiment
 from tools.sim.experiment import Arm, Cell, WorkerSpec, simulate
@@ -53,9 +54,9 @@ async def live(policy: str, worker: LoopWorker | None = None) -> Usage:
 
 
 def test_engine_and_simulator_take_policies_from_one_registry() -> None:
-    assert cloud_gateway.engine.policies is controller
-    assert experiment.POLICIES is cloud_gateway.engine.policies.POLICIES is POLICIES
-    assert experiment.PolicySettings is cloud_gateway.engine.policies.PolicySettings
+    assert cloud_gateway.engine.loop.policies is controller
+    assert experiment.POLICIES is cloud_gateway.engine.loop.policies.POLICIES is POLICIES
+    assert experiment.PolicySettings is cloud_gateway.engine.loop.policies.PolicySettings
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -67,8 +68,8 @@ def test_the_simulators_policy_is_of_the_engines_class(name: str) -> None:
 
 
 def test_worker_and_simulator_draft_with_the_same_machines() -> None:
-    assert edgespec.daemon.Drafting is experiment.Drafting is world.Drafting is drafting.Drafting
-    assert edgespec.daemon.BestFirst is experiment.BestFirst is bestfirst.BestFirst
+    assert edgespec.worker.daemon.Drafting is experiment.Drafting is world.Drafting is drafting.Drafting
+    assert edgespec.worker.daemon.BestFirst is experiment.BestFirst is bestfirst.BestFirst
     for name, module in (
         ("Generation", "generation"),
         ("StepClock", "estimators"),

@@ -7,13 +7,14 @@ import statistics
 
 import pytest
 
-from cloud_gateway.core import controller, generation
-from cloud_gateway.core.controller import POLICIES, Colocated, PolicySettings
-from cloud_gateway.core.theory import expected_tokens
-from cloud_gateway.sim.network import Pipe, wire_bytes
-from cloud_gateway.sim.process import child, draft
-from cloud_gateway.sim.world import Curve, Steps, run
-from edgespec.core.link_model import LinkModel
+from cloud_gateway.core.policies import registry as controller
+from cloud_gateway.core.policies.registry import POLICIES, Colocated, PolicySettings
+from cloud_gateway.core.requests import generation
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.network import Pipe, wire_bytes
+from edgespec.lab.sim.process import child, draft
+from edgespec.lab.sim.theory import expected_tokens
+from edgespec.lab.sim.world import Curve, Steps, run
 from tools.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
 from tools.sim.process import Iid
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.controller import Action, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.merge import CandidateTree, Merged
+from cloud_gateway.core.policies.registry import Action, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.errors import ConfigError
-from edgespec.core.link_model import LinkModel
+from edgespec.lab.link_model import LinkModel
 from tools.sim import figures, tables
 from tools.sim.__main__ import main
 from tools.sim.config import load, steps_of, tokens_of

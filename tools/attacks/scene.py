@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from edgespec import models
 from edgespec.core.errors import EdgespecError
-from edgespec.demo.arms import cpu_time_s, machine_time_s
-from edgespec.demo.stage import Stage, StageError
+from edgespec.lab.demo.arms import cpu_time_s, machine_time_s
+from edgespec.lab.demo.stage import Stage, StageError
+from edgespec.shared import models
 from tools.attacks.aim import Aim
 
 QUICK_S = 0.1

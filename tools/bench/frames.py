@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgespec.core import messages as m
-from edgespec.core.handshake import GatewayIdentity, Pin, WorkerIdentity
-from edgespec.core.session import GatewaySession, WorkerSession
-from edgespec.core.signing import SigningKey
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.handshake import GatewayIdentity, Pin, WorkerIdentity
+from edgespec.core.protocol.session import GatewaySession, WorkerSession
+from edgespec.core.protocol.signing import SigningKey
 
 VOCAB = 49_152
 GOAL_US = 120

@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.controller import POLICIES
-from cloud_gateway.core.request import GenerationRequest, TokensEvent
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.offloading import LinkedWorker
-from cloud_gateway.recorder import Recorder, RecorderSettings
-from cloud_gateway.target import Pass, Work
-from edgespec.core.bestfirst import BestFirst, BestFirstRule
-from edgespec.core.drafting import Drafting, DraftRule, Proposal
+from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.offloading import LinkedWorker
+from cloud_gateway.engine.recorder import Recorder, RecorderSettings
+from cloud_gateway.models.target_model import Pass, Work
+from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
+from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.messages import Close, Commit, Open, Tree, check_tree_shape
-from edgespec.core.signing import SigningKey
+from edgespec.core.protocol.messages import Close, Commit, Open, Tree, check_tree_shape
+from edgespec.core.protocol.signing import SigningKey
 from tools.bench.frames import linked_sessions
 
 VOCAB = 49_152

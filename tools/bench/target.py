@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from cloud_gateway.core.accept import walk
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.target import Work
-from cloud_gateway.target.torch import TorchTarget
+from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Work
+from cloud_gateway.models.target_model.torch import TorchTarget
 
 SHAPES = {
     # layers, hidden, intermediate, heads, kv heads, vocabulary

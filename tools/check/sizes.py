@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE_LIMIT, FUNCTION_LIMIT, LOOP_LIMIT = 400, 60, 39
-MAIN_LOOPS = ("cloud_gateway/engine.py", "edgespec/daemon.py")
+MAIN_LOOPS = ("cloud_gateway/engine/loop.py", "edgespec/worker/daemon.py")
 MARK = "# main loop"
 
 

@@ -17,16 +17,16 @@ import numpy as np
 
 from cloud_gateway.api.generation import Limits, ServedModel, generations
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_schema
-from cloud_gateway.core.accept import walk
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.logprobs import MIN_LOGPROB, token_logprob
-from cloud_gateway.core.request import Constraint, ConstraintError, GenerationRequest
-from cloud_gateway.core.verification import Verification, method_of, told_to_workers, verification
-from edgespec.core.bestfirst import BestFirst
-from edgespec.core.drafting import Proposal
+from cloud_gateway.core.requests.request import Constraint, ConstraintError, GenerationRequest
+from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.logprobs import MIN_LOGPROB, token_logprob
+from cloud_gateway.core.verify.verification import Verification, method_of, told_to_workers, verification
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.best_first import BestFirst
+from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.errors import ClientError
-from edgespec.core.messages import MAX_COST, Open, check_tree_shape
-from edgespec.core.ranking import Ranker, Spread
+from edgespec.core.protocol.messages import MAX_COST, Open, check_tree_shape
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.grammars import constraint_of
 from tools.fuzz.model import ALONE, Rows, TableModel, table

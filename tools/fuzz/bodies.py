@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cloud_gateway.api.schema import RANGES
-from cloud_gateway.core.controller import POLICIES
+from cloud_gateway.core.policies.registry import POLICIES
 from tools.fuzz.numbers import inside, outside
 
 Body = dict[str, Any]

@@ -6,15 +6,15 @@ import asyncio
 import random
 from collections.abc import Hashable, Mapping, Sequence
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.engine import Engine
-from cloud_gateway.offloading import LinkedWorker
-from cloud_gateway.target import Pass, Work
-from edgespec.core.children import Rank, TokenPath, best_children
-from edgespec.core.drafting import Proposal
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.offloading import LinkedWorker
+from cloud_gateway.models.target_model import Pass, Work
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.messages import Close, Commit, Open, Tree, check_tree_shape
-from edgespec.core.prefix import Prefix
+from edgespec.core.protocol.messages import Close, Commit, Open, Tree, check_tree_shape
+from edgespec.core.protocol.prefix import Prefix
 from tools.fuzz.frames import RandomWorker
 from tools.fuzz.model import Rows, TableModel
 

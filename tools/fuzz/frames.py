@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgespec.core.messages import MAX_COST, ROOT, Tree, max_entropy
-from edgespec.core.prefix import Prefix
+from edgespec.core.protocol.messages import MAX_COST, ROOT, Tree, max_entropy
+from edgespec.core.protocol.prefix import Prefix
 
 MOST_NODES = 14
 """Of most frames; a few have 64, the most that the shape checks let in."""

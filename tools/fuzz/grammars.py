@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cloud_gateway.core.request import Constraint
-from cloud_gateway.grammar import Grammars, Schema
+from cloud_gateway.core.requests.request import Constraint
+from cloud_gateway.models.grammar import Grammars, Schema
 
 CHARACTERS = '\x00 {}[]":,-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ'
 """Id 0 ends the answer."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.sampler import path_to
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.shared_noise import path_to
 
 Logits = NDArray[np.float32]
 

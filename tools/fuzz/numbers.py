@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from edgespec.core.ranges import Range
+from edgespec.core.protocol.ranges import Range
 
 SUBNORMAL = (5e-324, 1e-310, 2.2250738585072014e-308)
 EDGES = (0.0, -0.0, *SUBNORMAL, 1e-300, 1e-38, 1e-5, 0.009999, 0.01, 0.5, 1.0, 2.0, 10.0)

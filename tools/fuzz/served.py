@@ -18,9 +18,9 @@ from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.engine import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.metrics import Metrics
-from cloud_gateway.text import StopStrings
+from cloud_gateway.models.text import StopStrings
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.engine_parts import RandomWorkers, TableDraft, TableTarget
 from tools.fuzz.grammars import CHARACTERS, grammars

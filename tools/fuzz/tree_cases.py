@@ -12,18 +12,18 @@ from functools import partial
 
 import numpy as np
 
-from cloud_gateway.core.accept import walk
-from cloud_gateway.core.actions import CatchUp, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.controller import POLICIES, PolicySettings
-from cloud_gateway.core.estimators import MAX_S, RttEstimator, StepClock, StepCurve
-from cloud_gateway.core.flatten import flatten
-from cloud_gateway.core.merge import LOCAL, CandidateTree
-from cloud_gateway.core.request import GenerationRequest, Method
-from cloud_gateway.core.rounds import RoundBudget
-from cloud_gateway.core.verification import verification
+from cloud_gateway.core.policies.actions import CatchUp, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.estimators import MAX_S, RttEstimator, StepClock, StepCurve
+from cloud_gateway.core.policies.registry import POLICIES, PolicySettings
+from cloud_gateway.core.requests.request import GenerationRequest, Method
+from cloud_gateway.core.requests.rounds import RoundBudget
+from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
+from cloud_gateway.core.verify.flatten import flatten
+from cloud_gateway.core.verify.verification import verification
+from edgespec.core.drafting.ranking import Spread
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.messages import Sampling, check_tree_shape, max_entropy
-from edgespec.core.ranking import Spread
+from edgespec.core.protocol.messages import Sampling, check_tree_shape, max_entropy
 from tools.fuzz.finite import check_finite
 from tools.fuzz.frames import RandomWorker
 from tools.fuzz.model import ALONE, Rows, table

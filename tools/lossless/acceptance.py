@@ -20,13 +20,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.sampler import Chooser
-from cloud_gateway.target import Target, Verified, Work
-from edgespec.core.drafting import Proposal
-from edgespec.core.messages import Sampling
-from edgespec.core.processing import Processor
-from edgespec.core.ranking import Ranker, Spread
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.shared_noise import Chooser
+from cloud_gateway.models.target_model import Target, Verified, Work
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.ranking import Ranker, Spread
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.sampling.logits import Processor
 from tools import options, verbs
 
 DEPTHS = (1, 2, 3, 4)
@@ -85,12 +85,12 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """All figures. Raises ModelError, ConfigError."""
-    from cloud_gateway.target.load import load
-    from cloud_gateway.target.torch import TorchTarget
-    from cloud_gateway.text import Text
-    from edgespec import models
-    from edgespec.demo import PROMPTS, read_prompts
-    from edgespec.drafter import Drafter
+    from cloud_gateway.models.target_model.load import load
+    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.text import Text
+    from edgespec.lab.demo import PROMPTS, read_prompts
+    from edgespec.llamacpp.drafter import Drafter
+    from edgespec.shared import models
 
     questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)
     loaded = load(models.quantised(), "float32", "cpu")

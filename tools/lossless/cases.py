@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.rejection import Rejection
-from edgespec.core.messages import Sampling
+from cloud_gateway.core.verify.rejection import Rejection
+from edgespec.core.protocol.messages import Sampling
 from tools.lossless import classic, exact, shared_noise
 from tools.lossless.scene import SYNTHETIC_RULES, Scene
 from tools.lossless.statistics import Fit, chi_square

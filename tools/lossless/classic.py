@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.accept import walk
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.rejection import Rejection, RejectionChooser
-from edgespec.core.messages import Sampling
-from edgespec.core.processing import History, Processor
+from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.rejection import Rejection, RejectionChooser
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.sampling.logits import History, Processor
 from tools.lossless.scene import Path, PathRows, Scene
 from tools.lossless.shared_noise import DEPTH, Tokens, by_path
 

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.sampler import Chooser
-from cloud_gateway.target import Target, Verified, Work
-from edgespec.core.children import largest
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.shared_noise import Chooser
+from cloud_gateway.models.target_model import Target, Verified, Work
+from edgespec.core.drafting.proposals import largest
 from edgespec.core.errors import ConfigError
-from edgespec.core.messages import Sampling
+from edgespec.core.protocol.messages import Sampling
 from tools import options, verbs
 from tools.lossless.divergence_report import draw, figures, table
 
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """All arms. Raises ModelError, ConfigError."""
-    from edgespec.demo import PROMPTS, read_prompts
+    from edgespec.lab.demo import PROMPTS, read_prompts
 
     questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -160,11 +160,11 @@ def merged(paths: Sequence[Path]) -> dict[str, Any]:
 
 def _load(model: Path | None, way: Way, questions: Sequence[str]) -> tuple[Target, list[list[int]]]:
     """The target, computed this way, and the rendered prompts."""
-    from cloud_gateway.target.forward import HfForward
-    from cloud_gateway.target.load import load
-    from cloud_gateway.target.torch import TorchTarget
-    from cloud_gateway.text import Text
-    from edgespec import models
+    from cloud_gateway.models.target_model.forward import HfForward
+    from cloud_gateway.models.target_model.load import load
+    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.text import Text
+    from edgespec.shared import models
 
     loaded = load(model or models.quantised(), way.dtype, "cpu")  # type: ignore[arg-type]
     kernels: Any = "plain" if way.kernels == "transformers" else way.kernels

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from edgespec.core.messages import Sampling
+from edgespec.core.protocol.messages import Sampling
 from tools.lossless.scene import Scene
 
 

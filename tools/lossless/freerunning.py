@@ -20,13 +20,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cloud_gateway.core.request import DoneEvent, GenerationRequest, Method, Speculation, Usage
-from cloud_gateway.drafts import DraftModel
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.target import Pass, Target, Verified, Work
-from edgespec.core.children import Rank, TokenPath, best_children
-from edgespec.core.drafting import Proposal
-from edgespec.core.messages import Sampling
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Method, Speculation, Usage
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.models.drafts import DraftModel
+from cloud_gateway.models.target_model import Pass, Target, Verified, Work
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.protocol.messages import Sampling
 from tools import options, verbs
 
 
@@ -123,12 +123,12 @@ def run(args: argparse.Namespace) -> int:
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     """All ways at all temperatures. Raises ModelError, ConfigError."""
-    from cloud_gateway.drafts.gguf import LocalDraft
-    from cloud_gateway.target.load import load
-    from cloud_gateway.target.torch import TorchTarget
-    from cloud_gateway.text import Text
-    from edgespec import models
-    from edgespec.demo import PROMPTS, read_prompts
+    from cloud_gateway.models.drafts.gguf import LocalDraft
+    from cloud_gateway.models.target_model.load import load
+    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.text import Text
+    from edgespec.lab.demo import PROMPTS, read_prompts
+    from edgespec.shared import models
 
     questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)
     loaded = load(models.quantised(), "bfloat16", "cpu")

@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cloud_gateway.core.controller import POLICIES
-from edgespec import models
-from edgespec.demo import PROMPTS, read_prompts
-from edgespec.demo.stage import Stage
+from cloud_gateway.core.policies.registry import POLICIES
+from edgespec.lab.demo import PROMPTS, read_prompts
+from edgespec.lab.demo.stage import Stage
+from edgespec.shared import models
 from tools import options, verbs
 from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
 

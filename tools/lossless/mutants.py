@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud_gateway.core.rejection import NONE, LocalDraftDistribution, Rejection
-from cloud_gateway.core.sampler import Chooser, Rows
-from edgespec.core.processing import Candidates
-from edgespec.core.sampling import gumbel_all
+from cloud_gateway.core.verify.rejection import NONE, LocalDraftDistribution, Rejection
+from cloud_gateway.core.verify.shared_noise import Chooser, Rows
+from edgespec.core.sampling.gumbel import gumbel_all
+from edgespec.core.sampling.logits import Candidates
 from tools.lossless import classic, shared_noise
 from tools.lossless.cases import chunks, fit
 from tools.lossless.classic import Floats

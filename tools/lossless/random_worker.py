@@ -16,20 +16,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgespec import config
 from edgespec.core.errors import EdgespecError
-from edgespec.core.handshake import Pin, WorkerIdentity
-from edgespec.core.messages import MAX_DEPTH, ROOT, Close, Commit, Open, Tree
-from edgespec.core.prefix import Prefix
-from edgespec.link import FromGateway, Link, keep_linked
-from edgespec.models import file_sha256
-from edgespec.service import paired_gateway
+from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, Tree
+from edgespec.core.protocol.prefix import Prefix
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.modelref import resolve_model
+from edgespec.shared.models import file_sha256
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
+from edgespec.worker import config
+from edgespec.worker.link import FromGateway, Link, keep_linked
+from edgespec.worker.service import paired_gateway
 
 MAX_NODES = 24
 MAX_MILLINATS = 3000

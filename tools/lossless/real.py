@@ -7,8 +7,8 @@ from pathlib import Path as File
 
 import numpy as np
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.target import Target, Work
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Target, Work
 from tools.lossless import exact
 from tools.lossless.cases import WIDTHS, Case
 from tools.lossless.scene import RULES, Logits, Path, Scene
@@ -22,10 +22,10 @@ DRAFT_ERROR = 0.7
 
 def jobs(model: File | None) -> list[tuple[Case, Scene]]:
     """Cases over the real target: every width once for each method. Raises ModelError where the model is missing."""
-    from cloud_gateway.target.load import load
-    from cloud_gateway.target.torch import TorchTarget
-    from cloud_gateway.text import Text
-    from edgespec import models
+    from cloud_gateway.models.target_model.load import load
+    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.text import Text
+    from edgespec.shared import models
 
     loaded = load(model or models.quantised(), "float32", "cpu")
     target = TorchTarget(loaded.model, slots=2, context=512, threads=1)

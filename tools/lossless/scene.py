@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.sampler import path_to
-from edgespec.core.messages import Sampling
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.shared_noise import path_to
+from edgespec.core.protocol.messages import Sampling
 
 Path = tuple[int, ...]
 Logits = NDArray[np.float32]

@@ -20,16 +20,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.grammar import Grammars, Schema
-from cloud_gateway.text import Text
-from edgespec.core.messages import Sampling
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.models.grammar import Grammars, Schema
+from cloud_gateway.models.text import Text
+from edgespec.core.protocol.messages import Sampling
 from tools import options, verbs
 from tools.lossless.topics import QUESTION, SCHEMA, TOPICS, valid
 
 if TYPE_CHECKING:
-    from cloud_gateway.target.load import Dtype
+    from cloud_gateway.models.target_model.load import Dtype
 
 
 class Answerer(Protocol):
@@ -44,10 +44,10 @@ class Bench:
 
     def __init__(self, model: Path | None, draft: Path | None, dtype: Dtype) -> None:
         """Raises ModelError where a model is missing."""
-        from cloud_gateway.drafts.gguf import LocalDraft
-        from cloud_gateway.target.load import load
-        from cloud_gateway.target.torch import TorchTarget
-        from edgespec import models
+        from cloud_gateway.models.drafts.gguf import LocalDraft
+        from cloud_gateway.models.target_model.load import load
+        from cloud_gateway.models.target_model.torch import TorchTarget
+        from edgespec.shared import models
 
         loaded = load(model or models.quantised(), dtype, "cpu")
         target = TorchTarget(loaded.model, slots=1, context=512, threads=1)

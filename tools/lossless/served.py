@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgespec import models
-from edgespec.demo.stage import Stage
+from edgespec.lab.demo.stage import Stage
+from edgespec.shared import models
 from tools.lossless.topics import QUESTION, SCHEMA, valid
 
 RTT_MS = 20.0

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.accept import walk
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.core.sampler import Chooser
-from edgespec.core.messages import Sampling
-from edgespec.core.processing import History, Processor
-from edgespec.core.sampling import gumbel
+from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.shared_noise import Chooser
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.sampling.gumbel import gumbel
+from edgespec.core.sampling.logits import History, Processor
 from tools.lossless.scene import ROOT, Path, PathRows, Scene
 
 Seeds = NDArray[np.uint64]

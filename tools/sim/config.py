@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cloud_gateway.sim.world import Curve, Steps
 from edgespec.core.errors import ConfigError
+from edgespec.lab.sim.world import Curve, Steps
 from tools.sim.process import Iid
 
 FOLDER = Path(__file__).parents[2] / "configs/sim"

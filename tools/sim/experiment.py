@@ -9,13 +9,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloud_gateway.core.adaptive import Prefer
-from cloud_gateway.core.controller import POLICIES, Controller, PolicySettings
-from cloud_gateway.sim.process import TokenProcess
-from cloud_gateway.sim.world import Result, Steps, run
-from edgespec.core.bestfirst import BestFirst, BestFirstRule
-from edgespec.core.drafting import Drafting, DraftRule
-from edgespec.core.link_model import LinkModel
+from cloud_gateway.core.policies.adaptive import Prefer
+from cloud_gateway.core.policies.registry import POLICIES, Controller, PolicySettings
+from edgespec.core.drafting.algorithm2 import Drafting, DraftRule
+from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.process import TokenProcess
+from edgespec.lab.sim.world import Result, Steps, run
 from tools.sim.oracle import OracleDrafting
 from tools.sim.process import Iid
 from tools.sim.recording import Recorded

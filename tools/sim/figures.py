@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from cloud_gateway.core.actions import Action, Costs, LinkView, Outcome
-from cloud_gateway.core.controller import Colocated
-from cloud_gateway.core.merge import CandidateTree, Merged
-from cloud_gateway.sim.world import Steps, run
-from edgespec.core.link_model import LinkModel
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
+from cloud_gateway.core.policies.registry import Colocated
+from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.world import Steps, run
 from tools.sim import plots
 from tools.sim.config import load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, rows_of

@@ -6,9 +6,9 @@ bounds what any ordering of the same drafts could reach.
 
 from __future__ import annotations
 
-from cloud_gateway.sim.process import TokenProcess
-from edgespec.core.bestfirst import BestFirst, BestFirstRule
-from edgespec.core.tree import Node
+from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
+from edgespec.core.drafting.tree import Node
+from edgespec.lab.sim.process import TokenProcess
 
 
 class OracleDrafting(BestFirst):

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloud_gateway.sim.world import Steps
-from edgespec.core.link_model import LinkModel
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.world import Steps
 from tools.sim import plots
 from tools.sim.config import load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, rows_of

@@ -1,4 +1,4 @@
-"""Synthetic token processes (cloud_gateway/sim/process.py says what a process is)."""
+"""Synthetic token processes (edgespec/lab/sim/process.py says what a process is)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.sim.process import LOOKAHEAD, OFF_PATH
-from edgespec.core.drafting import Proposal
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.lab.sim.process import LOOKAHEAD, OFF_PATH
 
 WIDTH = 4
 """Tokens that a synthetic proposal names."""

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Records and writes; returns 0. Raises ConfigError and ModelError."""
-    from edgespec import models
+    from edgespec.shared import models
 
     prompts = _prompts(options.prompts)[: options.limit]
     recording = record(options.model or models.quantised(), prompts, options.drafts.split(";"), options.max_tokens)
@@ -156,7 +156,7 @@ def quantised(model: Path) -> Reader:
     """The file's own weights in llama.cpp, token by token, as the worker runs them."""
     import torch
 
-    from edgespec.llama import Context, Row
+    from edgespec.llamacpp.context import Context, Row
 
     llama = Context(model, cells=CONTEXT, sequences=1, batch=128, threads=1)
 

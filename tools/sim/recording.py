@@ -13,9 +13,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.sim.process import LOOKAHEAD, OFF_PATH
-from edgespec.core.drafting import Proposal
+from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.errors import ConfigError
+from edgespec.lab.sim.process import LOOKAHEAD, OFF_PATH
 
 RANKS = 8
 """Draft tokens kept per position."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cloud_gateway.sim.world import Curve, Steps
-from edgespec.core.link_model import LinkModel
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.world import Curve, Steps
 from tools.sim import plots
 from tools.sim.config import curve, load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Progress, WorkerSpec, rows_of

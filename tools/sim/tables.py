@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from cloud_gateway.core.theory import (
+from edgespec.core.protocol.messages import ROOT, Commit, Frame, Tree, encode
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.network import wire_bytes
+from edgespec.lab.sim.theory import (
     best_k,
     expected_accepted,
     expected_tokens,
     printed_overview,
     speedup,
 )
-from cloud_gateway.sim.network import wire_bytes
-from cloud_gateway.sim.world import SESSION
-from edgespec.core.link_model import LinkModel
-from edgespec.core.messages import ROOT, Commit, Frame, Tree, encode
+from edgespec.lab.sim.world import SESSION
 from tools.sim import plots
 from tools.sim.config import load, steps_of
 from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of

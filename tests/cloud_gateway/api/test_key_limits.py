@@ -16,7 +16,7 @@ from cloud_gateway.api import Backend, Limits, service
 from cloud_gateway.api.encoding import TurnedThreads
 from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.api.report import MAX_CANCELLED_LINES
-from cloud_gateway.core.quota import KeyLimits
+from cloud_gateway.core.limits.quota import KeyLimits
 from edgespec.core.errors import ClientError
 from tests.support.echo import CHAT, MODEL, ByteText, Echo, echo_gateway, post, request_head, until
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from cloud_gateway.api import Backend, ServedModel
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.grammar import Grammars
-from cloud_gateway.target.load import load_tokenizer
-from cloud_gateway.target.torch import TorchTarget
-from cloud_gateway.text import Text
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.models.grammar import Grammars
+from cloud_gateway.models.target_model.load import load_tokenizer
+from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.models.text import Text
 from tests.support.echo import MODEL, ByteText, Echo, echo_gateway, post
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits

@@ -12,8 +12,8 @@ import pytest
 from cloud_gateway.api import Limits
 from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.api.schema import RANGES
-from edgespec.core.messages import Sampling
-from edgespec.core.ranges import SAMPLING
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.protocol.ranges import SAMPLING
 from tests.support.echo import (
     CHAT,
     ECHOED,

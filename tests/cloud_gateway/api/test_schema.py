@@ -12,7 +12,7 @@ from cloud_gateway.api.generation import generations
 from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode
 from edgespec.core.errors import ClientError
-from edgespec.core.messages import Sampling
+from edgespec.core.protocol.messages import Sampling
 
 MODEL = ServedModel("m", 0, context=100, vocab_size=64, fingerprint="f")
 LIMITS = Limits(max_tokens=50, max_choices=4)

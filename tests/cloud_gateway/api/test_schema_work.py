@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend, ServedModel
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.grammar import Grammars, Schema
-from cloud_gateway.target.load import load_tokenizer
-from cloud_gateway.target.torch import TorchTarget
-from cloud_gateway.text import Text
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.models.grammar import Grammars, Schema
+from cloud_gateway.models.target_model.load import load_tokenizer
+from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.models.text import Text
 from tests.support.echo import Echo, echo_gateway, post
 from tests.support.hostile_schemas import MAKERS, largest, requiring
 from tests.support.schemas import NESTED

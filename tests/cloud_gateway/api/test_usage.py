@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from cloud_gateway.api.usage import combined, offload_share, usage_extension, usage_object, worker_share
-from cloud_gateway.core.request import Usage
+from cloud_gateway.core.requests.request import Usage
 
 
 def test_counts_and_times_of_choices_are_summed_and_zero_counts_stay() -> None:

@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from cloud_gateway.core.actions import Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.amusd import Amusd
-from cloud_gateway.core.controller import WanSpec
-from cloud_gateway.core.localtree import ColocatedTree
-from cloud_gateway.core.merge import CandidateTree, Merged
-from cloud_gateway.core.rolling import RollingK, RollingWanSpec
-from cloud_gateway.core.theory import best_k, expected_accepted, expected_tokens, printed_overview, speedup
+from cloud_gateway.core.policies.actions import Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.amusd import Amusd
+from cloud_gateway.core.policies.colocated import ColocatedTree
+from cloud_gateway.core.policies.registry import WanSpec
+from cloud_gateway.core.policies.rolling_k import RollingK, RollingWanSpec
+from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from edgespec.lab.sim.theory import best_k, expected_accepted, expected_tokens, printed_overview, speedup
 
 COSTS = Costs(lambda rows: 0.025, 0.010)
 LINK = LinkView(0.0, 0.0, 0.010, ready=True)

@@ -17,7 +17,7 @@ import pytest
 
 from edgespec.core import errors
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError, LocalProtocolError, PairingError
-from edgespec.core.pairing_messages import PairingFailed, Reason
+from edgespec.core.pairing.messages import PairingFailed, Reason
 from edgespec.shared.control import MAX_PATH_BYTES, ControlServer, call, stream
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgespec import models
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.core.messages import Name
+from edgespec.core.protocol.messages import Name
+from edgespec.shared import models
 from edgespec.shared.fields import AUTO_MODELS, machine_name, pin, thread_count
 from edgespec.shared.modelref import resolve_model
 

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
 from edgespec.core.errors import KeyStoreError
-from edgespec.core.names import key_id
-from edgespec.core.signing import verify
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.signing import verify
 from edgespec.shared.keystore import KeyStore
 
 

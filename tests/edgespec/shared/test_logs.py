@@ -52,7 +52,7 @@ def test_of_a_library_only_level_logger_and_place_are_printed(out: io.StringIO) 
 
 def test_a_library_that_logs_under_one_of_our_names_is_still_foreign(out: io.StringIO) -> None:
     planted("def f(): log.warning('got %s', CANARY)", ours=False)()
-    lent = logging.getLogger("edgespec.link.websockets")
+    lent = logging.getLogger("edgespec.worker.link.websockets")
     planted("def f(): lent.critical('< TEXT %s', CANARY)", lent=lent)()
     assert out.getvalue().count("text withheld") == 2
     assert CANARY not in out.getvalue()

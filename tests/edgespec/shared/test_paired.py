@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.core.names import key_id
+from edgespec.core.protocol.names import key_id
 from edgespec.shared.paired import PairedGateways, PairedWorkers
 
 A, B, C = b"A" * 32, b"B" * 32, b"C" * 32

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.config import GatewaySettings
-from edgespec.config import WorkerSettings
+from cloud_gateway.process.config import GatewaySettings
+from edgespec.lab.survey.config import SurveySettings
 from edgespec.shared.settings import Section, find_line, keys, load
-from edgespec.survey.config import SurveySettings
+from edgespec.worker.config import WorkerSettings
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SHIPPED = [("worker.toml", WorkerSettings), ("gateway.toml", GatewaySettings), ("survey.toml", SurveySettings)]

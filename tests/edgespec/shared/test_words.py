@@ -9,7 +9,7 @@ import random
 import pytest
 
 from edgespec.core.errors import PairingError
-from edgespec.core.pairing_messages import MAX_NAMEPLATE, MIN_NAMEPLATE, Code
+from edgespec.core.pairing.messages import MAX_NAMEPLATE, MIN_NAMEPLATE, Code
 from edgespec.shared.words import CODE_WORDS, WORDS, new_code, parse_code
 
 SPKI = hashlib.sha256(b"the gateway's TLS key").digest()

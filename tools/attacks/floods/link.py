@@ -14,11 +14,11 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from edgespec.core import pairing_messages
-from edgespec.core.messages import encode
-from edgespec.core.pairing import Party, WorkerExchange
-from edgespec.core.pairing_messages import Code
-from edgespec.core.signing import SigningKey
+from edgespec.core.pairing import messages as pairing_messages
+from edgespec.core.pairing.exchange import Party, WorkerExchange
+from edgespec.core.pairing.messages import Code
+from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.tls import client_context
 from tools.attacks.aim import SOURCE, Aim, Pace, at_once, connected
 from tools.attacks.floods import Flood

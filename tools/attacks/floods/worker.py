@@ -13,20 +13,20 @@ from pathlib import Path
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
-from edgespec import config
 from edgespec.core.errors import EdgespecError
-from edgespec.core.handshake import Pin, WorkerIdentity
-from edgespec.core.messages import ROOT, Close, Commit, Open, Pause, Resume, Tree, WorkerBody
-from edgespec.core.prefix import Prefix
-from edgespec.core.session import State, Timers, WorkerSession
-from edgespec.models import file_sha256
-from edgespec.service import paired_gateway
+from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.messages import ROOT, Close, Commit, Open, Pause, Resume, Tree, WorkerBody
+from edgespec.core.protocol.prefix import Prefix
+from edgespec.core.protocol.session import State, Timers, WorkerSession
 from edgespec.shared import folders
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.modelref import resolve_model
+from edgespec.shared.models import file_sha256
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
+from edgespec.worker import config
+from edgespec.worker.service import paired_gateway
 from tools.attacks.aim import Aim, Pace, at_once
 from tools.attacks.floods import Flood
 from tools.attacks.floods.link import PING, pour, websocket

@@ -11,12 +11,12 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.flatten import FlatTree
-from cloud_gateway.sim.process import TokenProcess, child, draft
-from cloud_gateway.sim.world import Curve
-from cloud_gateway.target import Pass, Work
-from edgespec.core.children import Rank, TokenPath, best_children
-from edgespec.core.drafting import Proposal
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Pass, Work
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.lab.sim.process import TokenProcess, child, draft
+from edgespec.lab.sim.world import Curve
 from tools.sim.live.setting import VOCABULARY, Setting
 from tools.sim.live.sleeper import Sleeper
 
@@ -164,7 +164,7 @@ class SleepingDraft:
 
 
 class SleepingDrafter:
-    """Stands in for the worker's llama.cpp (`edgespec.drafter.Drafter`)."""
+    """Stands in for the worker's llama.cpp (`edgespec.llamacpp.drafter.Drafter`)."""
 
     vocab_size, context, prefill_batch, requests = VOCABULARY, CONTEXT, 8192, 8
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from cloud_gateway.bridge import Bridge
-from cloud_gateway.core.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
-from cloud_gateway.engine import Engine, EngineSettings
-from cloud_gateway.links import Links
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics
-from edgespec.core.handshake import GatewayIdentity
+from cloud_gateway.process.bridge import Bridge
+from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
 from tools.sim.live.engines import SleepingDraft, SleepingTarget

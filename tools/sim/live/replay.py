@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cloud_gateway.sim.world import Curve, Result, Steps
 from edgespec.core.errors import ConfigError
-from edgespec.core.link_model import LinkModel
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.world import Curve, Result, Steps
 from tools.sim import plots
 from tools.sim.config import load
 from tools.sim.experiment import BASE, Arm, Cell, WorkerSpec, simulate

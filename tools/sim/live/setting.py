@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from cloud_gateway.sim.world import Curve, Steps
 from edgespec.core.errors import ConfigError
+from edgespec.lab.sim.world import Curve, Steps
 from tools.sim.experiment import Arm, Kind
 from tools.sim.process import Iid
 from tools.sim.recording import Recorded

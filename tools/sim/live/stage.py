@@ -56,7 +56,7 @@ class Stage:
         own = ["tools.sim.live.gateway", str(self._folder / "setting.json"), str(state["gateway"])]
         port = self._start("gateway", own)["port"]
         link = ["--rtt-ms", str(setting.rtt_ms), "--jitter-ms", str(setting.jitter_ms)]
-        proxy = self._start("proxy", ["edgespec.wan", "--to", f"127.0.0.1:{port}", *link])
+        proxy = self._start("proxy", ["edgespec.lab.wan", "--to", f"127.0.0.1:{port}", *link])
         address = f"wss://127.0.0.1:{proxy}"
         spki = gateway.tls_identity().spki_hash
         PairedGateways(worker.folder).add(gateway.identity().public, spki, "replay", address, 1)

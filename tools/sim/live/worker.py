@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from edgespec.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
-from edgespec.drafter import Drafter
-from edgespec.service import Service
+from edgespec.llamacpp.drafter import Drafter
+from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
+from edgespec.worker.service import Service
 from tools.sim.live.engines import SleepingDrafter
 from tools.sim.live.setting import Setting, read
 

@@ -1,0 +1,118 @@
+"""What a controller sees and what it can ask for: the vocabulary that engine, simulator and policies share.
+
+Pure: time comes in, a decision with a deadline goes out. Seconds and nats throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from edgespec.core.drafting.tree import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Run the target over the root and these candidates; with none it is a plain decoding step."""
+
+    nodes: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One pass of the local draft model over these leaves."""
+
+    leaves: Sequence[Node]
+    width: int = 1
+    """Most children that each leaf gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """One limited batch of the local draft's KV catch-up (WANSpec section 4.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is worth doing before `until`, unless a frame arrives."""
+
+    until: float
+
+
+Action = Verify | Draft | CatchUp | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the gateway's passes are expected to take, as measured."""
+
+    verify_s: Callable[[int], float]
+    """Seconds of a target pass over this many rows (candidates + 1)."""
+    local_step_s: float | None = None
+    """A local draft step with nothing to catch up; None: there is no local draft."""
+    local_debt_s: float = 0.0
+    """Time to evaluate the committed tokens that the local draft has not seen."""
+    batch_debt_s: float = 0.0
+    """Time of the largest single catch-up batch."""
+    local_leaves: int = 16
+    """Leaves up to which a local step costs hardly more than over one."""
+
+    @property
+    def local_s(self) -> float:
+        """The next local draft step, catch-up included; infinite without a local draft."""
+        return float("inf") if self.local_step_s is None else self.local_step_s + self.local_debt_s
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """What the gateway knows of the worker that drafts for a request."""
+
+    rtt_s: float
+    rtt_high_s: float
+    """A round trip that few exceed."""
+    step_s: float
+    """Td at the worker."""
+    ready: bool
+    """Whether the worker has drafted anything for this request yet; before, it is still reading the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One verify pass, as the controller needs to know it."""
+
+    depth: int
+    """Candidate tokens on the longest path that was verified."""
+    emitted: int
+    at_leaf: bool
+    """The walk ended where no candidate children were known: whether the draft goes on rightly is open."""
+    entropy: float
+    """Of the target's distribution for the last token emitted."""
+    position: int = -1
+    """Index in prompt + answer of that token."""
+
+
+class Controller(Protocol):
+    """One request's policy. `decide` may be called at any time and as often as wanted."""
+
+    @property
+    def name(self) -> str:
+        """As in `POLICIES`."""
+
+    @property
+    def fallbacks(self) -> int:
+        """Times that it took up drafting itself while a worker was there."""
+
+    @property
+    def drafts_from_start(self) -> bool:
+        """Whether the local draft reads the prompt together with the target, before the first token."""
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """What to do next. `link` is None while no worker drafts for this request."""
+
+    def received(self, merged: Merged, now: float) -> None:
+        """A frame was merged."""
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """A verify pass ended and its tokens were sent."""

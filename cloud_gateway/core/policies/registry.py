@@ -1,0 +1,248 @@
+"""The controller: what one request does next (WANSpec Algorithm 1). Time comes in, a decision with a deadline goes out.
+
+    repeat
+        token_tree.append(receive_speculations())                     received()
+        if token_tree.depth >= k:                                     decide() -> Verify
+            result = step_target_model(); send(result)
+            token_tree.update(result)
+            if result.length < k + 1: t_update = now                  verified()
+            else if result.entropy > phi: t_update = now
+        else if t_update + R > now: token_tree.update(step_draft())   decide() -> Draft
+    until EOS
+
+The engine and the simulator call the same objects. Seconds and nats throughout.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cloud_gateway.core.policies.actions import (
+    Action,
+    CatchUp,
+    Controller,
+    Costs,
+    Draft,
+    LinkView,
+    Outcome,
+    Verify,
+    Wait,
+)
+from cloud_gateway.core.policies.adaptive import Adaptive, Prefer
+from cloud_gateway.core.policies.amusd import Amusd
+from cloud_gateway.core.policies.colocated import ColocatedTree
+from cloud_gateway.core.policies.rolling_k import RollingWanSpec
+from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+
+__all__ = [
+    "ALONE",
+    "POLICIES",
+    "Action",
+    "CatchUp",
+    "Colocated",
+    "Controller",
+    "Costs",
+    "Draft",
+    "LinkView",
+    "Outcome",
+    "Plain",
+    "PolicySettings",
+    "Verify",
+    "Wait",
+    "WanSpec",
+]
+
+
+class Plain:
+    """Plain decoding: one token a pass."""
+
+    name = "plain"
+    fallbacks = 0
+    drafts_from_start = False
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """Always a bare target step."""
+        return Verify(())
+
+    def received(self, merged: Merged, now: float) -> None:
+        """Nothing is expected."""
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """Nothing to learn."""
+
+
+@dataclass(slots=True)
+class Colocated:
+    """Standard speculative decoding on the gateway alone: k local draft steps, one verify."""
+
+    k: int = 2
+    name: str = field(default="colocated", init=False)
+    fallbacks: int = field(default=0, init=False)
+    drafts_from_start: bool = field(default=True, init=False)
+    _debt_paid: bool = field(default=False, init=False)
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """Drafts until the tree is k deep, then verifies a chain; `link` is ignored."""
+        return self._verify(tree) if tree.depth() >= self.k else self.draft(tree, costs)
+
+    def draft(self, tree: CandidateTree, costs: Costs) -> Action:
+        """The next local step. A long catch-up alternates with target steps, so that no gap exceeds one batch."""
+        if costs.local_step_s is None:
+            return self._verify(tree)
+        if costs.local_debt_s <= costs.batch_debt_s:
+            return Draft((tree.best_leaf(),))
+        self._debt_paid = not self._debt_paid
+        return CatchUp() if self._debt_paid else self._verify(tree)
+
+    def _verify(self, tree: CandidateTree) -> Verify:
+        return Verify(tree.best(self.k, self.k))
+
+    def received(self, merged: Merged, now: float) -> None:
+        """No worker is asked."""
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """Standard speculative decoding has no memory."""
+
+
+@dataclass(slots=True)
+class WanSpec:
+    """Algorithm 1, and what it needs to stand in a real network.
+
+    To the letter while the worker answers in time and the local draft owes no catch-up. Beyond the letter:
+    *no worker*: standard speculative decoding with the same k. *Worker still reading the prompt*: bare target steps,
+    unless a local step is as cheap. *Catch-up*: a local step counts with its catch-up (section 4.5), so one that would
+    end after the worker's next useful frame is not begun. *Late*: when nothing came by the time it was due, the
+    worker is taken for lost until it speaks again.
+    """
+
+    k: int = 2
+    phi: float = 0.5
+    """Entropy (nats) of the target above which the worker is assumed to be on another path."""
+    verify_nodes: int = 16
+    """Most candidates in one pass."""
+    depth_limit: int | None = None
+    """Most levels verified at once; None: the whole tree at hand, k: the printed algorithm's result.length <= k + 1."""
+    name: str = field(default="wanspec", init=False)
+    fallbacks: int = field(default=0, init=False)
+    drafts_from_start: bool = field(default=False, init=False)
+    _t_update: float = field(default=float("-inf"), init=False)
+    _commits: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=32), init=False)
+    """Last committed position and time of the latest commits, oldest first."""
+    _last_useful: float = field(default=float("-inf"), init=False)
+    _waits_since: float | None = field(default=None, init=False)
+    _late: bool = field(default=False, init=False)
+    _drafting: bool = field(default=False, init=False)
+    _local: Colocated = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._local = Colocated(self.k)
+
+    def set_k(self, k: int) -> None:
+        """From the next decision on."""
+        self.k = self._local.k = k
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """Algorithm 1's loop body."""
+        if tree.depth() >= self.k:
+            return self._verify(tree)
+        if link is None:
+            return self._local.draft(tree, costs)
+        if not link.ready:
+            cheap = costs.local_s <= costs.verify_s(1)
+            return self._local.draft(tree, costs) if cheap else self._verify(tree)
+        if self._waits_since is None:
+            self._waits_since = now
+        due = self._due(link)
+        if self._t_update + link.rtt_s > now and not self._late:
+            return self._meanwhile(tree, costs, now, due)
+        lateness = max(due, self._waits_since) + (self.k - tree.depth()) * link.step_s + self._patience(link)
+        if now >= lateness or self._late:
+            self._late = True
+            self._fall_back()
+            return self._local.draft(tree, costs)
+        self._drafting = False
+        return Wait(lateness)
+
+    def _meanwhile(self, tree: CandidateTree, costs: Costs, now: float, due: float) -> Action:
+        """The worker is on another path until `due`: draft here, if that ends before its next useful frame."""
+        if now + costs.local_s <= due:
+            self._fall_back()
+            return Draft((tree.best_leaf(),))
+        if now + costs.verify_s(len(tree.tree) + 1) <= due:
+            return self._verify(tree)
+        return Wait(due)
+
+    def _due(self, link: LinkView) -> float:
+        """When the next usable token is expected."""
+        return max(self._t_update + link.rtt_s + link.step_s, self._last_useful + link.step_s)
+
+    def _patience(self, link: LinkView) -> float:
+        return max(link.rtt_high_s - link.rtt_s, 0.0) + 2 * link.step_s
+
+    def _fall_back(self) -> None:
+        self.fallbacks += not self._drafting
+        self._drafting = True
+
+    def _verify(self, tree: CandidateTree) -> Verify:
+        return Verify(tree.best(self.verify_nodes, self.depth_limit))
+
+    def received(self, merged: Merged, now: float) -> None:
+        """A frame on the committed path ends lateness; one that shows the worker off it marks it out of date.
+
+        The second is steps 4 and 5 of the example in section 5.3, which the printed algorithm leaves out. The worker
+        is put right by the commit that it had not seen, so the round trip counts from when that was sent.
+        """
+        if merged.lost_at >= 0:
+            sent = (time for position, time in self._commits if position > merged.lost_at)
+            self._t_update = max(self._t_update, next(sent, self._t_update))
+        elif merged.useful:
+            self._last_useful, self._waits_since = now, None
+            self._late = self._drafting = False
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        """A result shorter than the path, or a doubtful last token, marks the worker out of date."""
+        self._waits_since = None
+        self._commits.append((outcome.position, now))
+        mismatch = not outcome.at_leaf
+        if mismatch or outcome.entropy > self.phi:
+            self._t_update = now
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """What a policy may be told; each takes what it knows."""
+
+    k: int = 2
+    phi: float = 0.5
+    verify_nodes: int = 16
+    depth_limit: int | None = None
+    prefer: Prefer = "balanced"
+    share: float | None = None
+    """Local passes allowed, relative to co-located k = 2; None: as `prefer` says."""
+
+    def wanspec(self) -> WanSpec:
+        """Algorithm 1 with these parameters."""
+        return WanSpec(self.k, self.phi, self.verify_nodes, self.depth_limit)
+
+
+ALONE = ("plain", "colocated", "colocated-tree")
+"""Policies that ask no worker."""
+
+
+def reason(policy: Controller) -> str | None:
+    """Why the policy drafted at the gateway, where it can say so."""
+    why = getattr(policy, "why", None)
+    return why if isinstance(why, str) else None
+
+
+POLICIES: dict[str, Callable[[PolicySettings], Controller]] = {
+    "plain": lambda wish: Plain(),
+    "colocated": lambda wish: Colocated(k=wish.k),
+    "colocated-tree": lambda wish: ColocatedTree(wish.k, wish.verify_nodes),
+    "wanspec": PolicySettings.wanspec,
+    "adaptive": lambda wish: Adaptive(wish.prefer, verify_nodes=wish.verify_nodes, share=wish.share),
+    "rolling-k": lambda wish: RollingWanSpec(wish.wanspec()),
+    "amusd": lambda wish: Amusd(wish.verify_nodes),
+}

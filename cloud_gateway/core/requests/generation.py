@@ -1,0 +1,382 @@
+"""One request from its arrival to its end: a pure state machine that the engine and the simulator drive.
+
+    outputs = generation.handle(input, now)     something happened (steps.py); what follows from it, in order
+    action = generation.decide(link, costs, now)    in status DECODE: verify, draft, catch up, or wait until a time
+
+The statuses and what each may lead to are the table in `steps.py`. What has a thread, a clock or a socket is the
+driver's: slots, models, workers' links, the client's stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome
+from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.registry import Plain, reason
+from cloud_gateway.core.requests.accounting import charge, count_round
+from cloud_gateway.core.requests.assignment import Assignment, opening
+from cloud_gateway.core.requests.request import ConstraintError, Finish, GenerationRequest, TokensEvent, Usage
+from cloud_gateway.core.requests.rounds import RoundBudget
+from cloud_gateway.core.requests.steps import (
+    TABLE,
+    Admitted,
+    Assigned,
+    Cancelled,
+    Declined,
+    Diverged,
+    Drafted,
+    DropDraft,
+    Emit,
+    Ended,
+    Finished,
+    FrameArrived,
+    FrameTaken,
+    HostTime,
+    Input,
+    Keep,
+    LocalWork,
+    NoWorker,
+    Output,
+    PassFailed,
+    Prefilled,
+    Punish,
+    Released,
+    Reopen,
+    Rows,
+    Send,
+    SpeculationFailed,
+    Status,
+    Stopped,
+    Verified,
+    WorkerGone,
+    WorkerWanted,
+)
+from cloud_gateway.core.trace.record import Tape, TapedController, TapedTree
+from cloud_gateway.core.verify.accept import Walk, walk
+from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.verify.flatten import FlatTree, flatten
+from cloud_gateway.core.verify.guide import Guide
+from cloud_gateway.core.verify.logprobs import walk_logprobs
+from cloud_gateway.core.verify.verification import Verification
+from edgespec.core.drafting.tree import Node
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.messages import Close, Commit, Sampling
+
+MAX_RETRIES = 2
+"""Retries of one request in fresh slots; after the last one its passes stay its own."""
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One request. `now` is seconds on the driver's clock throughout."""
+
+    id: int
+    request: GenerationRequest
+    controller: Controller
+    verification: Verification
+    submitted: float
+    context: int
+    """Most tokens that a slot can hold."""
+    eos: frozenset[int] = frozenset()
+    offload: bool = False
+    """Whether workers may draft for it."""
+    verify_nodes: int = 16
+    """Candidates of the pass that ends a round whose budget is used up."""
+    worker_sampling: Sampling = field(default_factory=Sampling)
+    """The sampling parameters as sent to workers: the seed removed unless it is shared."""
+    usage: Usage = field(default_factory=Usage)
+    status: Status = field(default=Status.QUEUED, init=False)
+    reading: Sequence[int] = field(init=False)
+    """What the slot is given to read: the prompt, and after a retry also what was emitted before."""
+    prefilled: int = field(default=0, init=False)
+    """Tokens of `reading` whose keys and values the target holds; the last one is row 0 of the first verify."""
+    tree: CandidateTree = field(init=False)
+    assignment: Assignment | None = field(default=None, init=False)
+    excluded_workers: set[str] = field(default_factory=set, init=False)
+    """Workers that declined or broke the protocol for this request."""
+    cancelled: bool = field(default=False, init=False)
+    alone: bool = field(default=False, init=False)
+    """Its passes are its own until one succeeds: an earlier one, over several requests perhaps, has failed."""
+    retries: int = field(default=0, init=False)
+    plain_since_fault: bool = field(default=False, init=False)
+    first_token: float | None = field(default=None, init=False)
+    tape: Tape | None = field(default=None, init=False)
+    """Where the recorder is on: what becomes the request's trace."""
+    _epoch: int = field(default=0, init=False)
+    _admitted: float = field(default=0.0, init=False)
+    _rounds: RoundBudget = field(init=False)
+    _guide: Guide | None = field(default=None, init=False)
+    """For an answer with a constraint that helps to draft."""
+    _unheard: tuple[Outcome, float] | None = field(default=None, init=False)
+    """The last round's outcome, until the policy is told of it."""
+
+    def __post_init__(self) -> None:
+        self.tree = CandidateTree(self.request.tokens)
+        self.reading = self.request.tokens
+        self._rounds = RoundBudget(self.verify_nodes)
+        self.usage.prompt_tokens = len(self.request.tokens)
+        self.usage.policy = self.controller.name
+        constraint = self.request.constraint
+        if constraint is not None and self.verification.by_match and self.controller.name != "plain":
+            self._guide = Guide(constraint)
+
+    def record(self, tape: Tape, curve: StepCurve) -> None:
+        """From here on the tree and the controller write down what they go through."""
+        self.tape = tape
+        self.tree = TapedTree(self.request.tokens, tape)
+        self.controller = TapedController(self.controller, curve, tape)
+
+    @property
+    def wants_worker(self) -> bool:
+        """Whether a worker may draft for it and none does."""
+        return self.offload and self.assignment is None and self.status in (Status.PREFILL, Status.DECODE)
+
+    @property
+    def room(self) -> int:
+        """Tokens that the slot can still take."""
+        return self.context - len(self.tree.prefix)
+
+    @property
+    def remaining(self) -> int:
+        """Answer tokens that may still be emitted."""
+        return min(self.request.max_tokens - self.usage.completion_tokens, self.room)
+
+    def handle(self, step: Input, now: float) -> Sequence[Output]:
+        """Takes in what happened. Raises ValueError for what cannot happen in this status."""
+        if type(step) not in TABLE[self.status]:
+            raise ValueError(f"{type(step).__name__} cannot happen to a request that is {self.status.value}")
+        if isinstance(step, HostTime | LocalWork):
+            charge(self.usage, step)
+            return ()
+        if self.status is Status.FINISHED:
+            return ()
+        match step:
+            case FrameArrived():
+                return self._frame(step, now)
+            case Verified():
+                return self._verified(step, now)
+            case Drafted():
+                self._drafted(step)
+                return ()
+            case Assigned() | NoWorker() | WorkerGone() | Declined():
+                return self._worker(step)
+            case Admitted() | Prefilled():
+                return self._read(step, now)
+            case _:
+                return self._trouble(step)
+
+    def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
+        self._inform()
+        return self._rounds.bound(self.controller.decide(self.tree, link, costs, now), self.tree, now)
+
+    def select(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """What of these to verify: near the end of the context only as many as there is room for, and what the
+        constraint allows."""
+        if len(nodes) > self.room:
+            nodes = self.tree.best(self.room)
+        return nodes if self._guide is None else self._guide.select(self.tree, nodes, self.room)
+
+    def flatten(self, nodes: Sequence[Node]) -> FlatTree:
+        """The tree to verify."""
+        return flatten(self.tree.root, nodes)
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def _read(self, step: Admitted | Prefilled, now: float) -> Sequence[Output]:
+        first = isinstance(step, Admitted) and not self.retries
+        if isinstance(step, Prefilled):
+            self.prefilled += step.tokens
+            self.usage.prefill_s += step.seconds
+        else:
+            self.prefilled = step.reused
+            if first:
+                self._admitted, self.usage.queued_s = now, now - self.submitted
+        self.status = Status.PREFILL if self.prefilled < len(self.reading) - 1 else Status.DECODE
+        return (WorkerWanted(),) if first and self.offload else ()
+
+    # --- the worker's side ---------------------------------------------------------------------------------------
+
+    def _worker(self, step: Assigned | NoWorker | WorkerGone | Declined) -> Sequence[Output]:
+        if isinstance(step, NoWorker):
+            self.usage.why_off = step.why
+            return ()
+        if isinstance(step, Assigned):
+            return self._assign(step)
+        if self.assignment is None or self.assignment.worker != step.worker:
+            return ()
+        if isinstance(step, Declined):
+            self.excluded_workers.add(step.worker)
+            return [*self._release("declined"), WorkerWanted()]
+        outputs = self._release("moved")
+        self.tree.discard(step.worker)
+        return [*outputs, WorkerWanted()]
+
+    def _assign(self, step: Assigned) -> Sequence[Output]:
+        if not self.wants_worker:
+            return ()
+        self._epoch += 1
+        name = step.name or step.worker
+        self.assignment = Assignment(step.worker, self._epoch, name)
+        self.usage.why_off = None
+        self.usage.workers = list(dict.fromkeys([*self.usage.workers, name]))
+        messages = opening(self.id, self._epoch, self.tree.prefix, self.worker_sampling, step.scope)
+        return [Send(step.worker, body) for body in messages]
+
+    def _release(self, why: str) -> list[Output]:
+        """Takes the request away from its worker; its candidates stay, since they are verified anyway."""
+        given = self.assignment
+        if given is None:
+            return []
+        self.tree.forget(given.epoch)
+        self.assignment = None
+        close = Close(self.id, given.epoch, why)
+        return [Send(given.worker, close), Released(given.worker, given.name, why, given.frames)]
+
+    def _frame(self, step: FrameArrived, now: float) -> Sequence[Output]:
+        """Merges a frame of the present assignment; one of another worker or epoch is stale."""
+        given = self.assignment
+        if given is None or (given.worker, given.epoch) != (step.worker, step.frame.epoch):
+            return (FrameTaken("stale", step.worker),)
+        self._inform()
+        self.usage.frames["received"] += 1
+        try:
+            merged = self.tree.merge(given.epoch, step.frame, given.worker)
+        except RemoteProtocolError as error:
+            self.usage.frames["rejected"] += 1
+            self.excluded_workers.add(step.worker)
+            return (FrameTaken("rejected", step.worker), Punish(step.worker, error))
+        kind = "used" if merged.fresh else "stale"
+        self.usage.frames[kind] += 1
+        given.frames += bool(merged.fresh)
+        if merged.useful and not given.ready:
+            given.ready = True
+            if given.epoch == 1 and self.first_token is not None:
+                self.usage.before_worker_s = now - self.first_token
+                self.usage.before_worker_tokens = self.usage.completion_tokens
+        self.controller.received(merged, now)
+        return (FrameTaken(kind, step.worker, not merged.prefix, merged.useful),)
+
+    def _drafted(self, step: Drafted) -> None:
+        for leaf, proposal in zip(step.leaves, step.proposals, strict=True):
+            for token, cost in zip(proposal.tokens, proposal.costs):
+                if self.tree.add_local(leaf, token, cost, proposal.entropy) is None:
+                    return
+
+    # --- one round -----------------------------------------------------------------------------------------------
+
+    def _verified(self, step: Verified, now: float) -> Sequence[Output]:
+        """Walks the verified tree and commits what the target chose."""
+        self._inform()
+        self.alone = self.retries >= MAX_RETRIES
+        try:
+            taken = self._accept(step.tree, step.rows, now)
+        except ConstraintError as error:
+            return self._finish("error", str(error))
+        tokens, finish = taken.tokens, self._finish_of(taken.tokens)
+        answer = tokens[:-1] if finish == "stop" else tokens
+        outputs: list[Output] = [Keep(taken.rows, tokens), *self._commit(tokens)]
+        if answer and not self.cancelled:
+            top = self.request.top_logprobs
+            logprobs = None if top is None else walk_logprobs(step.rows.logits, taken, top)[: len(answer)]
+            outputs.append(Emit(TokensEvent(tuple(answer), logprobs)))
+        return outputs if finish is None else [*outputs, *self._finish(finish)]
+
+    def _accept(self, flat: FlatTree, rows: Rows, now: float) -> Walk:
+        """Raises ConstraintError."""
+        stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
+        taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
+        count_round(self.usage, self.tree, flat, taken)
+        at_leaf = taken.at_leaf and not self._forbade(flat, taken.rows[-1])
+        self.tree.advance(taken.tokens, [rows.entropy(row) for row in taken.rows] if self.tape is not None else ())
+        self.verification.committed(taken.tokens)
+        if self.request.constraint is not None:
+            self.request.constraint.committed(taken.tokens)
+        if self._guide is not None and taken.tokens[-1] not in self.eos:
+            self._guide.propose(self.tree)
+        entropy, position = rows.entropy(taken.rows[-1]), self.tree.root.position
+        self._unheard = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position), now
+        self._rounds.verified()
+        self.first_token = self.first_token or now
+        self.usage.decode_s = now - self.first_token
+        self.usage.total_s = now - self._admitted
+        return taken
+
+    def _commit(self, tokens: list[int]) -> Sequence[Output]:
+        """Tells the worker what the target chose (step 5 of WANSpec's figure 6)."""
+        given = self.assignment
+        if given is None or self._unheard is None:
+            return ()
+        prefix = self.tree.prefix
+        body = Commit(self.id, given.epoch, len(prefix) - len(tokens), tokens, prefix.digest)
+        send = Send(given.worker, body)
+        return (send,) if self._unheard[0].at_leaf else (Diverged(given.worker), send)
+
+    def _inform(self) -> None:
+        """Tells the policy of the last round, before it hears of anything later."""
+        if self._unheard is not None:
+            (outcome, then), self._unheard = self._unheard, None
+            self.controller.verified(outcome, then)
+
+    def _forbade(self, flat: FlatTree, row: int) -> bool:
+        """Whether the constraint forbade a candidate after this row, which was then a wrong one."""
+        return self._guide is not None and self._guide.forbade(flat.nodes[row - 1] if row else self.tree.root)
+
+    def _finish_of(self, tokens: list[int]) -> Finish | None:
+        """Why the answer ends after these tokens, or None."""
+        if self.cancelled:
+            return "cancelled"
+        if not self.request.ignore_eos and tokens[-1] in self.eos:
+            return "stop"
+        return "length" if self.remaining <= 0 else None
+
+    # --- failures and ends ---------------------------------------------------------------------------------------
+
+    def _trouble(self, step: Input) -> Sequence[Output]:
+        match step:
+            case PassFailed():
+                return self._retry(step)
+            case SpeculationFailed(why, worker):
+                self.usage.frames["rejected"] += worker is not None
+                return self._decode_plainly(why)
+            case Ended(error):
+                return self._finish("error", error)
+            case Cancelled():
+                self.cancelled = True
+                return self._finish("cancelled") if self.status is Status.QUEUED else ()
+            case _:
+                assert isinstance(step, Stopped)
+                return self._finish("cancelled")
+
+    def _retry(self, step: PassFailed) -> Sequence[Output]:
+        """Starts again in a fresh slot, with what was emitted as part of the prompt; ends where that was tried."""
+        if step.alone and self.alone:
+            return self._finish("error", f"The target model failed on this request ({step.what}); please try again.")
+        self.retries, self.alone = self.retries + 1, True
+        outputs = self._decode_plainly("a pass of the target model failed")
+        self.reading, self.prefilled, self.status = list(self.tree.prefix.tokens), 0, Status.QUEUED
+        return [*outputs, Reopen()]
+
+    def _decode_plainly(self, why: str) -> Sequence[Output]:
+        """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker, no trace from here."""
+        outputs = [*self._release("moved"), DropDraft()]
+        self.usage.fallbacks += self.controller.fallbacks
+        self.usage.why = reason(self.controller) or self.usage.why
+        self.usage.why_off = f"decoded plainly since {why}"
+        if self.tape is not None:
+            self.tape.stop()
+        self.controller, self._guide, self.offload, self._unheard = Plain(), None, False, None
+        self.tree = CandidateTree(self.tree.prefix.tokens)
+        self.plain_since_fault = True
+        return outputs
+
+    def _finish(self, finish: Finish, error: str | None = None) -> Sequence[Output]:
+        if self.tape is not None:  # a trace ends with what became of the last round
+            self._inform()
+        self.status = Status.FINISHED
+        outputs = self._release(finish)
+        self.usage.fallbacks += self.controller.fallbacks
+        self.usage.why = reason(self.controller) or self.usage.why
+        return [*outputs, Finished(finish, error)]

@@ -1,0 +1,23 @@
+"""What a policy reckons with for the gateway's own draft: its step, its backlog, and how much is read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cloud_gateway.core.policies.actions import Costs
+
+MIN_BATCH = 4
+"""Tokens of a catch-up batch, however fast the target is: a batch of one costs about as much as one of four."""
+MIN_TOKEN_S = 1e-6
+"""Seconds per token of a batch, where none has been measured."""
+
+
+def catch_up_batch(verify_s: Callable[[int], float], token_s: float) -> int:
+    """Tokens of one catch-up batch: as many as take about one target step, so that no gap is much longer."""
+    return max(MIN_BATCH, int(verify_s(1) / max(token_s, MIN_TOKEN_S)))
+
+
+def draft_costs(verify_s: Callable[[int], float], step_s: float, backlog: int, token_s: float, leaves: int) -> Costs:
+    """`backlog`: committed tokens that the draft has not read, besides the one that its next step evaluates anyway."""
+    batch_s = catch_up_batch(verify_s, token_s) * token_s
+    return Costs(verify_s, step_s, backlog * token_s, batch_s, leaves)

@@ -1,0 +1,294 @@
+"""What happens to a request (inputs) and what follows from it (outputs): the closed vocabulary of `generation.py`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.requests.request import Finish, TokensEvent
+from cloud_gateway.core.verify.flatten import FlatTree
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.tree import Node
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.messages import Close, Commit, Open, Tree
+
+
+class Rows(Protocol):
+    """The target's result for one tree, as `cloud_gateway.models.target_model.Verified` has it."""
+
+    @property
+    def argmax(self) -> Sequence[int]: ...
+    def entropy(self, row: int) -> float: ...
+    def logits(self, row: int) -> NDArray[np.float32]: ...
+
+
+class Status(enum.Enum):
+    """Where a request stands."""
+
+    QUEUED = "queued"
+    """It has no slot: it waits for its first one, or for a fresh one after a failed pass."""
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FINISHED = "finished"
+
+
+# --- inputs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """It was given a slot that already holds the first `reused` of its tokens."""
+
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The target has read so many more tokens, in so many seconds."""
+
+    tokens: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A worker was chosen to draft for it; `scope` is that of the worker's prefix cache."""
+
+    worker: str
+    name: str = ""
+    scope: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class NoWorker:
+    """None may draft for it at present, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrameArrived:
+    """A worker sent a tree for this request; it may be an earlier worker, or one that never had it."""
+
+    worker: str
+    frame: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """A worker went, paused or was revoked."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A worker will not draft for this request."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The local draft has made its proposals below these leaves."""
+
+    leaves: Sequence[Node]
+    proposals: Sequence[Proposal]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """The local draft has worked for it, catch-up included."""
+
+    passes: int
+    seconds: float
+    reading: bool = False
+    """It read the prompt, before the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """The gateway spent so many seconds on it outside the models."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A pass of the target over its tree succeeded."""
+
+    tree: FlatTree
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class PassFailed:
+    """A pass of the target in which it took part failed; `alone`: it was the only one in it."""
+
+    alone: bool
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationFailed:
+    """Something in speculating for it failed; its tokens can be chosen without."""
+
+    why: str
+    worker: str | None = None
+    """The worker whose data was being handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """It cannot go on, for the reason of one sentence."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client left: it ends with its round, or at once where it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """It ends now: the gateway stops, or the client left and no round is under way."""
+
+
+Input = (
+    Admitted | Prefilled | Assigned | NoWorker | FrameArrived | WorkerGone | Declined | Drafted | LocalWork | HostTime
+    | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
+)  # fmt: skip
+
+
+# --- outputs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message for a worker."""
+
+    worker: str
+    body: Open | Commit | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """The target left what this worker had drafted."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTaken:
+    """What became of a frame: `used`, `stale` or `rejected`. `unknown_prefix`: it named tokens never committed."""
+
+    kind: str
+    worker: str
+    unknown_prefix: bool = False
+    useful: bool = False
+    """It shows a worker that is on the committed path, though perhaps nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Punish:
+    """The worker broke the protocol: its link ends, and all its requests move on."""
+
+    worker: str
+    error: RemoteProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A worker no longer drafts for it; `frames` of its frames brought candidates."""
+
+    worker: str
+    name: str
+    reason: str
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWanted:
+    """It may have a worker and has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The target keeps these rows of the tree just verified, and the local draft learns the tokens."""
+
+    rows: Sequence[int]
+    tokens: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Tokens for the client."""
+
+    event: TokensEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """It needs a fresh slot in place of the one it has, and no local draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropDraft:
+    """The local draft forgets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """It is over: slot and local draft are free."""
+
+    finish: Finish
+    error: str | None = None
+
+
+Output = (
+    Send | Diverged | FrameTaken | Punish | Released | WorkerWanted | Keep | Emit | Reopen | DropDraft | Finished
+)  # fmt: skip
+
+_MOVING: frozenset[Status] = frozenset({Status.PREFILL, Status.DECODE})
+_LATE: tuple[type, ...] = (FrameArrived, WorkerGone, Declined, LocalWork, HostTime, SpeculationFailed, Cancelled, Ended)
+"""What may still come from others when a request is over: it changes nothing."""
+
+TABLE: dict[Status, dict[type, frozenset[Status]]] = {
+    Status.QUEUED: {
+        Admitted: _MOVING,
+        Cancelled: frozenset({Status.FINISHED}),
+        PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
+        SpeculationFailed: frozenset({Status.QUEUED}),
+        FrameArrived: frozenset({Status.QUEUED}),
+        WorkerGone: frozenset({Status.QUEUED}),
+        Declined: frozenset({Status.QUEUED}),
+        LocalWork: frozenset({Status.QUEUED}),
+        HostTime: frozenset({Status.QUEUED}),
+        Ended: frozenset({Status.FINISHED}),
+        Stopped: frozenset({Status.FINISHED}),
+    },
+    Status.PREFILL: {
+        Prefilled: _MOVING,
+        **dict.fromkeys((Assigned, NoWorker, FrameArrived, WorkerGone, Declined), frozenset({Status.PREFILL})),
+        **dict.fromkeys((LocalWork, HostTime, SpeculationFailed, Cancelled), frozenset({Status.PREFILL})),
+        PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
+        Ended: frozenset({Status.FINISHED}),
+        Stopped: frozenset({Status.FINISHED}),
+    },
+    Status.DECODE: {
+        **dict.fromkeys((Assigned, NoWorker, FrameArrived, WorkerGone, Declined), frozenset({Status.DECODE})),
+        **dict.fromkeys((LocalWork, HostTime, SpeculationFailed, Cancelled, Drafted), frozenset({Status.DECODE})),
+        Verified: frozenset({Status.DECODE, Status.FINISHED}),
+        PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
+        Ended: frozenset({Status.FINISHED}),
+        Stopped: frozenset({Status.FINISHED}),
+    },
+    Status.FINISHED: dict.fromkeys(_LATE, frozenset({Status.FINISHED})),
+}
+"""Which inputs a request takes in each status, and where they may lead. Any other is a fault of the driver."""

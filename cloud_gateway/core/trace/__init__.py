@@ -1,0 +1,1 @@
+"""Traces of requests: format, recording, playback (docs/traces.md)."""

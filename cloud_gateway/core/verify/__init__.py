@@ -1,0 +1,1 @@
+"""Candidates, acceptance and sampling: what makes speculation lossless (docs/numerics.md)."""

@@ -1,0 +1,48 @@
+"""The walk down a verified tree, losslessly (design section 6).
+
+The target chooses its own token at every row that it reaches; a candidate only ever saves a pass. So the
+answer depends on what the target chooses, never on which candidates were there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cloud_gateway.core.verify.flatten import FlatTree
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """`tokens`: what the target emits, at least one. `rows`: the rows passed, row 0 first, whose KV entries are kept.
+
+    `at_leaf`: the last row had no candidate children, so nothing is known yet of the draft's next guess there.
+    """
+
+    tokens: list[int]
+    rows: list[int]
+    at_leaf: bool
+
+
+def walk(
+    flat: FlatTree,
+    choose: Callable[[int], int],
+    *,
+    stop: Callable[[int], bool] = lambda token: False,
+    limit: int = 2**31,
+) -> Walk:
+    """Follows the target's choices from row 0 until one is not among the candidates.
+
+    `choose(row)` is the target's token after that row, asked once per row passed, in order of depth; `stop(token)`
+    ends the walk after that token (end of sequence), `limit` after so many tokens.
+    """
+    children = flat.children()
+    row, rows, tokens = 0, [0], []
+    while True:
+        token = choose(row)
+        tokens.append(token)
+        following = children[row].get(token)
+        if following is None or stop(token) or len(tokens) >= limit:
+            return Walk(tokens, rows, at_leaf=not children[row])
+        row = following
+        rows.append(row)

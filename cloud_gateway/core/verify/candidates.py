@@ -1,0 +1,198 @@
+"""The gateway's candidate tree of one request: what workers and local drafts propose after the committed tokens.
+
+A worker names nodes by ids of its own, and its frames may be a round trip old. So each source keeps a small map from
+its ids to where those nodes are now: in the tree, or among the committed tokens. Everything else is stale.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from edgespec.core.drafting.tree import Node, SpeculationTree
+from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Tree, shape_error
+from edgespec.core.protocol.prefix import Prefix
+
+LOCAL = "local"
+"""Name of the gateway's own draft as a source."""
+MAX_NAMED = 2048
+"""Names of one worker's nodes that are kept before those of pruned nodes are dropped: sorting them out costs time."""
+COMMITTED_SPAN = 64
+"""Positions behind the root for which a frame under way may still name a parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of a frame: `fresh` nodes are new candidates, `known` were there, `stale` ones are off the path."""
+
+    fresh: int = 0
+    known: int = 0
+    stale: int = 0
+    prefix: bool = True
+    """False where the frame's prefix hash is not that of any committed prefix."""
+    prefix_len: int = 0
+    """Committed tokens that the worker knew when it made the frame."""
+    reached: int = -1
+    """Deepest position that the frame shows on the committed path or among the candidates."""
+    lost_at: int = -1
+    """Deepest committed position whose children the frame names without the token that followed; -1: none."""
+
+    @property
+    def useful(self) -> bool:
+        """Whether the frame shows a worker that is on the committed path."""
+        return self.fresh + self.known > 0
+
+
+@dataclass(slots=True)
+class _Source:
+    """One worker's numbering within one epoch. A value is a living node, or the position of a committed token."""
+
+    where: dict[int, Node | int] = field(default_factory=dict)
+    next_id: int = 1
+
+
+class CandidateTree:
+    """Candidates after the committed tokens, merged from several sources."""
+
+    def __init__(self, prompt: Sequence[int], max_nodes: int = 1024) -> None:
+        self.prefix = Prefix(prompt)
+        self.tree = SpeculationTree(len(prompt) - 1, prompt[-1])
+        self.max_nodes = max_nodes
+        self.owner: dict[Node, str] = {}
+        """Which source proposed a living node first: one of the gateway's own, or the name given for a worker."""
+        self._sources: dict[Hashable, _Source] = {}
+        self._committed: dict[Node, int] = {}
+        """Candidates that were committed lately, and where: a frame under way may name them as parents."""
+
+    @property
+    def root(self) -> Node:
+        """The last committed token."""
+        return self.tree.root
+
+    def depth(self) -> int:
+        """Candidate tokens on the longest path."""
+        return self.tree.depth()
+
+    def merge(self, source: Hashable, frame: Tree, owner: str) -> Merged:
+        """Takes in one delta of a worker; `source` stands for worker and epoch, and forgets nothing until `forget`.
+
+        Raises RemoteProtocolError where ids do not continue the former frames' or a node lies too deep.
+        """
+        state = self._sources.setdefault(source, _Source())
+        if frame.first != state.next_id:
+            raise shape_error("ids", f"node ids continue at {frame.first}, not at {state.next_id}")
+        state.next_id += len(frame.tokens)
+        if not self.prefix.matches(frame.prefix_len, frame.prefix_hash):
+            return Merged(stale=len(frame.tokens), prefix=False)
+        fresh = known = stale = 0
+        reached = lost_at = -1
+        base = frame.prefix_len - 1
+        for i, (parent_id, token) in enumerate(zip(frame.parents, frame.tokens, strict=True)):
+            parent = self._at(base) if parent_id == ROOT else self._live(state.where.get(parent_id))
+            place = None if parent is None else self._place(parent, token, frame, i, owner)
+            if place is None:
+                stale += 1
+                lost_at = max(lost_at, parent) if isinstance(parent, int) else lost_at
+                continue
+            node, is_new = place
+            position = node if isinstance(node, int) else node.position
+            reached = max(reached, position)
+            if position - base > MAX_DEPTH:
+                raise shape_error("depth", f"node {frame.first + i} lies {position - base} tokens below its prefix")
+            state.where[frame.first + i] = node
+            fresh, known = fresh + is_new, known + (not is_new)
+        lost_at = lost_at if lost_at >= reached else -1
+        return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, lost_at=lost_at)
+
+    def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
+        """A candidate of the gateway's own: of its draft, or of another `owner`; None where the tree is full."""
+        parent.expanded = True
+        if len(self.tree) >= self.max_nodes and token not in parent.children:
+            return None
+        node = self.tree.append(parent, token, cost, entropy)
+        self.owner.setdefault(node, owner)
+        return node
+
+    def advance(self, tokens: Sequence[int], entropies: Sequence[float] = ()) -> list[Node]:
+        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it.
+
+        `entropies` (nats) of the target's distributions for them are for a tree that is recorded.
+        """
+        path: list[Node] = []
+        node = self.root
+        for token in tokens:
+            child = node.children.get(token)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        self.tree.advance(tokens)
+        self.prefix.extend(tokens)
+        self._committed |= {node: node.position for node in path}
+        if len(self._committed) > 2 * COMMITTED_SPAN:
+            self._committed = {node: at for node, at in self._committed.items() if at >= self._oldest}
+        for state in self._sources.values():
+            if len(state.where) > MAX_NAMED:
+                live = ((wire, self._live(place)) for wire, place in state.where.items())
+                state.where = {wire: place for wire, place in live if place is not None}
+        self.owner = {node: owner for node, owner in self.owner.items() if node in self.tree and node is not self.root}
+        return path
+
+    def best(self, count: int, max_depth: int | None = None) -> list[Node]:
+        """The `count` most probable candidates, parents always among them, at most `max_depth` levels down."""
+        deepest = self.root.position + max_depth if max_depth is not None else 2**62
+        nodes = (node for node in self.tree.nodes.values() if node.position <= deepest)
+        return heapq.nsmallest(count, nodes, key=lambda node: (node.cost, node.position))
+
+    def best_leaf(self) -> Node:
+        """Where a local draft goes on: the end of the path that takes the most probable child each time."""
+        node = self.root
+        while node.children:
+            node = min(node.children.values(), key=lambda child: child.cost)
+        return node
+
+    def forget(self, source: Hashable) -> None:
+        """Drops a source's numbering; its candidates stay."""
+        self._sources.pop(source, None)
+
+    def discard(self, owner: str) -> None:
+        """Drops the candidates below which only this owner's lie (a revoked worker's trees)."""
+        for node in sorted(self.owner, key=lambda node: -node.position):
+            if self.owner[node] == owner and not node.children and node.parent is not None:
+                del node.parent.children[node.token]
+                del self.tree.nodes[node.id]
+                del self.owner[node]
+
+    def _live(self, place: Node | int | None) -> Node | int | None:
+        """The place as it is now: a committed node becomes its position (or the root), a pruned one None."""
+        if isinstance(place, Node):
+            if place in self.tree:
+                return place
+            place = self._committed.get(place)
+        if place is None or place < self._oldest:
+            return None
+        return self._at(place)
+
+    def _at(self, position: int) -> Node | int:
+        return self.root if position == self.root.position else position
+
+    @property
+    def _oldest(self) -> int:
+        """The least position that a frame may still name."""
+        return self.root.position - COMMITTED_SPAN
+
+    def _place(self, parent: Node | int, token: int, frame: Tree, i: int, owner: str) -> tuple[Node | int, bool] | None:
+        """Puts one node under its parent; None where it is off the committed path or the tree is full."""
+        if isinstance(parent, int):
+            here = parent + 1
+            return (here, False) if self.prefix.tokens[here] == token else None
+        parent.expanded = True
+        known = parent.children.get(token)
+        if known is not None:
+            return known, False
+        if len(self.tree) >= self.max_nodes:
+            return None
+        node = self.tree.append(parent, token, frame.costs[i] / 1000, frame.entropies[i] / 1000)
+        self.owner[node] = owner
+        return node, True

@@ -1,0 +1,70 @@
+"""What an answer's constraint says of its candidates: what it forces is proposed, what it forbids costs no row.
+
+Neither can change a token: the target chooses under the constraint's mask whatever was verified. A JSON schema forces
+much (punctuation, the names of its fields), and a draft that does not know the schema often proposes what it forbids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloud_gateway.core.requests.request import Constraint
+from cloud_gateway.core.verify.candidates import CandidateTree
+from edgespec.core.drafting.tree import Node
+
+GRAMMAR = "grammar"
+"""Name of the constraint as a source of candidates."""
+MOST_FORCED = 16
+"""Candidates proposed after one node at once."""
+
+
+class Guide:
+    """One answer's constraint, and what it said of the tree under verification."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint = constraint
+        self._missing: set[Node] = set()
+
+    def propose(self, tree: CandidateTree) -> None:
+        """Adds what must follow the committed tokens; call when they have grown."""
+        self._force(tree, tree.root, MOST_FORCED)
+
+    def select(self, tree: CandidateTree, nodes: Sequence[Node], room: int) -> list[Node]:
+        """What to verify: `nodes` without those forbidden, and what is forced at the end of the likeliest path.
+
+        `nodes` is closed under parents, and so is the result, which has at most `room` nodes.
+        """
+        chosen = self._allowed(tree.root, nodes)
+        known, end = set(chosen), tree.root
+        while below := known.intersection(end.children.values()):
+            end = min(below, key=lambda node: node.cost)
+        forced = self._force(tree, end, min(MOST_FORCED, room - len(chosen)))
+        return [*chosen, *(node for node in forced if node not in known)]
+
+    def forbade(self, node: Node) -> bool:
+        """Whether some candidate right after this node was left out by the last `select`."""
+        return node in self._missing
+
+    def _allowed(self, root: Node, nodes: Sequence[Node]) -> list[Node]:
+        self._missing.clear()
+        reachable, chosen = {root}, []
+        for node in sorted(nodes, key=lambda node: node.position):
+            if node.parent not in reachable:
+                continue
+            path = node.path(root)
+            if self._constraint.allowed(path) == len(path):
+                reachable.add(node)
+                chosen.append(node)
+            else:
+                self._missing.add(node.parent)
+        return chosen
+
+    def _force(self, tree: CandidateTree, node: Node, limit: int) -> list[Node]:
+        forced: list[Node] = []
+        for token in self._constraint.forced(node.path(tree.root))[: max(limit, 0)]:
+            added = tree.add_local(node, token, 0.0, 0.0, owner=GRAMMAR)
+            if added is None:
+                break
+            node = added
+            forced.append(node)
+        return forced

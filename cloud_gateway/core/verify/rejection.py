@@ -1,0 +1,203 @@
+"""Classic speculative sampling, min(1, p/q) with the residual, over chains and trees, for drafts made at the gateway.
+
+A node's siblings are drawn from the draft's q without replacement, and tried in the order drawn (multi-round rejection:
+SpecInfer; without replacement: Jeon et al. 2024, "Recursive Speculative Decoding"; one sibling: Leviathan et al. 2023):
+
+    for x in siblings:     accept x with probability min(1, p(x) / q(x))
+                           else  p <- normalise(max(p - q, 0)),  q <- normalise(q without x)
+    after the last:        a sample of p
+
+What comes out is an exact sample of p, if three things hold, and this module is built so that they do:
+
+- q is what the sibling was really drawn from. So only a `LocalDraftDistribution`, which draws its own siblings, is
+  taken: never probabilities off the wire, with which a worker could force tokens.
+- The draws and the tests use fresh randomness. The shared noise (`edgespec.core.sampling.gumbel`) has no place here:
+  given that the draft chose x by it, it is no longer uniform, and both test and residual would be biased.
+- All siblings drawn are tried, in their order. Verifying fewer of them only ends the walk sooner; skipping the test of
+  one because of what it is would be biased.
+
+All arrays have a leading axis of independent trials, of length 1 in the gateway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.shared_noise import Constraint, Rows, path_to
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.sampling.logits import History, Processor
+
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+
+NONE = -1
+"""In place of a sibling where q has no further token of positive probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDraftDistribution:
+    """q after one node, shape [trials, vocab_size], and the siblings drawn from it in order, [trials, width].
+
+    Made by `Rejection.draw` alone: q and the draws belong together, or the answer is not the target's.
+    """
+
+    q: Floats
+    siblings: Tokens
+
+
+class Rejection:
+    """The draws and tests of one answer (or of many trials at once), from one generator of fresh randomness."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        """`rng` is seeded from the system for each answer, and never with the request's seed."""
+        self._rng = rng
+
+    def draw(self, q: Floats, width: int) -> LocalDraftDistribution:
+        """Draws `width` different siblings per trial; fewer (NONE at the end) where q's support is smaller."""
+        left, siblings = q.copy(), np.full((len(q), width), NONE, np.int64)
+        for i in range(width):
+            some = left.sum(axis=1) > 0
+            siblings[:, i] = np.where(some, self.sample(left), NONE)
+            left = self.without(left, siblings[:, i])
+        return LocalDraftDistribution(q, siblings)
+
+    def token(self, p: Floats, draft: LocalDraftDistribution) -> Tokens:
+        """The target's token after the node, one per trial: an accepted sibling, or a sample of the last residual.
+
+        `p` has shape [trials, vocab_size].
+        """
+        if not isinstance(draft, LocalDraftDistribution):
+            raise TypeError("only drafts that the gateway drew itself may enter the p/q test")
+        p, q = p.copy(), draft.q / draft.q.sum(axis=1, keepdims=True)
+        result = np.full(len(p), NONE, np.int64)
+        for sibling in draft.siblings.T:
+            pending = np.flatnonzero((result == NONE) & (sibling != NONE))
+            tried = sibling[pending]
+            accepted = self.uniform(len(pending)) * q[pending, tried] < p[pending, tried]
+            result[pending[accepted]] = tried[accepted]
+            rejected = pending[~accepted]
+            p[rejected] = self.residual(p[rejected], q[rejected])
+            q[rejected] = self.without(q[rejected], sibling[rejected])
+        pending = np.flatnonzero(result == NONE)
+        result[pending] = self.sample(p[pending])
+        return result
+
+    def uniform(self, count: int) -> Floats:
+        """Fresh numbers in [0, 1) for the tests of one round of siblings."""
+        return self._rng.random(count)
+
+    def residual(self, p: Floats, q: Floats) -> Floats:
+        """What p has beyond q, normalised. Where that is nothing, p and q are equal and only rounding rejected: p."""
+        rest: Floats = np.maximum(p - q, 0)
+        total = rest.sum(axis=1, keepdims=True)
+        rest[total[:, 0] > 0] /= total[total[:, 0] > 0]
+        rest[total[:, 0] <= 0] = p[total[:, 0] <= 0]
+        return rest
+
+    def without(self, q: Floats, tokens: Tokens) -> Floats:
+        """q with one token of each trial removed, normalised; all zero where nothing is left."""
+        left, trials = q.copy(), np.flatnonzero(tokens != NONE)
+        left[trials, tokens[trials]] = 0
+        total = left.sum(axis=1, keepdims=True)
+        return left / np.where(total > 0, total, 1)
+
+    def sample(self, p: Floats) -> Tokens:
+        """One token per trial by inverting the cumulated p, which need not be normalised."""
+        cumulated = np.cumsum(p, axis=1)
+        total = cumulated[:, -1:]
+        index: Tokens = (cumulated <= self._rng.random((len(p), 1)) * total).sum(axis=1)
+        # Rounding may land at the very end: then the last token of positive probability is meant.
+        np.minimum(index, np.argmax(cumulated >= total, axis=1), out=index)
+        return index
+
+
+class RejectionChooser:
+    """One answer's draws and choices: `sampler.Chooser`'s counterpart, with fresh randomness instead of a seed.
+
+    `rank` is the hook of the gateway's own draft; what it drew after a path stands until the answer has passed there,
+    so a node is drawn for once, however often it is drafted. Other candidates in the tree, a worker's too, are matched
+    against what the tests leave, which is lossless whoever guessed them.
+    """
+
+    by_match = False
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        rng: np.random.Generator,
+        *,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """`constraint` restricts the target alone: what it forbids has p = 0 and is never accepted."""
+        self.processor = Processor(sampling)
+        self.rejection = Rejection(rng)
+        self.history = History(prompt)
+        self.constraint = constraint
+        self._drawn: dict[tuple[int, ...], LocalDraftDistribution] = {}
+        self._accepted, self._tested = 7.0, 10.0  # a first guess, worth ten tests
+
+    def draft(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> LocalDraftDistribution:
+        """The siblings after `path`, drawn now from the draft model's raw `logits` by the request's own processing, or
+        before."""
+        known = self._drawn.get(tuple(path))
+        if known is None:
+            q = self._distribution(logits, path)
+            known = self._drawn[tuple(path)] = self.rejection.draw(q, width)
+        return known
+
+    def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
+        """`draft` as the draft model's `Rank`: the siblings in the order drawn, priced by how often one is accepted.
+
+        Once drawn, a sibling's own q says nothing: it is accepted with probability sum(min(p, q)) on the average.
+        """
+        drawn = self.draft(logits, path, width)
+        tokens = [token for token in drawn.siblings[0].tolist() if token != NONE]
+        taken, left = -math.log(self._acceptance), -math.log1p(-self._acceptance)
+        return Proposal(tokens, [taken + i * left for i in range(len(tokens))], _entropy(drawn.q[0]))
+
+    def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
+        """The target's choice at a row, as `accept.walk` wants it."""
+
+        def choose(row: int) -> int:
+            path = path_to(flat, row)
+            allowed = None if self.constraint is None else self.constraint(path)
+            p = self._distribution(rows.logits(row), path, allowed)
+            draft = self._drawn.get(tuple(path))
+            if draft is None:
+                return int(self.rejection.sample(p)[0])
+            token = int(self.rejection.token(p, draft)[0])
+            self._accepted, self._tested = self._accepted + (token == draft.siblings[0, 0]), self._tested + 1
+            return token
+
+        return choose
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        """The answer has grown by these tokens."""
+        self.history.extend(tokens)
+        path = tuple(tokens)
+        below = {known: draft for known, draft in self._drawn.items() if known[: len(path)] == path}
+        self._drawn = {known[len(path) :]: draft for known, draft in below.items()}
+
+    @property
+    def _acceptance(self) -> float:
+        """Share of first siblings that were accepted so far."""
+        return self._accepted / (self._tested + 1)
+
+    def _distribution(
+        self, logits: NDArray[np.float32], path: Sequence[int], allowed: NDArray[np.bool_] | None = None
+    ) -> Floats:
+        return self.processor.candidates(logits, self.history, path, allowed).probabilities(len(logits))[None, :]
+
+
+def _entropy(q: Floats) -> float:
+    """Nats."""
+    positive = q[q > 0]
+    return max(-float((positive * np.log(positive)).sum()), 0.0)

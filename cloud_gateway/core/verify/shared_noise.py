@@ -1,0 +1,103 @@
+"""The target's choice at one row of a verified tree: greedy, or Gumbel-max with the shared noise (design section 6).
+
+    chooser = Chooser(sampling, prompt)
+    walk(flat, chooser.at(flat, verified))      one choice per row passed
+    chooser.committed(tokens)                   what the walk emitted
+
+The choice depends on the seed, the tokens before it and the target's logits: not on which candidates were verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.verify.flatten import FlatTree
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.sampling.gumbel import MARGIN_NATS, noisy_argmax
+from edgespec.core.sampling.logits import Candidates, History, Processor
+
+Constraint = Callable[[Sequence[int]], NDArray[np.bool_] | None]
+"""Given the tokens below the committed ones, a mask of allowed next tokens (a grammar's); None allows all."""
+
+
+class Rows(Protocol):
+    """The part of `target.Verified` that choosing reads."""
+
+    @property
+    def argmax(self) -> Sequence[int]: ...
+
+    def logits(self, row: int) -> NDArray[np.float32]: ...
+
+
+class Chooser:
+    """One answer's choices: its sampling parameters, its seed, and the counts that the penalties read."""
+
+    margin: float
+    """Nats by which the last choice beat the runner-up, cut at MARGIN_NATS; that value too where none was computed."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        *,
+        seed: int | None = None,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """`seed` stands in for `sampling.seed`, where that is None because workers must not know it.
+
+        Raises ValueError when the temperature asks for noise and there is no seed.
+        """
+        self.processor = Processor(sampling)
+        self.constraint = constraint
+        chosen = sampling.seed if seed is None else seed
+        if chosen is None and not self.processor.greedy:
+            raise ValueError("sampling at a temperature needs a seed: draw one before")
+        self.seed = chosen or 0
+        self.length = len(prompt)
+        """Tokens of prompt and committed answer, so also the position of the next token."""
+        self.history = History(prompt) if self.processor.has_penalties else None
+        self.margin = MARGIN_NATS
+
+    def choose(self, rows: Rows, row: int, path: Sequence[int]) -> int:
+        """The token after `row`, `path` being the row's tokens below the committed ones (empty for row 0)."""
+        processor = self.processor
+        if processor.greedy and processor.keeps_argmax and self.constraint is None:
+            return int(rows.argmax[row])
+        found = self.candidates(rows, row, path)
+        if processor.greedy and found.tokens is not None:
+            return int(found.tokens[0])
+        token, self.margin = noisy_argmax(found.logits, self.seed, self.position(path), found.tokens)
+        return token
+
+    def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
+        """`choose` as `accept.walk` wants it, for the rows of one verified tree."""
+        return lambda row: self.choose(rows, row, path_to(flat, row))
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        """The answer has grown by these tokens."""
+        self.length += len(tokens)
+        if self.history is not None:
+            self.history.extend(tokens)
+
+    def candidates(self, rows: Rows, row: int, path: Sequence[int]) -> Candidates:
+        """The processed distribution after `row`; its `entropy()` is what branching and reports want."""
+        allowed = None if self.constraint is None else self.constraint(path)
+        return self.processor.candidates(rows.logits(row), self.history, path, allowed)
+
+    def position(self, path: Sequence[int]) -> int:
+        """Index in prompt + answer of the token that follows `path`."""
+        return self.length + len(path)
+
+
+def path_to(flat: FlatTree, row: int) -> list[int]:
+    """The candidate tokens from below row 0 down to and including `row`; empty for row 0."""
+    path: list[int] = []
+    while row > 0:
+        path.append(flat.tokens[row])
+        row = flat.parents[row]
+    path.reverse()
+    return path

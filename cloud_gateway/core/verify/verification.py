@@ -1,0 +1,90 @@
+"""How one request's tokens are chosen from the target's rows, and its local guesses made: the two exact methods.
+
+`shared-noise`: Gumbel-max with noise that the seed gives, and guesses ranked with the same noise; one seed gives one
+answer. `rejection`: guesses drawn from the draft's distribution and tested with min(1, p/q), by fresh randomness; a
+seed gives nothing. Greedy requests need neither, and always go the first way. Both are samples of the target's own
+distribution; docs/numerics.md compares how much they accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from cloud_gateway.core.requests.request import GenerationRequest, Method
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.rejection import RejectionChooser
+from cloud_gateway.core.verify.shared_noise import Chooser, Rows
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.ranking import Ranker, Spread
+from edgespec.core.protocol.messages import Sampling
+from edgespec.core.sampling.logits import GREEDY_BELOW
+
+
+class Verification(Protocol):
+    """One answer's choices and guesses."""
+
+    by_match: bool
+    """Whether a candidate only counts by being the token that is chosen anyway: then any may be added or left out."""
+
+    def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
+        """The target's token after a row of one verified tree; asked once per row passed, in order of depth."""
+
+    def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
+        """The gateway's own proposal after `path`, from its draft model's raw `logits`."""
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        """The answer has grown by these tokens."""
+
+
+class SharedNoise:
+    """`Chooser` for the target, and `Ranker`, as a worker has it, for the local draft."""
+
+    by_match = True
+
+    def __init__(self, request: GenerationRequest, spread: Spread) -> None:
+        self.chooser = Chooser(request.sampling, request.tokens, constraint=request.constraint)
+        self.ranker = Ranker(request.sampling, request.tokens, spread=spread, resolved=True)
+        self.constraint = request.constraint
+        self.at = self.chooser.at
+
+    def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
+        """As the protocol says; of what the constraint allows, unless it forbids `path` already."""
+        allowed = None
+        if self.constraint is not None and self.constraint.allowed(path) == len(path):
+            allowed = self.constraint(path)
+        if allowed is not None:
+            logits, width = np.where(allowed, logits, -np.inf), min(width, int(allowed.sum()))
+        return self.ranker(logits, path, width)
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        """The answer has grown by these tokens."""
+        self.chooser.committed(tokens)
+        self.ranker.committed(tokens)
+
+
+def method_of(request: GenerationRequest, configured: Method) -> Method:
+    """The method for this request, which may have asked for another than the configured one."""
+    greedy = request.sampling.temperature < GREEDY_BELOW
+    return "shared-noise" if greedy else request.speculation.verification or configured
+
+
+def verification(
+    request: GenerationRequest, method: Method, spread: Spread, rng: Callable[[], np.random.Generator]
+) -> Verification:
+    """What the method needs for one answer; `rng` makes randomness that nobody can foretell.
+
+    `spread` is shared by all requests of a pair of models. Raises ValueError for shared noise without a seed.
+    """
+    if method == "rejection":
+        return RejectionChooser(request.sampling, request.tokens, rng(), constraint=request.constraint)
+    return SharedNoise(request, spread)
+
+
+def told_to_workers(sampling: Sampling, method: Method, share_seed: bool) -> Sampling:
+    """The sampling parameters that go out in `Open`: with a seed only where knowing it makes guesses better."""
+    return sampling if share_seed and method == "shared-noise" else replace(sampling, seed=None)

@@ -1,0 +1,1 @@
+"""The engine: the loop that owns the models, local drafting, offloading, recording."""

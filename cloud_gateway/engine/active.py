@@ -1,0 +1,40 @@
+"""A request as the engine holds it: the pure state machine, and what belongs to this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.requests.steps import Status
+
+if TYPE_CHECKING:
+    from cloud_gateway.engine.output_queue import Stream
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """Lives on the engine's thread, its stream on the event loop."""
+
+    generation: Generation
+    stream: Stream
+    slot: int = -1
+    """Of the target; -1 while it has none."""
+    local: bool = False
+    """Whether the local draft holds this request; not when it has no room for it."""
+
+    @property
+    def id(self) -> int:
+        """Unique in this process."""
+        return self.generation.id
+
+    @property
+    def request(self) -> GenerationRequest:
+        """What the client asked for."""
+        return self.generation.request
+
+    @property
+    def ended(self) -> bool:
+        """Whether the request is over."""
+        return self.generation.status is Status.FINISHED

@@ -1,0 +1,193 @@
+"""The audit log: which worker was given which request, when, and how that ended. No text, no tokens.
+
+Lines of JSON in `audit/audit.jsonl` of the state folder, readable by its owner only; a full file is renamed to
+`audit.jsonl.1`, and so on. The engine's thread appends to a queue; a separate thread writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from edgespec.shared.files import private_folder
+from edgespec.shared.reduced import cause
+from edgespec.shared.throttle import Throttle
+
+if TYPE_CHECKING:
+    from cloud_gateway.core.requests.request import GenerationRequest
+
+log = logging.getLogger("cloud_gateway.engine.audit")
+
+FILE_NAME = "audit.jsonl"
+MAX_PENDING = 10_000
+"""Entries that may wait for the disk, about 3 MB; further ones are dropped and counted."""
+MAX_BATCH = 500
+"""Entries of one write."""
+MAX_LINE_BYTES = 4096
+"""Ten times the length of an entry; a longer line was not written by the gateway."""
+
+Kind = Literal["assigned", "released", "declined", "moved"]
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line. `assigned`: the prompt was sent to the worker. The others: nothing was sent to it from then on."""
+
+    time: float
+    """Unix seconds."""
+    event: Kind
+    request: str
+    """The API's `x-request-id`; its completions (`n`) are assigned one by one."""
+    key: str
+    """Id of the API key."""
+    key_name: str
+    worker: str
+    """Key id, as `cloud-gateway workers list` shows it."""
+    worker_name: str
+    reason: str = ""
+    """Of `released`: how the completion ended."""
+    frames: int | None = None
+    """Frames of this worker that brought candidates."""
+
+
+class Audit(Protocol):
+    """What the engine reports. Called on its thread; must not block."""
+
+    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
+        """A prompt is sent to a worker."""
+
+    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
+        """Nothing more of the request is sent to the worker."""
+
+
+class NoAudit:
+    """Where the audit log is off."""
+
+    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
+        """Not written."""
+
+    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
+        """Not written."""
+
+
+class AuditLog:
+    """Writes entries in a thread, from construction until `close`. Where the disk is full, entries are dropped."""
+
+    def __init__(self, folder: Path, max_bytes: int, keep: int, clock: Callable[[], float] = time.time) -> None:
+        """`max_bytes`: of one file; `keep`: number of full files kept. Raises KeyStoreError for the folder."""
+        private_folder(folder)
+        self._folder, self._max_bytes, self._keep, self._clock = folder, max_bytes, keep, clock
+        self._pending: queue.Queue[Entry | None] = queue.Queue(MAX_PENDING)
+        self._throttle, self._lost = Throttle(), 0
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
+        """As `Audit.assigned`."""
+        self._put(Entry(self._clock(), "assigned", request.id, request.key, request.key_name, worker, name))
+
+    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
+        """As `Audit.released`."""
+        event: Kind = "declined" if reason == "declined" else "moved" if reason == "moved" else "released"
+        ended = reason if event == "released" else ""
+        who = request.id, request.key, request.key_name, worker, name
+        self._put(Entry(self._clock(), event, *who, ended, frames))
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Writes the queued entries and ends the thread."""
+        try:
+            self._pending.put(None, timeout=timeout_s)
+        except queue.Full:
+            return  # the disk accepts no data: the thread ends with the process
+        self._thread.join(timeout_s)
+
+    def _put(self, entry: Entry) -> None:
+        try:
+            self._pending.put_nowait(entry)
+        except queue.Full:
+            self._lose(1, "the disk is too slow")
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            batch: list[Entry] = []
+            entry = self._pending.get()
+            while entry is not None:
+                batch.append(entry)
+                if len(batch) >= MAX_BATCH or self._pending.empty():
+                    break
+                entry = self._pending.get()
+            ended = entry is None
+            if batch:
+                self._write(batch)
+
+    def _write(self, batch: Sequence[Entry]) -> None:
+        try:
+            append(self._folder / FILE_NAME, batch, self._max_bytes, self._keep)
+        except OSError as error:
+            self._lose(len(batch), cause(error))
+
+    def _lose(self, count: int, why: str) -> None:
+        self._lost += count
+        if self._throttle.admit("lost", time.monotonic()) is not None:
+            log.error("the audit log cannot be written (%s): %d entries are lost so far", why, self._lost)
+
+
+def append(path: Path, entries: Sequence[Entry], max_bytes: int, keep: int) -> None:
+    """Adds lines, after renaming a file that has no room for them. Raises OSError."""
+    data = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+    descriptor = _open(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and size + len(data) > max_bytes:
+            os.close(descriptor)
+            descriptor = -1
+            _rotate(path, keep)
+            descriptor, size = _open(path), 0
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            data = b"\n" + data  # the last write was cut off by a full disk: the rest of its line is missing
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def _rotate(path: Path, keep: int) -> None:
+    names = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, keep + 1))]
+    for source, target in reversed(list(itertools.pairwise(names))):
+        if source.exists():
+            source.replace(target)
+
+
+def entries(folder: Path, since: float = 0.0) -> Iterator[Entry]:
+    """The entries from `since` (Unix seconds) on, oldest first; damaged lines are skipped. Raises OSError."""
+    decode = msgspec.json.Decoder(Entry).decode
+    for path in sorted(folder.glob(f"{FILE_NAME}*"), key=_age, reverse=True):
+        with path.open("rb") as file:
+            while line := file.readline(MAX_LINE_BYTES):
+                try:
+                    entry = decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    continue
+                if entry.time >= since:
+                    yield entry
+
+
+def _age(path: Path) -> int:
+    number = path.name.removeprefix(FILE_NAME).removeprefix(".")
+    return int(number) if number.isdigit() else 0

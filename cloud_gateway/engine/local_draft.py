@@ -1,0 +1,133 @@
+"""The gateway's own drafting for its requests: when its KV is caught up, and what a step would cost. Engine thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
+from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
+from cloud_gateway.core.requests.steps import Drafted, LocalWork
+from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.caught import describe_fault
+from cloud_gateway.engine.stats import Stats
+from cloud_gateway.models.drafts import DraftModel
+from edgespec.core.drafting.ranking import Spread
+from edgespec.core.errors import EdgespecError
+
+log = logging.getLogger("cloud_gateway.engine.local_draft")
+
+
+@dataclass(slots=True)
+class LocalDrafting:
+    """The local draft model, or its absence, as the engine uses it."""
+
+    model: DraftModel | None
+    verify_s: StepCurve
+    stats: Stats
+    clock: Callable[[], float]
+    spread: Spread = field(default_factory=Spread)
+    """How far this draft and the target disagree, learned from all requests."""
+
+    def open(self, active: Active) -> None:
+        """Begins a request, unless its policy never drafts or the draft has no room for it."""
+        if self.model is not None and active.generation.controller.name != "plain":
+            with _Spared(self, active):  # too many requests, or too long a prompt
+                self.model.open(active.id, active.request.tokens, active.request.cache_scope)
+                active.local = True
+
+    def close(self, active: Active) -> None:
+        """Ends a request here."""
+        if self.model is not None and active.local:
+            active.local = False
+            with _Spared(self, active):
+                self.model.close(active.id)
+
+    def commit(self, active: Active, tokens: Sequence[int]) -> None:
+        """The target emitted these tokens."""
+        if self.model is not None and active.local:
+            with _Spared(self, active):
+                self.model.commit(active.id, tokens)
+
+    def prompt_pending(self, active: Active) -> bool:
+        """Whether the draft still reads the prompt of a request whose policy drafts from the first token on."""
+        generation = active.generation
+        wanted = active.local and generation.controller.drafts_from_start and generation.first_token is None
+        return wanted and self._backlog(active) > 1
+
+    def prefill(self, active: Active, chunk: int) -> None:
+        """One chunk of a prompt."""
+        assert self.model is not None
+        began, passes = self.clock(), self.model.passes
+        with _Spared(self, active):
+            self.model.catch_up(active.id, chunk)
+        self._book(active, began, passes, reading=True)
+
+    def run(self, active: Active, action: Draft | CatchUp) -> None:
+        """One draft pass, or one batch of catch-up (WANSpec section 4.5)."""
+        assert self.model is not None
+        began, passes = self.clock(), self.model.passes
+        with _Spared(self, active):  # the request may have outgrown the draft's memory
+            if isinstance(action, CatchUp):
+                self.model.catch_up(active.id, catch_up_batch(self.verify_s, self.model.token_s))
+            else:
+                self._draft(self.model, active, action)
+        self._book(active, began, passes)
+
+    def _draft(self, model: DraftModel, active: Active, action: Draft) -> None:
+        generation = active.generation
+        leaves = action.leaves[: model.leaves]  # the likeliest come first
+        paths = [leaf.path(generation.tree.root) for leaf in leaves]
+        found = model.draft(active.id, paths, action.width, generation.verification.rank)
+        generation.handle(Drafted(leaves, found), self.clock())
+
+    def costs(self, active: Active) -> Costs:
+        """What the controller may reckon with."""
+        model = self.model
+        if model is None or not active.local:
+            return Costs(self.verify_s)
+        backlog = max(self._backlog(active) - 1, 0)
+        if not active.local:
+            return Costs(self.verify_s)
+        return draft_costs(self.verify_s, model.step_s, backlog, model.token_s, model.leaves)
+
+    def _backlog(self, active: Active) -> int:
+        """Committed tokens that the draft model has not evaluated."""
+        with _Spared(self, active):
+            return self.model.backlog(active.id) if self.model is not None else 0
+        return 0
+
+    def _book(self, active: Active, began: float, passes: int, *, reading: bool = False) -> None:
+        assert self.model is not None
+        now = self.clock()
+        made = self.model.passes - passes
+        self.stats.draft_s += now - began
+        self.stats.local_passes += made
+        active.generation.handle(LocalWork(made, now - began, reading), now)
+
+
+class _Spared:
+    """A context in which whatever the local draft raises costs the request its local draft and nothing else."""
+
+    __slots__ = ("_active", "_local")
+
+    def __init__(self, local: LocalDrafting, active: Active) -> None:
+        self._local, self._active = local, active
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if isinstance(error, EdgespecError):  # no memory for it: expected, and its text is ours
+            log.info("request %d goes without the local draft: %s", self._active.id, error)
+        else:
+            self._local.stats.faults += 1
+            what = describe_fault(error)
+            log.error("request %d goes without the local draft after a fault: %s", self._active.id, what)
+        self._local.close(self._active)
+        return True

@@ -1,0 +1,353 @@
+"""Engine loop: take in, admit, prefill, decide, draft, verify, send. One thread owns the models.
+
+The event loop hands work over through `_inbox` and gets results back through `call_soon_threadsafe`; it never waits
+for a model, and the engine never waits for the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloud_gateway.core.policies import registry as policies
+from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, Wait
+from cloud_gateway.core.policies.adaptive import Prefer
+from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest, Method
+from cloud_gateway.core.requests.steps import Cancelled, HostTime, Prefilled, Status, Stopped
+from cloud_gateway.core.verify.verification import method_of, told_to_workers, verification
+from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.caught import Caught, describe_fault
+from cloud_gateway.engine.local_draft import LocalDrafting
+from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
+from cloud_gateway.engine.output_queue import Stream
+from cloud_gateway.engine.recorder import Recorder
+from cloud_gateway.engine.recovery import Recovery
+from cloud_gateway.engine.stats import Stats
+from cloud_gateway.engine.steering import Steering
+from cloud_gateway.engine.verifier import Verifier
+from cloud_gateway.engine.waiting import Waiting
+from cloud_gateway.models.drafts import DraftModel
+from cloud_gateway.models.target_model import Target
+from edgespec.core.errors import ClientError
+from edgespec.core.protocol.messages import Tree
+
+log = logging.getLogger("cloud_gateway.engine.loop")
+
+IDLE_S = 0.5
+"""Longest sleep of the loop with nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the operator chose (configs/gateway.toml, [policy], [target] and [api])."""
+
+    policy: str = "adaptive"
+    k: int = 2
+    phi: float = 0.5
+    verify_nodes: int = 16
+    depth_limit: int | None = None
+    prefill_chunk: int = 128
+    queue_limit: int = 64
+    share_seed: bool = True
+    prefer: Prefer = "balanced"
+    verification: Method = "shared-noise"
+
+
+class Engine:
+    """Runs requests over a target, an optional local draft and whatever workers are linked."""
+
+    def __init__(
+        self,
+        target: Target,
+        local: DraftModel | None,
+        settings: EngineSettings,
+        workers: Workers | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        rng: Callable[[], np.random.Generator] = np.random.default_rng,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`rng` makes the fresh randomness of one answer, for `rejection`; the default is seeded by the system."""
+        self.target, self.settings, self.clock, self._rng = target, settings, clock, rng
+        self.recorder = recorder
+        self.stats = Stats()
+        self._verify_s = StepCurve({1: 0.030})
+        self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
+        self._ids = itertools.count(1)
+        self._queue = Waiting(settings.queue_limit)
+        self._active: dict[int, Active] = {}
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._outbox: list[Callable[[], None]] = []
+        steering = Steering(target, self.local, self.stats, clock, self._emit, self._finish)
+        self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add, steering.step)
+        self.recovery = Recovery(target, self.offloading, self.stats, steering)
+        steering.offloading, steering.recovery = self.offloading, self.recovery
+        self._steering, self._verifier = steering, Verifier(steering, self._verify_s)
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called on the event loop when the engine gave up: the target fails for every request (recovery.py)."""
+
+    # --- called on the event loop --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread; call on the event loop that will receive the answers."""
+        self.use_loop(asyncio.get_running_loop())
+        self._thread.start()
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Where answers and messages go; `start` calls it, and whoever turns the engine by hand."""
+        self._loop = loop
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Ends every answer as cancelled and waits for the thread."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    @property
+    def active(self) -> int:
+        """Requests in slots."""
+        return len(self._active)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a slot."""
+        return len(self._queue)
+
+    def submit(self, request: GenerationRequest) -> Stream:
+        """Queues a request. Raises ClientError: 400 for one that cannot fit the context, 429 when the queue is full."""
+        room = self.target.context - len(request.tokens)
+        if room < 1 or not request.tokens:
+            raise ClientError(
+                f"The prompt has {len(request.tokens)} tokens; this model takes 1 to {self.target.context - 1}.",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        active = self._make_active(request)
+        self._queue.add(active)
+        self._wake.set()
+        return active.stream
+
+    def frame(self, worker: str, frame: Tree) -> None:
+        """A checked frame arrived from a worker."""
+        now = self.clock()
+        self._post_in(lambda: self.offloading.take(worker, frame, now))
+
+    def worker_up(self, worker: str) -> None:
+        """A worker was linked or resumed: requests without one may use it."""
+        self._post_in(self.offloading.assign_all)
+
+    def worker_down(self, worker: str, why: str) -> None:
+        """A worker went, paused or was revoked: its requests move on at once."""
+        self._post_in(lambda: self.offloading.lose(worker))
+
+    def declined(self, worker: str, request: int) -> None:
+        """A worker will not draft for this request."""
+        self._post_in(lambda: self.offloading.decline(worker, request))
+
+    def _post_in(self, item: Callable[[], None]) -> None:
+        self._inbox.append(item)
+        if not self._wake.is_set():  # where it is, a turn is still to come, and takes this in
+            self._wake.set()
+
+    def _make_active(self, request: GenerationRequest) -> Active:
+        wish, settings = request.speculation, self.settings
+        name = wish.policy or settings.policy
+        chosen = policies.PolicySettings(
+            k=wish.k or settings.k,
+            phi=settings.phi if wish.phi is None else wish.phi,
+            verify_nodes=settings.verify_nodes,
+            depth_limit=settings.depth_limit,
+            prefer=settings.prefer,
+        )
+        policy = policies.POLICIES[name](chosen)
+        number, method = next(self._ids), method_of(request, settings.verification)
+        generation = Generation(
+            number,
+            request,
+            policy,
+            verification(request, method, self.local.spread, self._rng),
+            self.clock(),
+            self.target.context,
+            self.target.eos,
+            offload=wish.offload != "never" and policy.name not in policies.ALONE,
+            verify_nodes=settings.verify_nodes,
+            worker_sampling=told_to_workers(request.sampling, method, settings.share_seed),
+        )
+        generation.usage.verification = method
+        if not generation.offload:
+            never = wish.offload == "never"
+            generation.usage.why_off = "the request asked for it" if never else f"policy {policy.name}"
+        if self.recorder is not None:
+            generation.record(self.recorder.tape(number, name, chosen, len(request.tokens)), self._verify_s)
+        stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
+        active = Active(generation, stream)
+        return active
+
+    # --- the engine's thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping and not self.recovery.target_broken:
+            with Caught() as caught:
+                self._serve()
+            if caught.error is not None:  # what no request caused must not end the gateway either
+                self.recovery.turn_failed(list(self._active.values()), caught.error)
+        for active in [*self._active.values(), *self._queue.all()]:
+            self._steering.step(active, Stopped())
+        self._flush()
+        if self.recovery.target_broken and self._loop is not None:
+            self._loop.call_soon_threadsafe(self.on_failure)
+
+    def _serve(self) -> None:
+        while not self._stopping and not self.recovery.target_broken:
+            wake = self.turn()
+            if wake is not None:
+                self._wait(wake)
+
+    def turn(self) -> float | None:  # main loop
+        """One turn of the loop; returns when to wake, or None when there may be more to do at once."""
+        began, modelled = self.clock(), self.stats.target_s + self.stats.draft_s
+        self._take_in()
+        self._admit()
+        self._flush()  # a worker can read the prompt while the target does
+        prefilled = self._prefill_chunk()
+        verifies, drafts, wake = self._decide(self.clock())
+        for active, action in drafts:
+            self.local.run(active, action)
+        if verifies:
+            self._verifier.run(verifies)
+        self._flush()
+        if not (verifies or drafts or prefilled):
+            return wake
+        models = self.stats.target_s + self.stats.draft_s - modelled
+        self._charge(verifies, self.clock() - began - models)
+        return None
+
+    def _charge(self, verifies: Sequence[tuple[Active, Verify]], host_s: float) -> None:
+        """Books the time of a turn outside the models, shared evenly by the requests of its round."""
+        self.stats.host_s += host_s
+        for active, _ in verifies:
+            active.generation.handle(HostTime(host_s / len(verifies)), self.clock())
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            item = self._inbox.popleft()
+            with Caught() as caught:
+                item()
+            if caught.error is not None:
+                self.stats.faults += 1
+                log.error("an event from the links or a client was lost: %s", describe_fault(caught.error))
+
+    def _admit(self) -> None:
+        """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile."""
+        while len(self._active) < self.target.slots and (active := self._queue.take()) is not None:
+            self._active[active.id] = active
+            self.stats.requests += 1
+            if self.recovery.open(active):
+                self.local.open(active)
+
+    def _prefill_chunk(self) -> bool:
+        """One chunk of one prompt, so that long prompts don't stall other answers (design section 8)."""
+        reading = (a for a in self._active.values() if a.generation.status is Status.PREFILL)
+        active = next(reading, None)
+        if active is None:
+            return self._prefill_draft_chunk()
+        generation = active.generation
+        end = min(generation.prefilled + self.settings.prefill_chunk, len(generation.reading) - 1)
+        began = self.clock()
+        with Caught() as caught:
+            self.target.prefill(active.slot, generation.reading[generation.prefilled : end])
+        if caught.error is not None:
+            self.recovery.pass_failed([active], caught.error)
+            return True
+        spent = self.clock() - began
+        self.stats.target_s += spent
+        self._steering.step(active, Prefilled(end - generation.prefilled, spent))
+        return True
+
+    def _prefill_draft_chunk(self) -> bool:
+        """One chunk of a prompt for the local draft, where the policy drafts from the first token on."""
+        active = next((a for a in self._active.values() if self.local.prompt_pending(a)), None)
+        if active is not None:
+            self.local.prefill(active, self.settings.prefill_chunk)
+        return active is not None
+
+    def _decide(self, now: float) -> tuple[list[tuple[Active, Verify]], list[tuple[Active, Draft | CatchUp]], float]:
+        """Asks every controller; returns what to verify, what to draft, and when to ask again."""
+        verifies: list[tuple[Active, Verify]] = []
+        drafts: list[tuple[Active, Draft | CatchUp]] = []
+        wake = now + IDLE_S
+        for active in list(self._active.values()):
+            if active.generation.cancelled:
+                self._steering.step(active, Stopped())
+            elif active.generation.status is Status.DECODE and not self.local.prompt_pending(active):
+                action = self._action(active, now)
+                if isinstance(action, Verify):
+                    verifies.append((active, action))
+                elif isinstance(action, Wait):
+                    wake = min(wake, action.until)
+                else:
+                    drafts.append((active, action))
+        return verifies, drafts, wake
+
+    def _action(self, active: Active, now: float) -> Action:
+        """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
+        with self.recovery.guard(active, "deciding"):
+            return active.generation.decide(self.offloading.link_of(active), self.local.costs(active), now)
+        return Wait(now)
+
+    def _finish(self, active: Active, finish: Finish, error: str | None) -> None:
+        """Frees everything that the request holds and tells the client's stream."""
+        if self._active.pop(active.id, None) is not None:
+            self._queue.ended(active)
+            self.recovery.close_slot(active)
+            self.local.close(active)
+        generation = active.generation
+        self.stats.add(generation.usage)
+        if self.recorder is not None and generation.tape is not None:
+            self.recorder.end(generation.tape, finish)
+        self._emit(active, DoneEvent(finish, generation.usage, error))
+
+    def _cancel(self, active: Active) -> None:
+        """One in a slot ends with its round; one that still waits gives up its place at once."""
+        self._queue.remove(active)
+        self._steering.step(active, Cancelled())
+
+    def _wait(self, until: float) -> None:
+        began = self.clock()
+        self._wake.wait(max(until - began, 0.0))
+        self._wake.clear()
+        self.stats.waited_s += self.clock() - began
+
+    def _emit(self, active: Active, event: Event) -> None:
+        self._outbox_add(lambda: active.stream.push(event))
+
+    def _outbox_add(self, item: Callable[[], None]) -> None:
+        self._outbox.append(item)
+
+    def _flush(self) -> None:
+        """Hands everything of this turn to the event loop in one call, commits before tokens in the order made."""
+        if not self._outbox or self._loop is None:
+            return
+        batch, self._outbox = self._outbox, []
+        self._loop.call_soon_threadsafe(_run_all, batch)
+
+
+def _run_all(batch: Sequence[Callable[[], None]]) -> None:
+    for item in batch:
+        with Caught() as caught:  # what follows belongs to other requests
+            item()
+        if caught.error is not None:
+            log.error("a message of the engine was lost: %s", describe_fault(caught.error))

@@ -1,0 +1,190 @@
+"""Who drafts for which request: assignment, frames, commits, and moving on when a worker goes (engine thread)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.requests.router import WorkerView, choose
+from cloud_gateway.core.requests.steps import (
+    Assigned,
+    Declined,
+    Diverged,
+    FrameArrived,
+    FrameTaken,
+    Input,
+    NoWorker,
+    Punish,
+    Released,
+    Send,
+    WorkerGone,
+)
+from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.audit import Audit, NoAudit
+from cloud_gateway.scope import scope_for
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.pairing.groups import DEFAULT_GROUPS
+from edgespec.core.protocol.messages import Close, Commit, Open, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedWorker:
+    """A worker as the link layer knows it at this moment."""
+
+    id: str
+    rtt_s: float
+    rtt_high_s: float
+    step_s: float
+    """Td, from the spacing of its frames."""
+    paused: bool
+    name: str = ""
+    groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
+
+
+class Workers(Protocol):
+    """The link layer as the engine sees it: `linked` and `view` on the engine's thread, the rest on the event loop."""
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        """Workers by id, the paused ones included; asked for when a request needs a worker."""
+
+    def view(self, worker: str) -> LinkedWorker | None:
+        """One of them; asked for at every decision, so it must not depend on how many are linked."""
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        """Queues a message; one to a worker that has gone is dropped."""
+
+    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+        """Ends the link of a worker that broke the protocol."""
+
+    def diverged(self, worker: str) -> None:
+        """The target left what the worker had drafted for a request."""
+
+    def note(self, worker: str, reason: str, text: str) -> None:
+        """Counts and logs something that was dropped but does not end the link."""
+
+
+class NoWorkers:
+    """A gateway without links: everything is decoded here."""
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        """None."""
+        return {}
+
+    def view(self, worker: str) -> LinkedWorker | None:
+        """None."""
+        return None
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        """Nobody to tell."""
+
+    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+        """Nobody to punish."""
+
+    def diverged(self, worker: str) -> None:
+        """Nobody drafts."""
+
+    def note(self, worker: str, reason: str, text: str) -> None:
+        """Nothing to note."""
+
+
+def why_none(linked: Iterable[LinkedWorker], groups: frozenset[str]) -> str:
+    """Why no worker drafts, for the usage."""
+    if all(worker.groups & groups for worker in linked):
+        return "no worker is linked"
+    return f"no worker of this API key's groups ({', '.join(sorted(groups))}) is linked"
+
+
+class Step(Protocol):
+    """Takes one step of a request (steering.py)."""
+
+    def __call__(self, active: Active, step: Input, stage: str = "", *, now: float | None = None) -> None: ...
+
+
+@dataclass(slots=True)
+class Offloading:
+    """Which worker drafts for which request. `post` hands a call to the event loop, in order."""
+
+    workers: Workers
+    active: Mapping[int, Active]
+    post: Callable[[Callable[[], None]], None]
+    step: Step
+    frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})
+    audit: Audit = field(default_factory=NoAudit)
+
+    def assign(self, active: Active) -> None:
+        """Finds a worker for a request that may have one."""
+        generation, groups = active.generation, active.request.groups
+        if not generation.wants_worker:
+            return
+        linked = self.workers.linked()
+        load = Counter(self._worker_of(other) for other in self.active.values())
+        views = (WorkerView(w.id, w.rtt_s, w.step_s, w.paused, load[w.id], w.groups) for w in linked.values())
+        worker = choose(views, groups, exclude=generation.excluded_workers)
+        if worker is None:
+            self.step(active, NoWorker(why_none(linked.values(), groups)))
+            return
+        name = linked[worker].name or worker
+        self.audit.assigned(active.request, worker, name)
+        self.step(active, Assigned(worker, name, scope_for(worker, active.request.cache_scope)))
+
+    def assign_all(self) -> None:
+        """A worker was linked or resumed: requests without one may use it."""
+        for active in list(self.active.values()):
+            self.assign(active)
+
+    def lose(self, worker: str) -> None:
+        """A worker went, paused or was revoked: its requests move on at once, its candidates are dropped."""
+        for active in list(self.active.values()):
+            self.step(active, WorkerGone(worker))
+
+    def decline(self, worker: str, request: int) -> None:
+        """A worker will not draft for this request."""
+        active = self.active.get(request)
+        if active is not None:
+            self.step(active, Declined(worker))
+
+    def take(self, worker: str, frame: Tree, now: float) -> None:
+        """Hands a frame to its request; one of a request that has ended is stale."""
+        self.frames["received"] += 1
+        active = self.active.get(frame.request)
+        if active is None:
+            self.frames["stale"] += 1
+        else:
+            self.step(active, FrameArrived(worker, frame), "merging a frame", now=now)
+
+    def carry_out(self, active: Active, output: Send | Diverged | FrameTaken | Punish | Released) -> None:
+        """What a request's step means for its worker."""
+        match output:
+            case FrameTaken(kind, worker, unknown, _):
+                self.frames[kind] += 1
+                if unknown:
+                    text = f"a tree for request {active.id} names tokens that never were its prefix"
+                    self.post(lambda: self.workers.note(worker, "prefix", text))
+            case Send(worker, body):
+                self.post(lambda: self.workers.send(worker, body))
+            case Diverged(worker):
+                self.post(lambda: self.workers.diverged(worker))
+            case Punish(worker, error):
+                self.punish(worker, error)
+            case Released(worker, name, reason, frames):
+                self.audit.released(active.request, worker, name, reason, frames)
+
+    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+        """Ends the link of a worker that broke the protocol, or the gateway's own code, and takes its requests away."""
+        self.post(lambda: self.workers.punish(worker, error))
+        self.lose(worker)
+
+    def link_of(self, active: Active) -> LinkView | None:
+        """What the controller may know of the request's worker; None while nobody drafts for it."""
+        given = active.generation.assignment
+        worker = self.workers.view(given.worker) if given else None
+        if given is None or worker is None:
+            return None
+        return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, given.ready)
+
+    def _worker_of(self, active: Active) -> str | None:
+        given = active.generation.assignment
+        return given.worker if given else None

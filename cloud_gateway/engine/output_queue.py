@@ -1,0 +1,36 @@
+"""One answer on its way from the engine's thread to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from cloud_gateway.core.requests.request import DoneEvent, Event
+
+
+class Stream:
+    """Async iterator over one answer's events; the last is a `DoneEvent`. Lives on the event loop."""
+
+    def __init__(self, on_cancel: Callable[[], None]) -> None:
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._on_cancel = on_cancel
+        self._ended = False
+
+    def push(self, event: Event) -> None:
+        """Called on the event loop, on the engine's behalf."""
+        self._events.put_nowait(event)
+
+    def cancel(self) -> None:
+        """The client left, or has enough: the engine stops after the round it is in. May be called twice."""
+        if not self._ended:
+            self._ended = True
+            self._on_cancel()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            event = await self._events.get()
+            if isinstance(event, DoneEvent):
+                self._ended = True
+                yield event
+                return
+            yield event

@@ -1,0 +1,101 @@
+"""The flight recorder: writes each request's tape as a signed trace (docs/traces.md), in a thread of its own.
+
+The engine's thread appends to a tape and hands it over at the end; numbering, packing, signing and the disk happen
+here. A trace that cannot be written is lost with a line in the log, and no answer waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloud_gateway.core.policies.registry import PolicySettings
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.record import Tape
+from edgespec import __version__
+from edgespec.core.errors import ConfigError, KeyStoreError
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared.files import locked, private_folder, write_private
+
+log = logging.getLogger("cloud_gateway.engine.recorder")
+
+PENDING = 64
+"""Tapes that may wait for the disk; further ones are lost."""
+SUFFIX = ".trace"
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderSettings:
+    """What the operator chose (configs/gateway.toml, [traces])."""
+
+    folder: Path
+    salt: bool = True
+    limit_bytes: int = 2048 * 1024
+    keep: int = 1000
+
+
+class Recorder:
+    """`tape` is called on the event loop, `end` on the engine's thread; neither waits."""
+
+    def __init__(self, settings: RecorderSettings, key: SigningKey) -> None:
+        """Makes the folder (0700). Raises ConfigError where that is impossible or others can read it."""
+        self.settings, self._key = settings, key
+        try:
+            private_folder(settings.folder)
+            self._files = deque(sorted(settings.folder.glob(f"*{SUFFIX}")))
+        except (KeyStoreError, OSError) as error:
+            raise ConfigError(f"`traces.folder`: {error}") from None
+        self._queue: queue.Queue[tuple[Tape, trace.Header] | None] = queue.Queue(PENDING)
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._said = ""
+        self._thread.start()
+
+    def tape(self, request: int, policy: str, settings: PolicySettings, prompt_len: int) -> Tape:
+        """An empty tape for a request that has just come."""
+        return Tape(request, int(time.time()), policy, settings, prompt_len, self.settings.limit_bytes)
+
+    def end(self, tape: Tape, finish: str) -> None:
+        """The request is over. One that was never decided on leaves no trace."""
+        if not tape.events:
+            return
+        header = trace.Header(
+            __version__, tape.made_at, tape.request, tape.policy, tape.settings, tape.prompt_len,
+            self.settings.salt, list(tape.workers), finish, not tape.full,
+        )  # fmt: skip
+        try:
+            self._queue.put_nowait((tape, header))
+        except queue.Full:
+            self._complain(f"{PENDING} traces wait for the disk; that of request {tape.request} is lost.")
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Writes what waits, and ends the thread."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            tape, header = item
+            events = trace.salted(tape.events) if header.salted else tape.events
+            try:
+                self._write(header, trace.seal(trace.Trace(header, events), self._key))
+            except (KeyStoreError, OSError) as error:
+                self._complain(f"the trace of request {header.request} is lost: {error}")
+
+    def _write(self, header: trace.Header, data: bytes) -> None:
+        when = time.strftime("%Y%m%dT%H%M%S", time.gmtime(header.made_at))
+        path = self.settings.folder / f"{when}-{header.request:06}{SUFFIX}"
+        with locked(path.parent):
+            write_private(path, data)
+        self._files.append(path)
+        while len(self._files) > self.settings.keep:
+            self._files.popleft().unlink(missing_ok=True)
+
+    def _complain(self, text: str) -> None:
+        """Says what is wrong once, not for each request."""
+        log.log(logging.DEBUG if self._said else logging.WARNING, "%s", text)
+        self._said = text

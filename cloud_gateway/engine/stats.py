@@ -1,0 +1,38 @@
+"""What the engine has done since it started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cloud_gateway.core.requests.request import Usage
+
+
+@dataclass(slots=True)
+class Stats:
+    """Totals since the start, for metrics and benchmarks. Seconds; written by the engine's thread only."""
+
+    rounds: int = 0
+    tokens: int = 0
+    requests: int = 0
+    target_s: float = 0.0
+    draft_s: float = 0.0
+    waited_s: float = 0.0
+    host_s: float = 0.0
+    """Time of busy turns of the loop outside the models."""
+    local_passes: int = 0
+    drafted: dict[str, int] = field(default_factory=dict)
+    accepted: dict[str, int] = field(default_factory=dict)
+    fallbacks: int = 0
+    faults: int = 0
+    """Exceptions that stayed within one request."""
+    failed_passes: int = 0
+    """Passes of the target that failed."""
+    retries: int = 0
+    """Requests put into a fresh slot after such a pass."""
+
+    def add(self, usage: Usage) -> None:
+        """Takes in an answer that has ended."""
+        for mine, total in ((usage.drafted, self.drafted), (usage.accepted, self.accepted)):
+            for source, count in mine.items():
+                total[source] = total.get(source, 0) + count
+        self.fallbacks += usage.fallbacks

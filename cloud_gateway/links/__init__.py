@@ -1,0 +1,1 @@
+"""The link port: the server of workers' links, their registry, pairing, mDNS adverts."""

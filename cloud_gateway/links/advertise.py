@@ -1,0 +1,128 @@
+"""Announces this gateway on the local network by mDNS (RFC 6762, RFC 6763), so that workers find its address."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+
+from zeroconf import Error, ServiceInfo
+from zeroconf.asyncio import AsyncZeroconf
+
+from edgespec.core.protocol.names import key_id
+from edgespec.shared import mdns
+from edgespec.shared.address import LINK_PATH
+from edgespec.shared.mdns import Interface
+from edgespec.shared.reduced import cause
+
+log = logging.getLogger("cloud_gateway.links.advertise")
+
+_ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
+
+
+class Advertiser:
+    """Updates the announcement when the interfaces of this machine change, until it is closed.
+
+    No failure here stops the gateway: where mDNS does not work, a warning is logged, and the address of the gateway
+    must be typed when a worker is paired.
+    """
+
+    def __init__(
+        self, name: str, key: bytes, spki_hash: bytes, host: str, port: int, only: Sequence[str] | None = None
+    ) -> None:
+        """`key`: Ed25519; `spki_hash`: of the TLS key; `host`, `port`: of the links; `only`: interfaces, for tests."""
+        self._key_id, self._spki_hash = key_id(key), spki_hash
+        self._name, self._host, self._port, self._only = name, host, port, only
+        self._zeroconf: AsyncZeroconf | None = None
+        self._info: ServiceInfo | None = None
+        self._announced: list[Interface] = []
+        self._warned = ""
+        self._bound_to: set[str] = set()
+        """The addresses that `host` means, where it is not all of them."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to announce, in the background: a new name is probed for first, which takes a second."""
+        self._task = asyncio.ensure_future(self._run())
+
+    async def close(self) -> None:
+        """Withdraws the announcement."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._zeroconf is not None:
+            with contextlib.suppress(OSError, Error):
+                await self._zeroconf.async_close()
+            self._zeroconf = None
+
+    async def _run(self) -> None:
+        if self._host not in _ALL_ADDRESSES:
+            with contextlib.suppress(OSError):  # then nothing is announced, and `_run` logs a warning
+                found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port)
+                self._bound_to = {str(one[4][0]).split("%")[0] for one in found}
+        while True:
+            now = self._interfaces()
+            try:
+                if now and now != self._announced:
+                    await self._announce(now)
+                    self._announced = now
+                elif not now:
+                    self._warn(f"no interface to a network has an address that {self._host} means")
+            except (OSError, Error) as error:  # the port is in use, multicast is off, the name is taken
+                self._warn(cause(error))
+            await asyncio.sleep(mdns.POLL_S)
+
+    async def _announce(self, interfaces: Sequence[Interface]) -> None:
+        info = self._service(interfaces)
+        choice = [one.choice for one in interfaces]
+        if self._zeroconf is None:
+            self._zeroconf = AsyncZeroconf(interfaces=choice)
+        if self._info is None:
+            await self._zeroconf.async_update_interfaces(choice)
+            await self._zeroconf.async_register_service(info, allow_name_change=True)
+        else:
+            info.name = self._info.name  # zeroconf may have changed it at registration
+            await self._zeroconf.async_update_service(info)  # first, so that no old address is sent on a new interface
+            await self._zeroconf.async_update_interfaces(choice)
+        self._info, self._warned = info, ""
+        names = ", ".join(one.name for one in interfaces)
+        log.info("announced by mDNS on %s as %s", names, info.name.removesuffix(f".{mdns.SERVICE}"))
+
+    def _interfaces(self) -> list[Interface]:
+        """The interfaces through which a worker can reach the link port."""
+        return [one for one in mdns.interfaces(self._only) if self._addresses(one)]
+
+    def _addresses(self, interface: Interface) -> list[str]:
+        if self._host == "::":
+            return [*interface.ipv4, *interface.ipv6]
+        if self._host in _ALL_ADDRESSES:
+            return list(interface.ipv4)
+        return [address for address in (*interface.ipv4, *interface.ipv6) if address in self._bound_to]
+
+    def _service(self, interfaces: Sequence[Interface]) -> ServiceInfo:
+        label = f"{self._name.encode()[:40].decode(errors='ignore')} {self._key_id[:6]}"
+        return ServiceInfo(
+            mdns.SERVICE,
+            f"{label}.{mdns.SERVICE}",
+            parsed_addresses=[address for one in interfaces for address in self._addresses(one)],
+            port=self._port,
+            properties={
+                "v": mdns.TXT_VERSION,
+                "kh": self._key_id,
+                "th": self._spki_hash.hex(),
+                "path": LINK_PATH,
+            },
+            server=f"edgespec-{self._key_id}.local.",
+        )
+
+    def _warn(self, why: str) -> None:
+        if why != self._warned:
+            self._warned = why
+            log.warning(
+                "mDNS does not work (%s), so workers cannot find this gateway by themselves: give them its address, as "
+                "in `edgespec pair wss://HOST:%d CODE`",
+                why,
+                self._port,
+            )

@@ -1,0 +1,233 @@
+"""The gateway's end of pairing: the window that the operator opens, and the workers that come to `/pair`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from edgespec.core.errors import KeyStoreError, PairingError, RemoteProtocolError
+from edgespec.core.pairing.exchange import Entropy, GatewayExchange, Party, State
+from edgespec.core.pairing.groups import parse_groups
+from edgespec.core.pairing.messages import (
+    MAX_PAIRING_BYTES,
+    SENTENCES,
+    PairingFailed,
+    PairingMessage,
+    Reason,
+    Refused,
+    Start,
+    decode_pairing,
+)
+from edgespec.core.pairing.sources import Waiting
+from edgespec.core.pairing.window import (
+    MAX_FAILURES,
+    WINDOW_S,
+    Closed,
+    Event,
+    Failed,
+    Paired,
+    PairingWindow,
+    Shown,
+)
+from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared.address import source_of
+from edgespec.shared.occasional import Occasional
+from edgespec.shared.paired import PairedWorkers
+from edgespec.shared.words import new_code
+
+log = logging.getLogger("cloud_gateway.links.pairing")
+
+FIRST_MESSAGE_S = 5.0
+"""For the first message, which a worker sends at once; a silent connection ends earlier if another one arrives."""
+
+
+class PairingDesk:
+    """Pairs one worker each time that the operator opens the window. Everything runs on the event loop."""
+
+    def __init__(
+        self, key: SigningKey, name: str, spki_hash: bytes, workers: PairedWorkers, entropy: Entropy = os.urandom
+    ) -> None:
+        """`spki_hash`: of the TLS key that this gateway serves with; `workers`: where a paired one is stored."""
+        self._window = PairingWindow(Party(key, name), spki_hash, new_code, entropy)
+        self._workers = workers
+        self._operator: asyncio.Queue[Event] | None = None
+        self._groups: tuple[str, ...] | None = None
+        self._waiting: Waiting[asyncio.Timeout] = Waiting()
+        self._running: asyncio.Timeout | None = None
+        """Ends the wait for the next message of the attempt that runs."""
+        self._occasional = Occasional(log)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
+        """Opens the window and yields its events; a control handler. Closing the iterator closes the window.
+
+        `groups`: of the worker that is paired in it; if empty, a worker that is listed already keeps its own, and
+        a new one gets the default group.
+
+        Yields {"code", "expires_in_s"} for each code to show, {"failed", "message", "left"} for each failed attempt,
+        and last {"paired": {"name", "id"}}. Raises PairingError when the window closes without a pairing, or is open
+        already.
+        """
+        self._groups = _groups(groups)
+        self._window.open(self._now())
+        events = self._operator = asyncio.Queue()
+        try:
+            self._follow_up()
+            while True:
+                event = await events.get()
+                yield self._message(event)
+                if isinstance(event, Paired):
+                    return
+        finally:
+            self._operator = None
+            self._window.close()
+            self._follow_up()
+
+    async def handle(self, ws: ServerConnection) -> None:
+        """Serves one connection to `/pair`, from its first message to the last; the caller hangs up."""
+        try:
+            await self._serve(ws)
+        except ConnectionClosed:
+            pass  # counted and logged as a failed attempt, if it was one
+        finally:
+            self._follow_up()
+
+    async def _serve(self, ws: ServerConnection) -> None:
+        source = source_of(_host(ws))
+        try:
+            data = await self._first(ws, source)
+        except TimeoutError:
+            await ws.send(encode(Refused(Reason.BUSY)))
+            return
+        exchange: GatewayExchange | None = None
+        try:
+            message = _decode(data)
+            if not isinstance(message, Start):
+                raise PairingFailed(Reason.PROTOCOL)
+            exchange = self._window.begin(source, message.nameplate, self._now())
+            if self._running is not None and not self._running.expired():  # the attempt that this one replaces
+                self._running.reschedule(0)
+            await self._exchange(ws, exchange, message)
+        except PairingFailed as failure:
+            await self._refuse(ws, exchange, failure.reason)
+        except RemoteProtocolError as error:
+            self._occasional.warning("protocol", f"pairing from {source}: {error}")
+            await self._refuse(ws, exchange, Reason.PROTOCOL)
+        except KeyStoreError as error:
+            log.error("pairing from %s: %s", source, error)
+            await self._refuse(ws, exchange, Reason.STORAGE)
+        finally:
+            if exchange is not None:
+                self._window.abandon(exchange, Reason.ABANDONED, self._now())  # unless it has ended already
+
+    async def _first(self, ws: ServerConnection, source: str) -> bytes | str:
+        """The first message. Raises TimeoutError when it does not arrive, or a newer connection takes the place."""
+        async with asyncio.timeout(FIRST_MESSAGE_S) as limit:
+            gone = self._waiting.enter(source, limit)
+            if gone is not None and not gone.expired():
+                gone.reschedule(0)
+            try:
+                return await ws.recv()
+            finally:
+                self._waiting.leave(source, limit)
+
+    async def _exchange(self, ws: ServerConnection, exchange: GatewayExchange, message: PairingMessage) -> None:
+        while True:
+            answer = self._window.receive(exchange, message, self._now())
+            if exchange.state is State.PROVEN:
+                # Written on the event loop: a pairing is rare, and nothing may run between the proof and storing it.
+                peer = exchange.peer
+                worker = self._workers.add(peer.key, peer.name, peer.version, self._groups)
+                await ws.send(encode(self._window.stored(exchange, worker.name)))
+                return
+            if answer is not None:
+                await ws.send(encode(answer))
+            message = _decode(await self._next(ws, exchange))
+
+    async def _next(self, ws: ServerConnection, exchange: GatewayExchange) -> bytes | str:
+        self._follow_up()
+        if self._window.wake_at is None:  # the operator closed the window while a message was sent
+            raise PairingFailed(Reason.WINDOW)
+        try:
+            async with asyncio.timeout_at(self._window.wake_at) as limit:
+                self._running = limit
+                return await ws.recv()
+        except TimeoutError:
+            self._window.poll(self._now())
+            raise PairingFailed(self._window.why_over(exchange)) from None
+        finally:
+            if self._running is limit:
+                self._running = None
+
+    async def _refuse(self, ws: ServerConnection, exchange: GatewayExchange | None, reason: Reason) -> None:
+        if exchange is not None:
+            self._window.abandon(exchange, reason, self._now())
+        source = source_of(_host(ws))
+        self._occasional.warning(reason, f"pairing from {source} refused: {reason}")
+        self._follow_up()
+        await ws.send(encode(Refused(reason)))
+
+    def _follow_up(self) -> None:
+        """Sends the window's events to the operator and sets the timer; call it after each change of the window."""
+        for event in self._window.events():
+            if isinstance(event, Paired):
+                log.info("worker %s (%s) is paired", event.name, key_id(event.peer.key))
+            if self._operator is not None:
+                self._operator.put_nowait(event)
+        if self._timer is not None:
+            self._timer.cancel()
+        wake_at, loop = self._window.wake_at, asyncio.get_running_loop()
+        self._timer = loop.call_at(wake_at, self._wake) if wake_at is not None else None
+
+    def _wake(self) -> None:
+        self._window.poll(self._now())
+        self._follow_up()
+
+    def _message(self, event: Event) -> dict[str, object]:
+        match event:
+            case Shown(code, expires_at):
+                return {"code": str(code), "expires_in_s": round(max(0.0, expires_at - self._now()), 1)}
+            case Failed(reason, left):
+                return {"failed": reason.value, "message": SENTENCES[reason], "left": left}
+            case Paired(peer, name):
+                return {"paired": {"name": name, "id": key_id(peer.key)}}
+            case Closed(reason):
+                raise PairingError(_WHY_CLOSED.get(reason, "The pairing window was closed."))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+_AGAIN = "run `cloud-gateway pair` again for a new code"
+_WHY_CLOSED: dict[Reason | None, str] = {
+    Reason.EXPIRED: f"No worker was paired within {WINDOW_S:.0f} s; {_AGAIN}.",
+    Reason.BURNT: f"{MAX_FAILURES} attempts failed, so pairing was stopped; if they were not yours, somebody is "
+    f"trying codes; {_AGAIN}.",
+}
+
+
+def _groups(names: Sequence[str]) -> tuple[str, ...] | None:
+    try:
+        return parse_groups(names) if names else None
+    except ValueError as error:
+        raise PairingError(str(error)) from None
+
+
+def _decode(data: bytes | str) -> PairingMessage:
+    """Raises RemoteProtocolError (reason `malformed` or `oversize`)."""
+    if isinstance(data, str) or len(data) > MAX_PAIRING_BYTES:
+        raise RemoteProtocolError("oversize", "a pairing message that is too long, or is text")
+    return decode_pairing(data)
+
+
+def _host(ws: ServerConnection) -> str:
+    address = ws.remote_address
+    return str(address[0]) if isinstance(address, tuple) else "an unknown address"

@@ -1,0 +1,269 @@
+"""The gateway's end of all links: a WebSocket server over TLS on which paired workers authenticate and send trees.
+
+A hostile worker can end only its own link: each connection has its own session, task and counters, and every refusal
+adds one log line and one count. Everything runs on the event loop; only `linked` may be called from other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl as ssl_module
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+
+from websockets.asyncio.server import ServerConnection
+
+from cloud_gateway.engine.offloading import LinkedWorker
+from cloud_gateway.links.port import DEFAULT_LINK_LIMITS, LinkConnection, LinkLimits, LinkServer
+from cloud_gateway.links.registry import LinkEvents, WorkerInfo
+from edgespec.core.errors import AddressError, RemoteProtocolError
+from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, Lookup
+from edgespec.core.protocol.messages import Bye, Close, Commit, Decline, Open, Pause, Resume, Tree, check_tree_shape
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
+from edgespec.shared.address import LINK_PATH, PAIR_PATH
+from edgespec.shared.occasional import Occasional
+from edgespec.shared.wire import Wire
+
+log = logging.getLogger("cloud_gateway.links.server")
+
+
+class Links:
+    """All links of one gateway."""
+
+    def __init__(
+        self,
+        me: GatewayIdentity,
+        vocab_size: int,
+        is_paired: Lookup,
+        events: LinkEvents,
+        *,
+        name_of: Callable[[bytes], str],
+        pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
+        timers: Timers = DEFAULT_TIMERS,
+        limits: LinkLimits = DEFAULT_LINK_LIMITS,
+    ) -> None:
+        """`vocab_size`: of the target; `name_of`: a paired key's name in the list; `pair` serves `/pair`, if given."""
+        self._me, self._vocab_size, self._is_paired, self._events = me, vocab_size, is_paired, events
+        self._name_of = name_of
+        self._pair, self._timers = pair, timers
+        self.rejected: Counter[str] = Counter()
+        """How often each reason for a refusal occurred."""
+        self._lines = Occasional(log)
+        self._workers: dict[str, WorkerInfo] = {}
+        paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
+        self._server = LinkServer(self._serve, paths, limits, timers.handshake_s, self._count)
+
+    # --- the server ----------------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int, ssl: ssl_module.SSLContext) -> int:
+        """Serves links; returns the port, which matters for port 0. Raises AddressError where it cannot be bound."""
+        try:
+            return await self._server.start(host, port, ssl)
+        except OSError as error:
+            raise AddressError(f"Cannot listen on {host} port {port}: {error.strerror or error}.") from None
+
+    async def stop(self) -> None:
+        """Sends `Bye` to every worker and stops serving."""
+        for worker in self.workers():
+            self._hang_up(worker, Bye("stopping"), why="stopping")
+        await self._server.stop()
+
+    async def _serve(self, ws: LinkConnection) -> None:
+        try:
+            if self._pair is not None and ws.request is not None and ws.request.path == PAIR_PATH:
+                await self._pair(ws)
+                if ws.flooded is not None:
+                    self._reject(ws.peer, ws.flooded.reason, str(ws.flooded))
+            else:
+                await self._serve_link(ws)
+        except Exception as error:  # noqa: BLE001  a fault of ours must end this connection only
+            text = f"{ws.peer}: connection ended by a fault of this gateway"
+            self._lines.line(logging.ERROR, ("fault", type(error)), text, error)
+            await ws.close(CloseCode.OURS, "internal")
+
+    async def _serve_link(self, ws: LinkConnection) -> None:
+        now = asyncio.get_running_loop().time()
+        session = GatewaySession(self._me, self._is_paired, os.urandom(NONCE_BYTES), now, self._timers)
+        link = _Link(ws, session, self._vocab_size, self._name_of, self._up, self._events)
+        wire = link.wire = Wire(ws, session, link.take)
+        code, why = int(CloseCode.OURS), "internal"
+        try:
+            why = await wire.run()
+            code = CloseCode.NORMAL
+        except RemoteProtocolError as error:
+            code, why = error.close_code, error.reason
+            self._reject(link.who, error.reason, str(error), is_worker=link.worker is not None)
+        finally:
+            self._down(link.worker, why)
+        await wire.close(code, why)
+
+    # --- for the engine ------------------------------------------------------------------------------------------
+
+    def workers(self) -> list[WorkerInfo]:
+        """All linked workers, the paused ones included."""
+        return list(self._workers.values())
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        """The linked workers by id, in the engine's type; may be called on any thread."""
+        return {w.id: _view(w) for w in self.workers()}
+
+    def view(self, worker: str) -> LinkedWorker | None:
+        """One of them; may be called on any thread."""
+        info = self._workers.get(worker)
+        return None if info is None else _view(info)
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        """Signs and writes a message at once; one to a worker that has gone is dropped."""
+        info = self._workers.get(worker)
+        if info is not None and not info.wire.over:
+            info.wire.send(body)
+
+    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+        """Ends the link of a worker that broke the protocol in a way that only the engine can see."""
+        info = self._workers.get(worker)
+        if info is not None:
+            info.wire.end(error)
+
+    def note(self, worker: str, reason: str, text: str) -> None:
+        """Counts and logs something that was dropped but does not end the link."""
+        info = self._workers.get(worker)
+        self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
+
+    def diverged(self, worker: str) -> None:
+        """The target left the worker's tree: the time until its next frame is no measure of its step time."""
+        info = self._workers.get(worker)
+        if info is not None:
+            info.step.broken()
+
+    def regroup(self, worker_key: bytes, groups: frozenset[str]) -> WorkerInfo | None:
+        """Replaces a worker's groups; returns the worker if it is linked."""
+        info = self._workers.get(key_id(worker_key))
+        if info is not None:
+            info.groups = groups
+        return info
+
+    def revoke(self, worker_key: bytes) -> None:
+        """Ends the link of a key that was just revoked; the caller has updated what `is_paired` returns."""
+        info = self._workers.get(key_id(worker_key))
+        if info is not None:
+            error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
+            self._hang_up(info, Bye("revoked"), error)
+
+    # --- for the links -------------------------------------------------------------------------------------------
+
+    def _up(self, worker: WorkerInfo, ws: LinkConnection) -> None:
+        if not ws.proven():
+            raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
+        former = self._workers.get(worker.id)
+        if former is not None:
+            text = f"a newer session of the same key came from {worker.address}"
+            error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
+            self._hang_up(former, Bye("superseded"), error)
+        self._workers[worker.id] = worker
+        text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
+        self._lines.line(logging.INFO, ("up", worker.id), text)
+        self._events.on_up(worker)
+
+    def _down(self, worker: WorkerInfo | None, why: str) -> None:
+        """Removes a link from the table before its socket is closed; does nothing the second time."""
+        if worker is None or self._workers.get(worker.id) is not worker:
+            return
+        del self._workers[worker.id]
+        self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
+        self._events.on_down(worker, why)
+
+    def _hang_up(self, worker: WorkerInfo, bye: Bye, error: RemoteProtocolError | None = None, why: str = "") -> None:
+        if not worker.wire.over:
+            worker.wire.send(bye)
+        worker.wire.end(error, why)
+        self._down(worker, error.reason if error else why)
+
+    def _reject(self, who: str, reason: str, text: str, *, is_worker: bool = False) -> None:
+        """`text` holds no token and no part of a prompt; unproven peers share one line a minute for each reason."""
+        self._lines.warning((who if is_worker else "", reason), f"{who} refused: {reason}: {text}")
+        self._count(reason)
+
+    def _count(self, reason: str) -> None:
+        self.rejected[reason] += 1
+        self._events.on_rejected(reason)
+
+
+class _Link:
+    """One connection to the gateway: unproven until the handshake ends, then a worker's."""
+
+    def __init__(
+        self,
+        ws: LinkConnection,
+        session: GatewaySession,
+        vocab_size: int,
+        name_of: Callable[[bytes], str],
+        up: Callable[[WorkerInfo, LinkConnection], None],
+        events: LinkEvents,
+    ) -> None:
+        self.wire: Wire
+        self.worker: WorkerInfo | None = None
+        self._ws, self._session, self._vocab_size, self._up, self._events = ws, session, vocab_size, up, events
+        self._name_of = name_of
+        self._first_rtt_s = 0.0
+
+    @property
+    def who(self) -> str:
+        """For logs. A name counts only once it is proven."""
+        return str(self.worker) if self.worker else self._ws.peer
+
+    def take(self, event: Event) -> None:
+        """Handles one event of the session."""
+        worker, events = self.worker, self._events
+        match event:
+            case RttSample(rtt_s):
+                self._sample(rtt_s)
+            case Linked():
+                self._linked()
+            case _ if worker is None:
+                raise AssertionError(f"{type(event).__name__} before the handshake")
+            case Tree():
+                self._tree(worker, event)
+            case Pause():
+                worker.paused_because = event.reason
+                worker.step.broken()
+                events.on_pause(worker, event.reason)
+            case Resume():
+                worker.paused_because = None
+                events.on_resume(worker)
+            case Decline():
+                events.on_decline(worker, event)
+
+    def _linked(self) -> None:
+        hello = self._session.hello
+        assert hello is not None
+        self.worker = WorkerInfo(
+            id=key_id(hello.worker_key),
+            name=self._name_of(hello.worker_key),
+            session=self._session.session,
+            address=self._ws.peer,
+            hello=hello,
+            linked_at=asyncio.get_running_loop().time(),
+            wire=self.wire,
+        )
+        self._sample(self._first_rtt_s)
+        self._up(self.worker, self._ws)
+
+    def _sample(self, rtt_s: float) -> None:
+        if self.worker is None:
+            self._first_rtt_s = rtt_s
+        else:
+            self.worker.rtt.sample(rtt_s)
+
+    def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
+        check_tree_shape(tree, self._vocab_size)
+        worker.trees += 1
+        worker.nodes += len(tree.tokens)
+        worker.step.frame(asyncio.get_running_loop().time())
+        self._events.on_tree(worker, tree)
+
+
+def _view(w: WorkerInfo) -> LinkedWorker:
+    return LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.step_s, w.paused, w.name, w.groups)

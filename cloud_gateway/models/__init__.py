@@ -1,0 +1,1 @@
+"""Target model, draft sources, tokenizer text and grammars."""

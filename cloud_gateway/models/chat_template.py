@@ -1,0 +1,252 @@
+"""Chat templates that show which characters of their result they wrote themselves.
+
+    template = ChatTemplate(source, control=["<|im_start|>", "<|im_end|>"])
+    marked = template.render(messages=own_roles(messages), ...)
+    plain(marked)            what the template gives without marks
+    template.written(marked) the control tokens that the template itself wrote, with their places
+
+Marking the client's strings instead would change what a template finds where it looks into them (`'</think>' in
+content`, `|trim`, `content[0]`). So the template's own text is marked: in its syntax tree, every constant that is
+written to the result and that is a control token, or could be a part of one, is moved to a plane of code points to
+which Unicode assigns nothing. Constants that are only compared or searched for stay as they are. A mark that gets lost
+on a way that this module does not follow makes a control token plain text, never the reverse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from jinja2 import Template, nodes
+from jinja2.sandbox import SandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from edgespec.core.errors import ClientError
+
+MARK = 0xD0000
+"""A marked character is this far above the plain one. No letter stands in planes 4 to 13, today or as planned."""
+STAND_IN = 0xC0000
+"""From here on, one code point for each control token (cloud_gateway/models/control_tokens.py)."""
+_RESERVED = re.compile("[\U00040000-\U000dffff]")
+_MARKED = re.compile("[\U000d0000-\U000dffff]+")
+ROLES = frozenset({"system", "user", "assistant", "tool"})
+"""The only values of a request that may be a part of a control token: templates write `'<|' + role + '|>'`."""
+_WRITES_ITS_INPUT = frozenset({"default", "d", "indent", "join", "replace", "safe", "string", "trim"})
+"""Filters that pass the characters of their input on."""
+_SHOWN, _OWN = "__shown", "__own"
+Span = tuple[int, int, str]
+"""Start and end of a control token in a rendered chat, and the token."""
+
+
+class Own(str):
+    """A string of the template or the gateway: plain where a template compares it, marked where it is written."""
+
+    __slots__ = ()
+
+
+def refuse_reserved(value: Any) -> None:
+    """Raises ClientError 400 where a string of the client, however deep, has a character that is used for marks."""
+    if isinstance(value, str):
+        if not value.isascii() and (found := _RESERVED.search(value)):
+            name = f"U+{ord(found[0]):X}"
+            raise ClientError(
+                f"The request has the character {name}, to which Unicode assigns no meaning; remove it.",
+                param="messages",
+                code="invalid_value",
+            )
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            refuse_reserved(key)
+            refuse_reserved(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            refuse_reserved(item)
+
+
+def own_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages as templates take them: without fields that are None, and their known roles as the gateway's own."""
+    own = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    for message in own:
+        if message.get("role") in ROLES:
+            message["role"] = Own(message["role"])
+    return own
+
+
+def plain(marked: str) -> str:
+    """The same text without marks; every character keeps its place."""
+    return _MARKED.sub(lambda run: "".join(chr(ord(char) - MARK) for char in run[0]), marked)
+
+
+class ChatTemplate:
+    """One model's chat template. Raises jinja2.TemplateError where it cannot be read."""
+
+    def __init__(self, source: str, control: Iterable[str]) -> None:
+        tokens = sorted(filter(None, control), key=len, reverse=True)
+        self._parts = _Parts(tokens)
+        environment = _environment(source)
+        tree = environment.parse(source)
+        self.constants = frozenset(_constants(tree))
+        """What the template may look for in a chat: its strings and the names of fields."""
+        tree = _Marking(self._parts, environment).visit(tree)
+        code = environment.compile(tree)
+        self._template = Template.from_code(environment, code, environment.make_globals(None))
+        self._tokens = {self._parts.mark_all(token): token for token in tokens}
+        self._search = re.compile("|".join(map(re.escape, self._tokens)) or "(?!)")
+
+    def render(self, special: Mapping[str, Any], **variables: Any) -> str:
+        """The result with marks. `special` has the names of the model's special tokens (`bos_token`, ...)."""
+        own = {name: Own(token) if isinstance(token, str) else token for name, token in special.items()}
+        helpers = {_SHOWN: partial(_shown, self._parts), _OWN: Own}
+        return self._template.render(**own, **variables, **helpers)
+
+    def written(self, marked: str) -> list[Span]:
+        """The control tokens that the template wrote."""
+        return [(*found.span(), self._tokens[found[0]]) for found in self._search.finditer(marked)]
+
+
+class _Parts:
+    """Marks what is a control token, or could be a part of one, in a constant of a template."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._tokens = tokens
+        self._whole = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+
+    def mark_all(self, text: str) -> str:
+        """Every character but white space, which templates trim, and characters beyond the first plane."""
+        return "".join(char if char.isspace() or ord(char) > 0xFFFF else chr(ord(char) + MARK) for char in text)
+
+    def mark(self, text: str) -> str:
+        """Control tokens in the text, and what at its ends may be the rest or the beginning of one."""
+        if any(text in token for token in self._tokens):
+            return self.mark_all(text)
+        head = max((_overlap(token, text) for token in self._tokens), default=0)
+        tail = max((_overlap(text, token) for token in self._tokens), default=0)
+        middle = self._whole.sub(lambda token: self.mark_all(token[0]), text)
+        return "".join(
+            self.mark_all(char) if at < head or at >= len(text) - tail else char for at, char in enumerate(middle)
+        )
+
+
+def _overlap(left: str, right: str) -> int:
+    """Length of the longest end of `left` that begins `right`."""
+    return next((n for n in range(min(len(left), len(right)), 0, -1) if left.endswith(right[:n])), 0)
+
+
+def _shown(parts: _Parts, value: Any) -> Any:
+    """A value on its way to the result, also each one of a list that is about to be joined."""
+    if isinstance(value, Own):
+        return parts.mark_all(value)
+    if isinstance(value, list | tuple) and any(isinstance(item, Own) for item in value):
+        return [_shown(parts, item) for item in value]
+    return value
+
+
+class _Marking(NodeTransformer):
+    """Rewrites a template's syntax tree.
+
+    `_text` is for expressions that become text, `_value` for those that may be written later or compared: there a
+    constant becomes an `Own`, which is marked where it is written.
+    """
+
+    def __init__(self, parts: _Parts, environment: SandboxedEnvironment) -> None:
+        self._parts, self._environment = parts, environment
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
+        node.nodes = [self._text(one) for one in node.nodes]
+        return node
+
+    def visit_Assign(self, node: nodes.Assign) -> nodes.Node:  # noqa: N802
+        node.node = self._value(node.node)
+        return node
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        node.iter = self._value(node.iter)
+        return self.generic_visit(node)
+
+    def visit_With(self, node: nodes.With) -> nodes.Node:  # noqa: N802
+        node.values = [self._value(one) for one in node.values]
+        return self.generic_visit(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
+        node.defaults = [self._value(one) for one in node.defaults]
+        return self.generic_visit(node)
+
+    def _text(self, node: Any) -> Any:
+        match node:
+            case nodes.TemplateData():
+                node.data = self._parts.mark(node.data)
+            case nodes.Const(value=str()):
+                node.value = self._parts.mark(node.value)
+            case nodes.Add():
+                node.left, node.right = self._text(node.left), self._text(node.right)
+            case nodes.Concat():
+                node.nodes = [self._text(one) for one in node.nodes]
+            case nodes.CondExpr():
+                node.expr1, node.expr2 = self._text(node.expr1), node.expr2 and self._text(node.expr2)
+            case nodes.Or() | nodes.And():
+                node.left, node.right = self._text(node.left), self._text(node.right)
+            case nodes.Filter(name=name) if name in _WRITES_ITS_INPUT and node.node is not None:
+                node.node = self._text(node.node)
+                written = node.args[1:] if name == "replace" else node.args
+                node.args = [*node.args[: len(node.args) - len(written)], *map(self._text, written)]
+            case nodes.Const():
+                pass
+            case _:
+                return self._helper(_SHOWN, self._value(node))
+        return node
+
+    def _value(self, node: Any) -> Any:
+        match node:
+            case nodes.Const(value=str()) if self._parts.mark(node.value) != node.value:
+                return self._helper(_OWN, node)
+            case nodes.Add() | nodes.Concat():
+                return self._text(node)
+            case nodes.Filter(name=name) if name in _WRITES_ITS_INPUT:
+                return self._text(node)
+            case nodes.CondExpr():
+                node.expr1, node.expr2 = self._value(node.expr1), node.expr2 and self._value(node.expr2)
+            case nodes.Or() | nodes.And():
+                node.left, node.right = self._value(node.left), self._value(node.right)
+            case nodes.List() | nodes.Tuple():
+                node.items = [self._value(one) for one in node.items]
+            case nodes.Dict():
+                for pair in node.items:
+                    pair.value = self._value(pair.value)
+            case nodes.Getitem():
+                node.node = self._value(node.node)
+            case nodes.Call():
+                self._call(node)
+        return node
+
+    def _call(self, node: nodes.Call) -> None:
+        """Arguments of macros may be written; of a string's methods only what `join` joins and `replace` puts in; of a
+        dictionary's what `get` finds."""
+        if isinstance(node.node, nodes.Name):
+            node.args = [self._value(one) for one in node.args]
+            for keyword in node.kwargs:
+                keyword.value = self._value(keyword.value)
+        elif isinstance(node.node, nodes.Getattr) and node.node.attr in ("join", "replace"):
+            node.node.node = self._text(node.node.node)
+            node.args[-1:] = map(self._text, node.args[-1:])
+        elif isinstance(node.node, nodes.Getattr) and node.node.attr == "get":
+            node.node.node = self._value(node.node.node)
+            node.args[1:] = map(self._value, node.args[1:])
+
+    def _helper(self, name: str, argument: nodes.Expr) -> nodes.Expr:
+        at: dict[str, Any] = {"lineno": argument.lineno, "environment": self._environment}
+        return nodes.Call(nodes.Name(name, "load", **at), [argument], [], None, None, **at)
+
+
+def _constants(tree: nodes.Node) -> Iterable[str]:
+    yield from (node.attr for node in tree.find_all(nodes.Getattr))
+    yield from (node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str) and node.value)
+
+
+def _environment(source: str) -> SandboxedEnvironment:
+    """The sandbox in which transformers renders this template, with its filters and functions."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    environment: SandboxedEnvironment = _compile_jinja_template(source).environment
+    return environment

@@ -1,0 +1,52 @@
+"""Draft models at the gateway, behind one Protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+
+
+class DraftModel(Protocol):
+    """A draft model at the gateway, with KV catch-up in limited batches (WANSpec 4.5); on the engine's thread."""
+
+    passes: int
+    """Forward passes made so far, catch-up batches included."""
+    leaves: int
+    """Maximum number of paths in one step."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one draft step with nothing to catch up, as measured."""
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per token of a catch-up batch, as measured."""
+
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> object:
+        """Begins a request with its committed tokens. Does no model work.
+
+        It may reuse KV entries of requests of the same `scope`, and reuses none where that is empty.
+        """
+
+    def commit(self, request: Hashable, tokens: Sequence[int]) -> object:
+        """The committed tokens grow. Does no model work."""
+
+    def backlog(self, request: Hashable) -> int:
+        """Committed tokens whose keys and values are missing; at least 1, the one that the next step evaluates."""
+
+    def catch_up(self, request: Hashable, limit: int) -> object:
+        """Evaluates at most `limit` tokens of the backlog, except its last one, in one batch."""
+
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> Sequence[Proposal]:
+        """One step over these leaves, named by their tokens below the committed ones; catches up first.
+
+        `rank` chooses at most `width` draft tokens after each from the model's logits there.
+        """
+
+    def close(self, request: Hashable) -> object:
+        """Ends a request."""

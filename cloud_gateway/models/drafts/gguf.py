@@ -1,0 +1,163 @@
+"""The gateway's local draft: a GGUF model in llama.cpp, with KV catch-up in limited batches (WANSpec section 4.5)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.policies.estimators import Ewma
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.llamacpp.drafter import Drafter
+from edgespec.llamacpp.step_time import affordable_leaves, step_curve
+
+MAX_LEAVES = 16
+"""Paths of one step for which the llama.cpp context is made; `affordable_leaves` chooses among 1 to so many."""
+_WEIGHT = 0.2
+"""Weight of the newest measurement in the moving averages."""
+_CALIBRATION_TOKENS = 32
+"""Length of the prompt that is evaluated to measure the model before the first request."""
+_MIN_BATCH = 8
+"""Rows from which on a catch-up pass is measured: with fewer, its fixed cost hides the cost of a token."""
+
+Result = TypeVar("Result")
+
+
+class LocalDraft:
+    """A `DraftModel` that counts its passes and measures their times. Used on the engine's thread only."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        context: int = 8192,
+        requests: int = 8,
+        leaves: int = 0,
+        threads: int = 1,
+        prefill_batch: int = 128,
+        prefix_cache: bool = True,
+        target_vocab_size: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`context`: KV cells shared by `requests` open requests. `leaves`: maximum number of paths in one step; 0:
+        as many as take hardly longer than one, as measured. `prefill_batch`: maximum tokens of one catch-up pass.
+        `target_vocab_size`: entries of the rows that are ranked, where the target has more or fewer unused ones.
+
+        Takes a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
+        """
+        self._drafter = Drafter(
+            path,
+            context=context,
+            sequences=leaves or MAX_LEAVES,
+            threads=threads,
+            prefill_batch=prefill_batch,
+            requests=requests,
+        )
+        self._prefix_cache, self._clock, self._target_vocab_size = prefix_cache, clock, target_vocab_size
+        self.tokenizer_digest, self.vocab_size = self._drafter.tokenizer_digest, self._drafter.vocab_size
+        self.context = self._drafter.context
+        """Maximum number of tokens of one request."""
+        self.passes = 0
+        self.spent_s = 0.0
+        """Time of all passes so far."""
+        self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+        self._calibrate()
+        self.leaves = leaves or affordable_leaves(step_curve(self._drafter, clock))
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one draft step with nothing to catch up, as measured."""
+        return self._step_s.value or 0.0
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per token of a catch-up batch, as measured."""
+        return self._token_s.value or self.step_s
+
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
+        """Begins a request; returns how many tokens' KV is there already. Raises DraftMemoryError."""
+        return self._drafter.open(request, tokens, scope)
+
+    def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
+        """Appends committed tokens; returns how many of them were already evaluated on a draft path."""
+        return self._drafter.commit(request, tokens)
+
+    def close(self, request: Hashable) -> None:
+        """Ends a request; its KV entries may be reused by prompts of its scope with the same beginning."""
+        self._drafter.close(request, keep=self._prefix_cache)
+
+    def backlog(self, request: Hashable) -> int:
+        """Committed tokens whose KV is missing; the last one is evaluated by the next step, at no further cost."""
+        return self._drafter.pending(request)
+
+    def step_cost_s(self, request: Hashable) -> float:
+        """Expected seconds of the next `draft`, its catch-up included."""
+        return self.step_s + max(self.backlog(request) - 1, 0) * self.token_s
+
+    def catch_up(self, request: Hashable, limit: int) -> int:
+        """Evaluates at most `limit` tokens of the backlog, except its last one, in one pass; returns the rest."""
+        limit = min(limit, self._drafter.prefill_batch)
+        rows, spent, left = self._timed(lambda: self._drafter.catch_up(request, limit))
+        if rows >= _MIN_BATCH:
+            self._token_s.sample(spent / rows)
+        return left
+
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> list[Proposal]:
+        """One step over these leaves (tokens below the committed ones), after as many catch-up passes as it needs.
+
+        `rank` chooses at most `width` draft tokens after each. Raises DraftMemoryError where the request is too long.
+        """
+        while self.backlog(request) > self._drafter.prefill_batch:
+            self.catch_up(request, self._drafter.prefill_batch)
+        fitted = self._over_targets_vocabulary(rank)
+        rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, width, fitted))
+        if rows == 1:
+            self._step_s.sample(spent)
+        return proposals
+
+    def _over_targets_vocabulary(self, rank: Rank) -> Rank:
+        """`rank` over rows padded or cut to the target's vocabulary, the size of masks and distributions."""
+        size = self._target_vocab_size
+        if size is None or size == self.vocab_size:
+            return rank
+        missing = max(size - self.vocab_size, 0)
+
+        def fitted(logits: NDArray[np.float32], path: TokenPath, width: int) -> Proposal:
+            row = np.pad(logits, (0, missing), constant_values=-np.inf) if missing else logits[:size]
+            return rank(row, path, width)
+
+        return fitted
+
+    def shutdown(self) -> None:
+        """Frees the model."""
+        self._drafter.shutdown()
+
+    def _calibrate(self) -> None:
+        """Measures the times before the first request, since the controller's first decision uses them."""
+        length = min(_CALIBRATION_TOKENS, (self.context - 1) // 2)
+        self.open(self, [0])
+        for _ in range(2):
+            # The first round also loads the weights into memory, so only the second one is kept.
+            self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+            self.commit(self, [token % self.vocab_size for token in range(length)])
+            while self.catch_up(self, length):
+                pass
+            self.draft(self, [()])
+        self._drafter.close(self, keep=False)
+        self.passes, self.spent_s = 0, 0.0
+
+    def _timed(self, work: Callable[[], Result]) -> tuple[int, float, Result]:
+        """Runs passes and returns the rows evaluated, the seconds taken, and the result."""
+        rows, passes, began = self._drafter.rows, self._drafter.passes, self._clock()
+        result = work()
+        spent = self._clock() - began
+        self.passes += self._drafter.passes - passes
+        self.spent_s += spent
+        return self._drafter.rows - rows, spent, result

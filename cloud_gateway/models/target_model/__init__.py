@@ -1,0 +1,82 @@
+"""Target models behind one Protocol; code outside this folder does not depend on which one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.verify.flatten import FlatTree
+
+
+class Verified(Protocol):
+    """The result of one verify pass over a tree of n rows. `argmax` is computed at once, the rest when called."""
+
+    @property
+    def argmax(self) -> Sequence[int]:
+        """The target's most probable token after each row, n of them."""
+
+    def entropy(self, row: int) -> float:
+        """Entropy in nats of the target's distribution (temperature 1) after one row."""
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Raw logits after one row, shape [vocab_size]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request's share of a pass: its slot and its tree."""
+
+    slot: int
+    tree: FlatTree
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The size and measured time of one forward pass."""
+
+    rows: int
+    seconds: float
+
+
+class Target(Protocol):
+    """A target model with KV slots. Owned by one thread; no method is safe to call from two.
+
+    A slot holds the keys and values of the request's committed tokens except the last one, which is row 0
+    of the next `verify`.
+    """
+
+    vocab_size: int
+    context: int
+    """Maximum number of tokens in one slot, prompt and completion together."""
+    slots: int
+    eos: frozenset[int]
+
+    @property
+    def passes(self) -> Sequence[Pass]:
+        """The forward passes of the last `verify`: one for each request, or one for several, as the engine can."""
+
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+        """Claims a free slot for a prompt; returns (slot, reused): KV of the first `reused` tokens is in it already.
+
+        Only entries of the same `scope` are reused, and none where it is empty. Raises IndexError when no slot is
+        free.
+        """
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Appends these committed tokens' keys and values; the caller cuts long prompts into chunks."""
+
+    def verify(self, batch: Sequence[Work]) -> Sequence[Verified]:
+        """Runs the model over the trees of several requests, in as few passes as it can, and sets `passes`.
+
+        The trees' KV entries stay until `keep`.
+        """
+
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """After `verify`: keeps these rows' entries (row 0 first, one path) and drops the other rows of the tree."""
+
+    def close(self, slot: int) -> None:
+        """Frees the slot; its entries may be reused by a later `open` of the same scope with the same beginning."""

@@ -1,0 +1,97 @@
+"""One forward pass of a causal model over the rows of a tree, behind the keys and values of one slot.
+
+`HfForward` runs transformers' own code, for any architecture. `llama_forward.LlamaForward` is the fast path for the
+Llama family; this one is its slow twin.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+from cloud_gateway.models.target_model.cache import LayerShape, SlotKv, slot_cache
+from edgespec.core.errors import ModelError
+
+MASKABLE = {"full_attention", "sliding_attention"}
+
+
+class Forward(Protocol):
+    """A model's forward pass. It writes the rows' keys and values behind the slot's committed ones, uncommitted."""
+
+    shapes: Sequence[LayerShape]
+    kv_dtype: torch.dtype
+    exact: bool
+    """Whether a row's logits are meant not to depend on the rows beside it, to the last bit."""
+
+    def __call__(self, kv: SlotKv, ids: Tensor, positions: Tensor, tail: Tensor, *, head: bool = True) -> Tensor | None:
+        """Logits [n, vocab_size], or None without `head`.
+
+        `ids` and `positions` are [n]; `tail` is bool [n, n]: row i attends to row j. Every row attends to all
+        committed entries.
+        """
+
+
+class HfForward:
+    """transformers' own code. Raises ModelError where the cache cannot be rolled back or positions cannot be set."""
+
+    exact = False
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+        self._float_mask = model.config._attn_implementation == "eager"
+        self._masks = _mask_kinds(model.config)
+        self._window = int(getattr(model.config, "sliding_window", None) or 0)
+        with torch.inference_mode():
+            self.shapes: Sequence[LayerShape] = _layer_shapes(model)
+        self.kv_dtype: torch.dtype = model.dtype
+
+    def __call__(self, kv: SlotKv, ids: Tensor, positions: Tensor, tail: Tensor, *, head: bool = True) -> Tensor | None:
+        kv.reserve(len(ids))
+        past = torch.arange(kv.length, device=ids.device)
+        full = torch.cat([torch.ones(len(ids), kv.length, dtype=torch.bool, device=ids.device), tail], dim=1)
+        near = positions[:, None] - torch.cat([past, positions])[None] < self._window
+        masks = {kind: self._mask(full & near if kind == "sliding_attention" else full) for kind in self._masks}
+        model = self._model if head else self._model.base_model
+        output = model(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            past_key_values=slot_cache(kv, len(self.shapes)),
+            use_cache=True,
+        )
+        return output.logits[0] if head else None
+
+    def _mask(self, visible: Tensor) -> Tensor:
+        """The attention mask for [n, L + n]: bool, or added to the scores where the implementation is `eager`."""
+        if self._float_mask:
+            zeros = torch.zeros(visible.shape, dtype=self.kv_dtype, device=visible.device)
+            return zeros.masked_fill_(~visible, torch.finfo(self.kv_dtype).min)[None, None]
+        return visible[None, None]
+
+
+def _mask_kinds(config: Any) -> list[str]:
+    """The kinds of masks that the model's layers take, one or both of MASKABLE."""
+    kinds = list(dict.fromkeys(getattr(config, "layer_types", None) or []))
+    if not kinds:
+        kinds = ["sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"]
+    if not set(kinds) <= MASKABLE:
+        odd = ", ".join(sorted(set(kinds) - MASKABLE))
+        raise ModelError(f"A model with layers of kind {odd} cannot verify trees; use one with plain attention.")
+    return kinds
+
+
+def _layer_shapes(model: Any) -> list[LayerShape]:
+    """The shapes of the model's keys and values, from a pass over one token."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise ModelError(f"{type(model).__name__} takes no position ids, so it cannot verify trees; use another model.")
+    ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    past = model(input_ids=ids, position_ids=ids, use_cache=True).past_key_values
+    layers = getattr(past, "layers", None)
+    if not layers or not all(isinstance(layer, DynamicLayer) and layer.is_initialized for layer in layers):
+        raise ModelError(f"{type(model).__name__} has no KV cache that can be rolled back, so it cannot verify trees.")
+    return [LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in layers]

@@ -1,0 +1,244 @@
+"""The torch engine: any causal model of transformers, on a CPU or on CUDA, verifying a whole tree in one pass."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Pass, Work
+from cloud_gateway.models.target_model.cache import SlotKv
+from cloud_gateway.models.target_model.forward import Forward, HfForward
+from cloud_gateway.models.target_model.linear import can_pack
+from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
+from cloud_gateway.models.target_model.slots import SlotTable
+from edgespec.core.errors import ModelError
+
+SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
+"""Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
+
+MIN_LOGIT = -200.0
+"""Lower bound of logits relative to the best one, in nats; minus infinity would make 0 · inf in the entropy."""
+
+
+class TorchVerified:
+    """One tree's result; the logits stay on the device until a row is read."""
+
+    def __init__(self, logits: Tensor) -> None:
+        """`logits`: [n, vocab_size]."""
+        self._logits = logits
+        self.argmax: Sequence[int] = _argmax(logits)
+
+    def entropy(self, row: int) -> float:
+        """Nats, after one row."""
+        return _entropy(self._logits[row])
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Raw logits after one row, [vocab_size]."""
+        found: NDArray[np.float32] = self._logits[row].float().cpu().numpy()
+        return found
+
+
+class TorchTarget:
+    """A target model with KV slots (the Protocol `cloud_gateway.models.target_model.Target`).
+
+    A round takes one forward pass per request; keys and values are written once and never copied, except for those
+    of accepted rows with rejected siblings before them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        slots: int = 4,
+        context: int = 4096,
+        threads: int = 0,
+        kernels: Kernels = "packed",
+        exact: bool = True,
+        prefix_cache: bool = True,
+        eos: frozenset[int] | None = None,
+    ) -> None:
+        """`model`: a causal model of transformers on its device; the caller must not use it afterwards.
+
+        `threads`: of the whole process, 0 for one per core that it may use. `kernels` and `exact` choose how the
+        Llama family is computed on a CPU (llama_forward.py). Raises ModelError where the model cannot verify trees.
+        """
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        longest = getattr(model.config, "max_position_embeddings", None) or context
+        self.context = min(context, longest)
+        self.slots = slots
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.eos = _eos(model) if eos is None else eos
+        self.device = torch.device(model.device)
+        self.forward = _forward(model, self.context, kernels, exact)
+        self._table = SlotTable(slots, reuse=prefix_cache)
+        self._kv = [self._new_kv() for _ in range(slots)]
+        self._pending: dict[int, FlatTree] = {}
+        self.passes: Sequence[Pass] = ()
+        self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
+        """Whether a tree's logits equal those of its paths alone, bit for bit: by design and in the self-test."""
+
+    @torch.inference_mode()
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+        """See `Target.open`; the beginning may also be copied from another slot, even one in use."""
+        claim = self._table.claim(tokens, scope)
+        kv = self._kv[claim.slot]
+        if claim.donor == claim.slot:
+            kv.length = claim.reused
+        else:
+            kv.copy_from(self._kv[claim.donor], claim.reused)
+        return claim.slot, claim.reused
+
+    @torch.inference_mode()
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Appends these committed tokens' keys and values; no logits are computed."""
+        if not tokens:
+            return
+        kv, n = self._kv[slot], len(tokens)
+        ids = torch.tensor(tokens, device=self.device)
+        positions = torch.arange(kv.length, kv.length + n, device=self.device)
+        tail = torch.ones(n, n, dtype=torch.bool, device=self.device).tril_()
+        self.forward(kv, ids, positions, tail, head=False)
+        kv.length += n
+        self._table.extend(slot, tokens)
+
+    @torch.inference_mode()
+    def verify(self, batch: Sequence[Work]) -> Sequence[TorchVerified]:
+        """One forward pass for each request's tree, each timed by itself."""
+        results, passes = [], []
+        for work in batch:
+            began = time.perf_counter()
+            results.append(self._verify(work.slot, work.tree))
+            passes.append(Pass(len(work.tree), time.perf_counter() - began))
+        self.passes = passes
+        return results
+
+    @torch.inference_mode()
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """Keeps these rows of the tree last verified in this slot."""
+        tree = self._pending.pop(slot)
+        self._kv[slot].keep(rows)
+        self._table.extend(slot, [tree.tokens[row] for row in rows])
+
+    def close(self, slot: int) -> None:
+        """Frees the slot; its entries may be reused by a later `open`."""
+        self._pending.pop(slot, None)
+        self._table.release(slot)
+
+    def _verify(self, slot: int, tree: FlatTree) -> TorchVerified:
+        self._pending[slot] = tree
+        return TorchVerified(self._logits(self._kv[slot], tree))
+
+    def _logits(self, kv: SlotKv, tree: FlatTree) -> Tensor:
+        ids = torch.tensor(tree.tokens, device=self.device)
+        positions = torch.tensor(tree.depths, device=self.device) + kv.length
+        logits = self.forward(kv, ids, positions, torch.from_numpy(tree.mask()).to(self.device))
+        assert logits is not None
+        return logits
+
+    def _new_kv(self) -> SlotKv:
+        return SlotKv(self.forward.shapes, self.forward.kv_dtype, self.device, self.context)
+
+    @torch.inference_mode()
+    def _self_test(self, dtype: torch.dtype) -> float:
+        """Verifies a small tree whole and path by path; returns the largest difference of the logits, relative.
+
+        An architecture that ignores the mask or the positions would silently change completions. Raises ModelError
+        then.
+        """
+        step = max(self.vocab_size // 7, 1)
+        parents = [-1, 0, 0, 2, 1, 3] + [0] * 12
+        depths = [0, 1, 1, 2, 2, 3] + [1] * 12
+        tokens = [(1 + i * step) % self.vocab_size for i in range(len(parents))]
+        whole = self._logits(self._new_kv(), FlatTree(tokens, parents, depths)).float()
+        errors: list[float] = []
+        for leaf in (4, 5):
+            path = list(_ancestors(parents, leaf))
+            kv = self._new_kv()
+            for row in path:
+                alone = self._logits(kv, FlatTree([tokens[row]], [-1], [0]))[0].float()
+                kv.keep([0])
+                errors.append(float((alone - whole[row]).abs().max() / whole[row].std()))
+        # The median: on some inputs a model in bfloat16 is ill-conditioned, and a row is far off by rounding alone.
+        if not all(map(math.isfinite, errors)) or statistics.median(errors) > SELF_TEST_LIMIT.get(dtype, 0.5):
+            raise ModelError(
+                "This model's logits for a tree differ from those of its paths alone, so it cannot verify trees; "
+                "choose another architecture."
+            )
+        return max(errors)
+
+
+def _forward(model: Any, context: int, kernels: Kernels, exact: bool) -> Forward:
+    if not is_plain_llama(model):
+        return HfForward(model)
+    on_cpu = model.device.type == "cpu"
+    packed = kernels == "packed" and can_pack(model.device, model.dtype)
+    return LlamaForward(model, context, kernels="packed" if packed else "plain", exact=exact and on_cpu)
+
+
+def _eos(model: Any) -> frozenset[int]:
+    """Every token that ends a completion, from the model's configuration and its generation defaults."""
+    configs = [model.config, getattr(model, "generation_config", None)]
+    found = [getattr(config, "eos_token_id", None) for config in configs]
+    lists = [ids if isinstance(ids, list) else [ids] for ids in found if ids is not None]
+    return frozenset(itertools.chain.from_iterable(lists))
+
+
+def _ancestors(parents: Sequence[int], row: int) -> list[int]:
+    """The path from row 0 to this row."""
+    path = [row]
+    while parents[path[-1]] >= 0:
+        path.append(parents[path[-1]])
+    return path[::-1]
+
+
+def _argmax(logits: Tensor) -> list[int]:
+    """The most probable token of each row, the first of equals; fetching them waits for the device."""
+    if logits.device.type == "cpu":
+        return argmax_on_host(logits.float().numpy())
+    return argmax_on_device(logits)
+
+
+def argmax_on_host(scores: NDArray[np.float32]) -> list[int]:
+    """`scores`: [n, vocab_size]."""
+    return [int(row.argmax()) for row in scores]
+
+
+def argmax_on_device(logits: Tensor) -> list[int]:
+    """The same on the logits' device."""
+    found: list[int] = logits.float().max(dim=-1).indices.tolist()
+    return found
+
+
+def _entropy(logits: Tensor) -> float:
+    if logits.device.type == "cpu":
+        return entropy_on_host(logits.float().numpy())
+    return entropy_on_device(logits)
+
+
+def entropy_on_host(scores: NDArray[np.float32]) -> float:
+    """Nats of the distribution with these logits, [vocab_size]."""
+    below = np.maximum(scores - scores.max(), MIN_LOGIT)
+    weights = np.exp(below)
+    total = float(weights.sum())
+    # H = ln Z - E[l], with l the logits below their maximum.
+    return math.log(total) - float(np.einsum("i,i", weights, below)) / total
+
+
+def entropy_on_device(logits: Tensor) -> float:
+    """The same on the logits' device."""
+    scores = logits.float()
+    below = (scores - scores.max()).clamp_min_(MIN_LOGIT)
+    weights = below.exp()
+    total = weights.sum()
+    return float(total.log() - weights.mul_(below).sum() / total)

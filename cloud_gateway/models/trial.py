@@ -1,0 +1,123 @@
+"""Tries JSON schemas in a process that may be killed, since the time that a compilation takes has no bound.
+
+A grammar cannot be handed from one process to another. So a schema is compiled there first, under limits of processor
+time and memory, and here only after that went well, at the same cost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.errors import ClientError, EdgespecError
+from edgespec.shared.throttle import Throttle
+
+log = logging.getLogger("cloud_gateway.models.trial")
+
+PROGRAM = Path(__file__).with_name("trial_process.py")
+MAX_WAIT_S = 10.0
+"""For one schema. Its processor time is limited in the process itself (0.5 s); this is for a machine under load."""
+MAX_START_S = 60.0
+MAX_REPLY_BYTES = 4096
+TOO_COMPLEX = "it is too complex; use fewer alternatives, or shorter patterns"
+
+
+class TrialError(EdgespecError):
+    """The process that tries schemas cannot be started; the installation is broken, or the machine has no memory."""
+
+
+class Trial:
+    """One such process, started when first needed, and again after each time that it had to be killed."""
+
+    def __init__(self, layout: Mapping[str, Any]) -> None:
+        """`layout` are llguidance's options."""
+        self._layout = dict(layout)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._noted = Throttle()
+        self.killed = 0
+        """Schemas that ended the process."""
+
+    def fault(self, schema: str) -> str | None:
+        """What is wrong with a schema, as the end of a sentence; None where it can be compiled.
+
+        Raises ClientError 503 where the machine was too busy to tell, and TrialError.
+        """
+        with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self._kill()  # ended between two schemas, by the operator perhaps
+            process = self._process or self._start()
+            line = json.dumps({"schema": schema, "layout": self._layout}).encode() + b"\n"
+            deadline = time.monotonic() + MAX_WAIT_S
+            with suppress(OSError):  # it is gone: then there is no reply
+                assert process.stdin is not None
+                process.stdin.write(line)
+                process.stdin.flush()
+            reply = _reply(process, deadline)
+            if reply is not None:
+                return reply["fault"]
+            self._kill()
+            self.killed += 1
+            if time.monotonic() >= deadline:
+                sentence = "The gateway is too busy to compile a JSON schema just now; send the request again shortly."
+                raise ClientError(sentence, status=503, code="overloaded", retry_after_s=MAX_WAIT_S)
+            more = self._noted.admit(process.returncode, time.monotonic())  # any API key can provoke this line
+            if more is not None:
+                log.info("a JSON schema was refused: its compilation ended with status %d", process.returncode)
+            return TOO_COMPLEX
+
+    def close(self) -> None:
+        """Ends the process at once, also while it works on a schema; the next one would start another."""
+        process = self._process
+        if self._lock.acquire(blocking=False):
+            self._kill()
+            self._lock.release()
+        elif process is not None:
+            process.kill()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Isolated (-I): it takes nothing from the environment but the installed packages."""
+        try:
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-I", str(PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+            )
+        except OSError as error:
+            raise TrialError(f"The process that compiles JSON schemas does not start ({error.strerror}).") from error
+        if _reply(process, time.monotonic() + MAX_START_S) is None:
+            self._kill()
+            raise TrialError("The process that compiles JSON schemas does not start; reinstall the package llguidance.")
+        return process
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def _reply(process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any] | None:
+    """The next line; None where the process ends first, or takes too long."""
+    assert process.stdout is not None
+    data, waiting = b"", select.poll()  # not select(), which knows 1024 descriptors only
+    waiting.register(process.stdout, select.POLLIN)
+    while not data.endswith(b"\n") and len(data) < MAX_REPLY_BYTES:
+        ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1e3)
+        chunk = process.stdout.read1(MAX_REPLY_BYTES) if ready else b""  # type: ignore[attr-defined]
+        if not chunk:
+            return None
+        data += chunk
+    reply: dict[str, Any] = json.loads(data)
+    return reply

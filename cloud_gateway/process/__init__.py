@@ -1,0 +1,1 @@
+"""The gateway process: configuration, loading, serving, commands."""

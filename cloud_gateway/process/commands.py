@@ -1,0 +1,294 @@
+"""The subcommands of `cloud-gateway`, except `serve` (serve.py). They print; errors are raised.
+
+Most call the running gateway through its control socket. Where none runs, keys and workers are read from its files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import platform
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cloud_gateway.auth import KeyRing
+from cloud_gateway.engine.audit import entries
+from cloud_gateway.process import config
+from cloud_gateway.process.views import audit_row, key_row, worker_row
+from edgespec import __version__
+from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.shared import control, folders
+
+Command = Callable[[argparse.Namespace], int]
+Row = Mapping[str, Any]
+AUDIT_LINE = "{:19}  {:28}  {:24}  {:9}  {:28}  {:>6}  {}"
+VERSION = f"cloud-gateway {__version__} (Python {platform.python_version()})"
+
+
+def serve(args: argparse.Namespace) -> int:
+    """`cloud-gateway serve`."""
+    from cloud_gateway.process import serve as server  # HTTP, links and engine: half a second
+
+    return server.run(args)
+
+
+def version(args: argparse.Namespace) -> int:
+    """`cloud-gateway version`."""
+    print(VERSION)
+    return 0
+
+
+def status(args: argparse.Namespace) -> int:
+    """`cloud-gateway status`."""
+    answer = control.call(_socket(args), "status")
+    if args.json:
+        return _print_json(answer)
+    for name, value in answer.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {count}" for key, count in value.items())
+        print(f"{name.replace('_', ' '):20} {'-' if value in (None, '') else value}")
+    return 0
+
+
+# --- pairing -------------------------------------------------------------------------------------------------------
+
+
+def pair(args: argparse.Namespace) -> int:
+    """`cloud-gateway pair`: shows codes until a worker is paired or the window closes (raised as PairingError)."""
+    for event in control.stream(_socket(args), "pair", groups=args.group):
+        if args.json:
+            _print_json(event)
+        elif "code" in event:
+            _show_code(event)
+        elif "failed" in event:
+            print(f"An attempt failed: {event['message']} ({event['left']} more may fail).", flush=True)
+        if "paired" in event:
+            if not args.json:
+                print(f"Paired with {event['paired']['name']} ({event['paired']['id']}). It may draft from now on.")
+            return 0
+    raise PairingError("The gateway ended the pairing without an outcome; see its log.")
+
+
+def _show_code(event: Row) -> None:
+    print(f"On the workstation, within {event['expires_in_s']:.0f} s, type:\n")
+    print(f"    edgespec pair {event['address']} {event['code']}\n")
+    if event["mdns"]:
+        print(f"or, on the gateway's own network: edgespec pair {event['code']}\n")
+    print("Waiting for it; Ctrl-C closes the window.", flush=True)
+
+
+# --- workers -------------------------------------------------------------------------------------------------------
+
+
+def list_workers(args: argparse.Namespace) -> int:
+    """`cloud-gateway workers list`."""
+    rows = _workers(args)
+    if args.json:
+        return _print_json({"workers": rows})
+    if not rows:
+        print("No worker is paired yet; 'cloud-gateway pair' pairs one.")
+        return 0
+    table = [
+        [r["id"], r["name"], _state(r), " ".join(r["groups"]), _rtt(r), _when(r["paired_at"]), _when(r["last_seen"])]
+        for r in rows
+    ]
+    _print_table(["ID", "NAME", "STATE", "GROUPS", "RTT", "PAIRED", "LAST LINKED"], table)
+    return 0
+
+
+def revoke_worker(args: argparse.Namespace) -> int:
+    """`cloud-gateway workers revoke ID`."""
+    if _is_running(path := _socket(args)):
+        row = control.call(path, "revoke_worker", id=args.id)
+    else:
+        row = worker_row(_paired(args).revoke(args.id), None)
+    if args.json:
+        return _print_json(row)
+    print(f"Worker {row['name']} ({row['id']}) is revoked and its link ended; pairing it again undoes that.")
+    return 0
+
+
+def group_worker(args: argparse.Namespace) -> int:
+    """`cloud-gateway workers group ID GROUP...`."""
+    if _is_running(path := _socket(args)):
+        row = control.call(path, "group_worker", id=args.id, groups=args.group)
+    else:
+        row = worker_row(_paired(args).regroup(args.id, args.group), None)
+    if args.json:
+        return _print_json(row)
+    print(f"Worker {row['name']} ({row['id']}) is now in: {' '.join(row['groups'])}.")
+    return 0
+
+
+def _workers(args: argparse.Namespace) -> list[Row]:
+    if _is_running(path := _socket(args)):
+        rows: list[Row] = control.call(path, "workers")["workers"]
+        return rows
+    return [worker_row(worker, None) for worker in _paired(args).all()]
+
+
+def _paired(args: argparse.Namespace) -> Any:
+    from edgespec.shared.paired import PairedWorkers  # cryptography
+
+    return PairedWorkers(_key_folder(args))
+
+
+def _state(row: Row) -> str:
+    if row["standing"] != "paired":
+        return str(row["standing"])
+    if not row["linked"]:
+        return "away"
+    return f"paused: {row['paused']}" if row["paused"] else "linked"
+
+
+def _rtt(row: Row) -> str:
+    return f"{row['rtt_ms']:.1f} ms" if row["rtt_ms"] is not None else "-"
+
+
+# --- API keys ------------------------------------------------------------------------------------------------------
+
+
+def create_key(args: argparse.Namespace) -> int:
+    """`cloud-gateway keys create`: the only time that the key itself is shown."""
+    options = {"offload": args.offload is not None, "groups": args.offload or [], "cache_group": args.cache_group}
+    if _is_running(path := _socket(args)):
+        row = control.call(path, "create_key", name=args.name, **options)
+    else:
+        key, secret = _keys(args).create(args.name, **options)
+        row = {**key_row(key), "key": secret}
+    if args.json:
+        return _print_json(row)
+    print(row["key"])
+    print(f"\nThis is API key {row['id']}; it is not stored and cannot be shown again.")
+    groups = " ".join(row["groups"])
+    allowed = f"on: workers of these groups may see its prompts: {groups}."
+    print(f"Offloading is {allowed if row['offload'] else 'off: no worker sees its prompts.'}")
+    return 0
+
+
+def list_keys(args: argparse.Namespace) -> int:
+    """`cloud-gateway keys list`."""
+    if _is_running(path := _socket(args)):
+        rows = control.call(path, "keys")["keys"]
+    else:
+        rows = [key_row(key) for key in _keys(args).all()]
+    if args.json:
+        return _print_json({"keys": rows})
+    if not rows:
+        print("There are no API keys yet; 'cloud-gateway keys create' makes one.")
+        return 0
+    table = [
+        [
+            r["id"],
+            r["name"] or "-",
+            " ".join(r["groups"]) or "no",
+            r["cache_group"] or "-",
+            _when(r["created"]),
+            _when(r["revoked"]),
+        ]
+        for r in rows
+    ]
+    _print_table(["ID", "NAME", "OFFLOAD", "CACHE GROUP", "CREATED", "REVOKED"], table)
+    return 0
+
+
+def revoke_key(args: argparse.Namespace) -> int:
+    """`cloud-gateway keys revoke ID`."""
+    if _is_running(path := _socket(args)):
+        row = control.call(path, "revoke_key", id=args.id)
+    else:
+        row = key_row(_keys(args).revoke(args.id))
+    if args.json:
+        return _print_json(row)
+    print(f"API key {row['id']} is revoked; a running gateway refuses it from now on.")
+    return 0
+
+
+# --- audit log -----------------------------------------------------------------------------------------------------
+
+
+def show_audit(args: argparse.Namespace) -> int:
+    """`cloud-gateway audit`: read by the running gateway, which may be another user; without one, from its files."""
+    if not args.json:
+        print(AUDIT_LINE.format("TIME", "REQUEST", "KEY", "EVENT", "WORKER", "FRAMES", "ENDED").rstrip())
+    for row in _audit_rows(args):
+        if args.json:
+            _print_json(row)
+            continue
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
+        who, worker = f"{row['key_name'] or '-'} ({row['key']})", f"{row['worker_name']} ({row['worker']})"
+        frames = row.get("frames", "-")
+        line = AUDIT_LINE.format(when, row["request"], who, row["event"], worker, frames, row.get("reason", "-"))
+        print(line.rstrip())
+    return 0
+
+
+def since(text: str) -> float:
+    """The value of `--since` in Unix seconds: `90m`, `24h`, `7d`, or a date with or without a time."""
+    if found := re.fullmatch(r"(\d{1,6})([mhd])", text):
+        return time.time() - int(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()  # without a zone: this machine's
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no time: give 90m, 24h, 7d or 2026-11-20T08:00") from None
+
+
+def _audit_rows(args: argparse.Namespace) -> Iterator[Row]:
+    if _is_running(path := _socket(args)):
+        for event in control.stream(path, "audit", since=args.since):
+            yield from event["entries"]
+        return
+    folder = folders.audit_dir(config.load(args.config).daemon.state_dir)
+    try:
+        yield from (audit_row(entry) for entry in entries(folder, args.since))
+    except OSError as error:
+        raise KeyStoreError(f"{folder}: cannot read it ({error.strerror or error}).") from None
+
+
+# --- common --------------------------------------------------------------------------------------------------------
+
+
+def _socket(args: argparse.Namespace) -> Path:
+    return folders.find_socket("gateway", config.load(args.config).daemon.state_dir)
+
+
+def _is_running(path: Path) -> bool:
+    """Whether a gateway listens there. One that refuses this user counts: the call that follows reports why."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            pass
+    return True
+
+
+def _key_folder(args: argparse.Namespace) -> Path:
+    """The folder of KeyStore, without loading its libraries."""
+    return folders.state_dir("gateway", config.load(args.config).daemon.state_dir) / "keys"
+
+
+def _keys(args: argparse.Namespace) -> KeyRing:
+    return KeyRing(_key_folder(args))
+
+
+def _when(unix_s: float | None) -> str:
+    return "-" if unix_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+
+
+def _print_json(value: object) -> int:
+    print(json.dumps(value), flush=True)
+    return 0
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    cells = [list(headings), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

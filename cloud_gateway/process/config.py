@@ -1,0 +1,182 @@
+"""The gateway's configuration: every key of `configs/gateway.toml`, which gives units and reasons for each."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from edgespec.core.protocol.messages import MAX_DEPTH
+from edgespec.shared import settings
+from edgespec.shared.address import DEFAULT_PORT
+from edgespec.shared.fields import (
+    Cores,
+    Folder,
+    Host,
+    LogLevel,
+    MachineName,
+    ModelPath,
+    OptionalModelPath,
+    Port,
+    Threads,
+)
+from edgespec.shared.settings import Section
+
+ClientOption = Literal["offload", "ignore_eos", "policy", "k", "phi", "verification"]
+Policy = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
+
+
+def _check_loopback(host: str) -> None:
+    if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+        raise ValueError("figures about other people's requests do not leave this machine")
+
+
+class TargetSection(Section, frozen=True):
+    """[target]: the model that decides every token."""
+
+    model: ModelPath = "auto:quantised"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    device: Annotated[
+        str, Meta(pattern=r"^(auto|cpu|cuda(:\d{1,2})?)\Z", extra={"allowed": '"auto", "cpu", "cuda" or "cuda:N"'})
+    ] = "auto"
+    threads: Threads = 0
+    kernels: Literal["packed", "plain"] = "packed"
+    slots: Annotated[int, Meta(ge=1, le=1024)] = 4
+    context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
+    prefill_chunk: Annotated[int, Meta(ge=1, le=8192)] = 128
+    prefix_cache: bool = True
+
+
+class LocalDraftSection(Section, frozen=True):
+    """[local_draft]: the draft model at the gateway, used while there is no tree of a worker."""
+
+    model: OptionalModelPath = "auto:quantised"
+    threads: Threads = 0
+    prefix_cache: bool = True
+
+
+class PolicySection(Section, frozen=True):
+    """[policy]: the controller (WANSpec Algorithm 1 and its successors)."""
+
+    name: Policy = "adaptive"
+    k: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = 2
+    phi: Annotated[float, Meta(ge=0, le=100)] = 2.0
+    verify_nodes: Annotated[int, Meta(ge=1, le=512)] = 16
+    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
+    prefer: Literal["latency", "balanced", "offload"] = "balanced"
+    share_seed: bool = True
+    verification: Literal["shared-noise", "rejection"] = "shared-noise"
+
+
+class ApiSection(Section, frozen=True):
+    """[api]: the chat API."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 8080
+    queue_limit: Annotated[int, Meta(ge=1, le=100_000)] = 64
+    max_tokens: Annotated[int, Meta(ge=1, le=1_048_576)] = 512
+    max_tokens_limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 4096
+    keepalive_s: Annotated[float, Meta(ge=1, le=300)] = 10.0
+    client_options: tuple[ClientOption, ...] = ("offload", "ignore_eos")
+    client_policies: tuple[Policy, ...] = ()
+    client_max_k: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
+
+
+class LimitsSection(Section, frozen=True):
+    """[limits]: bounds on the connections, requests and memory of API clients."""
+
+    connections: Annotated[int, Meta(ge=4, le=100_000)] = 1024
+    unproven_connections: Annotated[int, Meta(ge=2, le=100_000)] = 256
+    unproven_per_source: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    connections_per_s: Annotated[float, Meta(ge=1, le=100_000)] = 1000.0
+    head_timeout_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
+    idle_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 75.0
+    key_running: Annotated[int, Meta(ge=0, le=1024)] = 0
+    key_waiting: Annotated[int, Meta(ge=0, le=100_000)] = 32
+    key_body_kb: Annotated[int, Meta(ge=4096, le=4_194_304)] = 16384
+    key_tokens_per_minute: Annotated[int, Meta(ge=0, le=2**53)] = 0
+
+
+class LinkSection(Section, frozen=True):
+    """[link]: where workers connect and pair."""
+
+    host: Host = "0.0.0.0"  # noqa: S104  workers come from other machines; each must be paired
+    port: Port = DEFAULT_PORT
+    name: MachineName = ""
+    mdns: bool = True
+    connections: Annotated[int, Meta(ge=4, le=100_000)] = 1024
+    unproven_connections: Annotated[int, Meta(ge=2, le=10_000)] = 64
+    unproven_per_source: Annotated[int, Meta(ge=1, le=10_000)] = 16
+    connections_per_s: Annotated[float, Meta(ge=0.1, le=10_000)] = 20.0
+
+
+class MetricsSection(Section, frozen=True):
+    """[metrics]: figures for Prometheus and the dashboard."""
+
+    host: Annotated[str, Meta(extra={"allowed": '"127.0.0.1", "::1" or "localhost"', "check": _check_loopback})] = (
+        "127.0.0.1"
+    )
+    port: Port = 9464
+    hosts: tuple[Host, ...] = ()
+
+
+class TracesSection(Section, frozen=True):
+    """[traces]: the flight recorder."""
+
+    folder: Folder = ""
+    salt: bool = True
+    max_kb: Annotated[int, Meta(ge=16, le=65536)] = 2048
+    keep: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+
+
+class AuditSection(Section, frozen=True):
+    """[audit]: the record of which worker was given which request."""
+
+    enabled: bool = True
+    max_kb: Annotated[int, Meta(ge=16, le=1_048_576)] = 4096
+    keep: Annotated[int, Meta(ge=1, le=100)] = 4
+
+
+class DaemonSection(Section, frozen=True):
+    """[daemon]: the process itself."""
+
+    state_dir: Folder = ""
+    log_level: LogLevel = "info"
+    cpu: Cores = ()
+
+
+class GatewaySettings(Section, frozen=True):
+    """All of gateway.toml."""
+
+    target: TargetSection = TargetSection()
+    local_draft: LocalDraftSection = LocalDraftSection()
+    policy: PolicySection = PolicySection()
+    api: ApiSection = ApiSection()
+    limits: LimitsSection = LimitsSection()
+    link: LinkSection = LinkSection()
+    metrics: MetricsSection = MetricsSection()
+    traces: TracesSection = TracesSection()
+    audit: AuditSection = AuditSection()
+    daemon: DaemonSection = DaemonSection()
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Keys whose values exclude each other, each with what is allowed."""
+        if self.api.max_tokens > self.api.max_tokens_limit:
+            yield "api.max_tokens", f"at most `api.max_tokens_limit`, which is {self.api.max_tokens_limit}"
+        if self.limits.unproven_connections > self.limits.connections // 2:
+            limit = self.limits.connections // 2
+            yield "limits.unproven_connections", f"at most half of `limits.connections`, which makes it {limit}"
+        if self.target.prefill_chunk > self.target.context:
+            yield "target.prefill_chunk", f"at most `target.context`, which is {self.target.context}"
+        ports = [self.link.port, self.api.port, self.metrics.port]
+        for i, key in enumerate(("api.port", "metrics.port"), 1):
+            if ports[i] and ports[i] in ports[:i]:
+                yield key, "another port than that of [link], [api] and [metrics]"
+
+
+def load(path: Path | None = None) -> GatewaySettings:
+    """As `settings.load_usual`. Raises ConfigError."""
+    return settings.load_usual(path, "gateway", GatewaySettings)

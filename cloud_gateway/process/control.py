@@ -1,0 +1,133 @@
+"""The handlers of the running gateway's control socket, which the commands call."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from cloud_gateway.engine.audit import entries
+from cloud_gateway.process.views import audit_row, key_row, worker_row
+from edgespec import __version__
+from edgespec.core.errors import PairingError
+from edgespec.core.protocol.names import key_id
+from edgespec.shared.control import Handler
+
+if TYPE_CHECKING:
+    from cloud_gateway.process.serve import Gateway
+
+AUDIT_BATCH = 200
+"""Entries of one message: about 70 KB, so that other commands do not wait long."""
+
+
+class Commands:
+    """The handlers. Each returns JSON types and runs on the event loop; files are written in a thread."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._began = time.monotonic()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The handlers by the names that cloud_gateway/process/commands.py uses."""
+        return {
+            "status": self.status,
+            "pair": self.pair,
+            "workers": self.workers,
+            "revoke_worker": self.revoke_worker,
+            "group_worker": self.group_worker,
+            "create_key": self.create_key,
+            "keys": self.keys,
+            "revoke_key": self.revoke_key,
+            "audit": self.audit,
+        }
+
+    async def status(self) -> dict[str, object]:
+        """What `cloud-gateway status` shows."""
+        gateway = self._gateway
+        found: dict[str, object] = {
+            "version": __version__,
+            "pid": os.getpid(),
+            "state": gateway.api.state,
+            "uptime_s": round(time.monotonic() - self._began),
+            **gateway.addresses(),
+        }
+        if gateway.models is None or gateway.engine is None or gateway.links is None:
+            return found
+        engine, stats = gateway.engine, gateway.engine.stats
+        linked = gateway.links.workers()
+        return found | {
+            "model": gateway.models.served.id,
+            "policy": gateway.settings.policy.name,
+            "workers_linked": len(linked),
+            "workers_paused": sum(worker.paused for worker in linked),
+            "requests_active": engine.active,
+            "requests_queued": engine.queued,
+            "requests": stats.requests,
+            "tokens": stats.tokens,
+            "rounds": stats.rounds,
+            "drafted": dict(stats.drafted),
+            "accepted": dict(stats.accepted),
+            "local_draft_passes": stats.local_passes,
+            "frames": dict(engine.offloading.frames),
+            "refused": dict(gateway.links.rejected),
+        }
+
+    async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
+        """The pairing desk's events; each code is sent with the address for the worker."""
+        gateway = self._gateway
+        if gateway.links is None:
+            raise PairingError("The gateway is still loading its models; try again shortly.")
+        async with aclosing(gateway.desk.pair(groups)) as events:  # type: ignore[type-var]
+            async for event in events:
+                if "code" in event:
+                    event |= {"address": gateway.worker_address(), "mdns": gateway.settings.link.mdns}
+                yield event
+
+    async def workers(self) -> dict[str, object]:
+        """All paired workers, with figures of the linked ones."""
+        linked = {w.id: w for w in self._gateway.links.workers()} if self._gateway.links else {}
+        return {"workers": [worker_row(one, linked.get(key_id(one.key))) for one in self._gateway.paired.all()]}
+
+    async def revoke_worker(self, id: str) -> dict[str, object]:  # noqa: A002 - the parameter's name on the wire
+        """Revokes on disk, then ends the link."""
+        worker = await asyncio.to_thread(self._gateway.paired.revoke, id)
+        if self._gateway.links is not None:
+            self._gateway.links.revoke(worker.key)
+        return worker_row(worker, None)
+
+    async def group_worker(self, id: str, groups: list[str]) -> dict[str, object]:  # noqa: A002
+        """Puts a worker into other groups; requests that it may no longer see leave it at once."""
+        gateway = self._gateway
+        worker = await asyncio.to_thread(gateway.paired.regroup, id, groups)
+        link = gateway.links.regroup(worker.key, frozenset(worker.groups)) if gateway.links else None
+        if link is not None and gateway.engine is not None:
+            gateway.engine.worker_down(link.id, "regrouped")
+            if not link.paused:
+                gateway.engine.worker_up(link.id)
+        return worker_row(worker, link)
+
+    async def create_key(
+        self, name: str, offload: bool, cache_group: str = "", groups: Sequence[str] = ()
+    ) -> dict[str, object]:
+        """Makes a key. Only this reply holds a secret; other users cannot open the socket."""
+        create = self._gateway.keys.create
+        key, secret = await asyncio.to_thread(create, name, offload=offload, groups=groups, cache_group=cache_group)
+        return {**key_row(key), "key": secret}
+
+    async def keys(self) -> dict[str, object]:
+        """All API keys, without their secrets."""
+        return {"keys": [key_row(key) for key in self._gateway.keys.all()]}
+
+    async def revoke_key(self, id: str) -> dict[str, object]:  # noqa: A002
+        """Revokes an API key."""
+        return key_row(await asyncio.to_thread(self._gateway.keys.revoke, id))
+
+    async def audit(self, since: float = 0.0) -> AsyncIterator[dict[str, object]]:
+        """The audit log in batches, oldest entries first."""
+        found = entries(self._gateway.audit_folder, since)
+        while batch := await asyncio.to_thread(lambda: list(itertools.islice(found, AUDIT_BATCH))):
+            yield {"entries": [audit_row(entry) for entry in batch]}

@@ -1,0 +1,172 @@
+"""Loads the models that the configuration names. Takes seconds to minutes, so it does not run on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.engine.loop import EngineSettings
+from cloud_gateway.models import grammar
+from cloud_gateway.models.grammar import Grammars
+from cloud_gateway.process.config import GatewaySettings
+from edgespec import __version__
+from edgespec.core.errors import ModelError, TokenizerMismatch
+from edgespec.shared.modelref import resolve_model
+
+if TYPE_CHECKING:
+    from cloud_gateway.models.drafts.gguf import LocalDraft
+    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.text import Text
+
+log = logging.getLogger("cloud_gateway.process.loading")
+
+T = TypeVar("T")
+MIN_DRAFT_CELLS = 8192
+"""KV cells of the local draft; more where one request may be longer. All requests in slots share them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The loaded models and what was derived from them."""
+
+    target: TorchTarget
+    text: Text
+    local: LocalDraft | None
+    tokenizer_digest: bytes
+    served: ServedModel
+    grammars: Grammars
+
+
+def load_models(settings: GatewaySettings) -> Models:
+    """Loads target and local draft. Raises ModelError, TokenizerMismatch."""
+    options = settings.target
+    path = resolve_model(options.model)
+    with _needs("install edgespec with its extra 'gateway'"):
+        from cloud_gateway.models.target_model import load
+        from cloud_gateway.models.target_model.torch import TorchTarget
+        from cloud_gateway.models.text import Text
+
+        loaded = load.load(path, options.dtype, options.device)
+    log.info("target %s loaded in %s", path.name, options.dtype)
+    target = TorchTarget(
+        loaded.model,
+        slots=options.slots,
+        context=options.context,
+        threads=options.threads,
+        kernels=options.kernels,
+        prefix_cache=options.prefix_cache,
+    )
+    served = ServedModel(
+        id=path.name.removesuffix(".gguf"),
+        created=int(path.stat().st_mtime),
+        context=target.context,
+        vocab_size=target.vocab_size,
+        fingerprint=fingerprint(
+            loaded.model_digest, loaded.tokenizer_digest.hex(), str(target.device), *choices(settings)
+        ),
+    )
+    local = _load_draft(settings, loaded.tokenizer_digest, target.vocab_size)
+    grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
+    text = Text(loaded.tokenizer)
+    if text.chat_fault:
+        log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
+    return Models(target, text, local, loaded.tokenizer_digest, served, grammars)
+
+
+def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes, vocab_size: int) -> LocalDraft | None:
+    options = settings.local_draft
+    if not options.model:
+        return None
+    path = resolve_model(options.model)
+    with _needs("install edgespec with its extra 'worker' too, or set `local_draft.model` to \"\""):
+        from cloud_gateway.models.drafts.gguf import LocalDraft
+
+        draft = LocalDraft(
+            path,
+            context=max(settings.target.context, MIN_DRAFT_CELLS),
+            requests=settings.target.slots,
+            threads=options.threads or len(os.sched_getaffinity(0)),
+            prefix_cache=options.prefix_cache,
+            target_vocab_size=vocab_size,
+        )
+    if draft.tokenizer_digest != tokenizer_digest:
+        raise TokenizerMismatch(
+            f"The local draft {path.name} has the tokenizer {draft.tokenizer_digest.hex()[:16]} and the target "
+            f"{tokenizer_digest.hex()[:16]}; set `local_draft.model` to a draft of the target's family, or to nothing."
+        )
+    log.info("local draft %s loaded", path.name)
+    return draft
+
+
+def engine_settings(settings: GatewaySettings) -> EngineSettings:
+    """The engine's part of the configuration."""
+    policy = settings.policy
+    return EngineSettings(
+        policy=policy.name,
+        k=policy.k,
+        phi=policy.phi,
+        verify_nodes=policy.verify_nodes,
+        depth_limit=policy.depth,
+        prefill_chunk=settings.target.prefill_chunk,
+        queue_limit=settings.api.queue_limit,
+        share_seed=policy.share_seed,
+        prefer=policy.prefer,
+        verification=policy.verification,
+    )
+
+
+def choices(settings: GatewaySettings) -> tuple[str, ...]:
+    """The settings in `fingerprint`: those that could change the text of a seed."""
+    return settings.target.dtype, settings.target.kernels, settings.policy.verification
+
+
+def fingerprint(model_digest: bytes, *chosen: str) -> str:
+    """`system_fingerprint`: differs whenever something differs that could change the text of a completion."""
+    import numpy as np
+    import torch
+    import transformers
+
+    versions = (torch.__version__, transformers.__version__, np.__version__, grammar.version(), __version__)
+    facts = "\0".join((model_digest.hex(), *chosen, *versions))
+    return f"es_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
+
+
+@contextmanager
+def _needs(advice: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModelError(f"The package {error.name} is missing; {advice}.") from error
+
+
+def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Runs `work` in a daemon thread, which ends with the process; the event loop's own threads would delay it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def finish(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def body() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = work(), None
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            outcome = None, error
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+            loop.call_soon_threadsafe(finish, *outcome)
+
+    threading.Thread(target=body, name="loading", daemon=True).start()
+    return future

@@ -1,0 +1,331 @@
+"""`cloud-gateway serve`: starts and stops the listeners, models, engine, links and control socket."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from cloud_gateway.acceptor import raise_descriptor_limit
+from cloud_gateway.api import Api, Backend, Limits, make_app
+from cloud_gateway.api.connection import Times
+from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_limits, check_free, listen
+from cloud_gateway.api.options import ClientOptions
+from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.limits.admission import share_descriptors
+from cloud_gateway.core.limits.quota import KeyLimits
+from cloud_gateway.engine.audit import AuditLog
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.recorder import Recorder, RecorderSettings
+from cloud_gateway.links.advertise import Advertiser
+from cloud_gateway.links.pairing import PairingDesk
+from cloud_gateway.links.port import LinkLimits, link_admission
+from cloud_gateway.links.server import Links
+from cloud_gateway.metrics import Metrics, metrics_app
+from cloud_gateway.process import config
+from cloud_gateway.process.bridge import Bridge
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.control import Commands
+from cloud_gateway.process.loading import Models, engine_settings, in_thread, load_models
+from edgespec.core.errors import AddressError, ConfigError, EdgespecError
+from edgespec.core.protocol.handshake import GatewayIdentity
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared import folders, logs, sdnotify
+from edgespec.shared.address import Address
+from edgespec.shared.control import ControlServer
+from edgespec.shared.fields import machine_name
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedWorkers
+from edgespec.shared.settings import assign, override
+
+log = logging.getLogger("cloud_gateway.process.serve")
+GRACE_S = 30.0
+"""For completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
+T = TypeVar("T")
+
+
+class EngineFailedError(EdgespecError):
+    """The engine stopped after repeated failures; the process ends, and systemd starts it again."""
+
+
+class Stopped(Exception):
+    """SIGTERM or SIGINT came before the gateway was ready."""
+
+
+class Gateway:
+    """One gateway process, on the event loop; `run` starts it, serves and stops it."""
+
+    def __init__(self, settings: GatewaySettings, ready_file: Path | None = None) -> None:
+        """Reads keys and lists. Raises KeyStoreError, ConfigError."""
+        self.settings, self._ready_file = settings, ready_file
+        store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
+        self.identity, self.tls = store.identity(), store.tls_identity()
+        self.name = machine_name(settings.link.name)
+        self.paired = PairedWorkers(store.folder)
+        self.keys = KeyRing(store.folder)
+        self.metrics = Metrics()
+        self.api = Api(_limits(settings), self.metrics)
+        self.recorder = _recorder(settings, self.identity)
+        self.audit_folder = folders.audit_dir(settings.daemon.state_dir)
+        self.audit = _audit(settings, self.audit_folder)
+        self.desk = PairingDesk(self.identity, self.name, self.tls.spki_hash, self.paired)
+        self.models: Models | None = None
+        self.engine: Engine | None = None
+        self.links: Links | None = None
+        self._listeners: dict[str, Listener] = {}
+        self.link_port = 0
+        self._shares = _shares(settings)
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._failed = False
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT. Raises AddressError, ModelError, TokenizerMismatch, EngineFailedError."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(logs.loop_failed)
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, self._asked_to_stop)
+        async with AsyncExitStack() as closing:
+            await self._open(closing)
+            try:
+                models = await self._unless_stopped(in_thread(lambda: load_models(self.settings)))
+            except Stopped:
+                return
+            logs.serving()
+            await self._start(models, closing)
+            self._announce()
+            await self._stop.wait()
+            sdnotify.notify("STOPPING=1")
+            await self._drain()
+        if self._failed:
+            raise EngineFailedError("The engine gave up after repeated failures; its log says which.")
+
+    # --- start -----------------------------------------------------------------------------------------------------
+
+    async def _open(self, closing: AsyncExitStack) -> None:
+        """Opens what should fail before minutes of loading: addresses in use, a second gateway on the same state."""
+        settings = self.settings
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+        control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), Commands(self).handlers())
+        await control.start()
+        closing.push_async_callback(control.close)
+        check_free(settings.link.host, settings.link.port, "link")
+        api, metrics = settings.api, settings.metrics
+        limits, shares = settings.limits, self._shares
+        admission = api_limits(
+            shares["api"], limits.unproven_connections, limits.unproven_per_source, limits.connections_per_s
+        )
+        times = Times(limits.head_timeout_s, limits.idle_timeout_s)
+        chat = await listen(make_app(self.api, self.keys), api.host, api.port, "api", admission, times)
+        closing.push_async_callback(chat.close)
+        app = metrics_app(self.metrics, metrics.hosts)
+        figures = await listen(app, metrics.host, metrics.port, "metrics", METRICS_LIMITS, times)
+        closing.push_async_callback(figures.close)
+        self._listeners = {"api": chat, "metrics": figures}
+
+    async def _start(self, models: Models, closing: AsyncExitStack) -> None:
+        settings = self.settings
+        bridge = Bridge(self.metrics, self.paired)
+        me = GatewayIdentity(self.identity, self.name, self.tls.spki_hash, models.tokenizer_digest)
+        links = Links(
+            me,
+            models.target.vocab_size,
+            self.paired.lookup,
+            bridge,
+            name_of=self.paired.name_of,
+            pair=self.desk.handle,
+            limits=self._link_limits(),
+        )
+        engine = bridge.engine = Engine(
+            models.target, models.local, engine_settings(settings), links, recorder=self.recorder
+        )
+        engine.on_failure = self._engine_failed
+        if self.audit is not None:
+            engine.offloading.audit = self.audit
+            closing.push_async_callback(asyncio.to_thread, self.audit.close)
+        if self.recorder is not None:
+            closing.push_async_callback(asyncio.to_thread, self.recorder.close)
+        engine.start()
+        closing.push_async_callback(asyncio.to_thread, engine.stop)
+        try:
+            self.link_port = await links.start(settings.link.host, settings.link.port, self.tls.context())
+        except AddressError as error:
+            raise AddressError(f"{error} Change `link.port` in the configuration.") from error
+        closing.push_async_callback(links.stop)
+        if settings.link.mdns:
+            where = settings.link.host, self.link_port
+            advertiser = Advertiser(self.name, self.identity.public, self.tls.spki_hash, *where)
+            advertiser.start()
+            closing.push_async_callback(advertiser.close)
+        self.models, self.engine, self.links = models, engine, links
+        self.metrics.watch(engine, links.workers)
+        self.api.serve(Backend(engine, models.text, models.served, models.grammars))
+
+    def _link_limits(self) -> LinkLimits:
+        link, total = self.settings.link, self._shares["link"]
+        return LinkLimits(
+            link_admission(total, link.unproven_connections, link.unproven_per_source, link.connections_per_s)
+        )
+
+    def _announce(self) -> None:
+        """Reports readiness on standard output, in the ready file and to systemd."""
+        assert self.models is not None
+        model, found = self.models.served.id, self.addresses()
+        print(f"API      {found['api']}/v1 serves {model}")
+        print(f"workers  {found['link']}")
+        print(f"metrics  {found['metrics']}/metrics", flush=True)
+        if self._ready_file is not None:
+            ports = {name: {"port": listener.port, "url": listener.url} for name, listener in self._listeners.items()}
+            link = {"port": self.link_port, "url": found["link"]}
+            _write_atomically(self._ready_file, {"pid": os.getpid(), "model": model, "link": link, **ports})
+        sdnotify.notify("READY=1", f"STATUS=serving {model}")
+
+    def addresses(self) -> dict[str, str]:
+        """The listeners' URLs."""
+        found = {name: listener.url for name, listener in self._listeners.items()}
+        return found | {"link": self.worker_address()} if self.links is not None else found
+
+    def worker_address(self) -> str:
+        """The address for workers: the configured host, or for a wildcard this machine's address on its route out."""
+        host = self.settings.link.host
+        if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+            host = _outgoing_address(socket.AF_INET6 if host == "::" else socket.AF_INET) or socket.gethostname()
+        return f"wss://{Address(host, self.link_port)}"
+
+    # --- stop ------------------------------------------------------------------------------------------------------
+
+    def _asked_to_stop(self) -> None:
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    def _engine_failed(self) -> None:
+        self._failed = True
+        self._stop.set()
+        self._hurry.set()
+
+    async def _drain(self) -> None:
+        """Waits for completions to end; a second signal, or an engine that failed, ends the wait."""
+        log.info("stopping: completions may end within %.0f s, a second signal cuts them off", GRACE_S)
+        draining = asyncio.ensure_future(self.api.drain(GRACE_S))
+        hurrying = asyncio.ensure_future(self._hurry.wait())
+        tasks: list[asyncio.Future[Any]] = [draining, hurrying]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.api.drain(0)
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+
+    async def _unless_stopped(self, work: asyncio.Future[T]) -> T:
+        """The result of `work`. Raises Stopped where a signal comes first; the work then goes on unobserved."""
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not work.done():
+            raise Stopped
+        return work.result()
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command: reads the configuration and serves until it is stopped by a signal."""
+    settings = configured(args)
+    if settings.daemon.cpu:
+        try:
+            os.sched_setaffinity(0, settings.daemon.cpu)
+        except OSError:
+            raise ConfigError(
+                f"`daemon.cpu` is {list(settings.daemon.cpu)}, but this machine has no such core."
+            ) from None
+    with logs.policy(settings.daemon.log_level):
+        asyncio.run(Gateway(settings, args.ready_file).run())
+    return 0
+
+
+def configured(args: argparse.Namespace) -> GatewaySettings:
+    """The configuration file with the overrides of the command line. Raises ConfigError."""
+    settings = config.load(args.config)
+    overrides: list[tuple[str, object]] = [
+        ("api.port", args.port),
+        ("link.port", args.link_port),
+        ("metrics.port", args.metrics_port),
+    ]
+    for key, value in overrides:
+        if value is not None:
+            settings = override(settings, key, value)
+    for assignment in args.set:
+        settings = assign(settings, assignment)
+    return settings
+
+
+def _limits(settings: GatewaySettings) -> Limits:
+    api, limits, slots = settings.api, settings.limits, settings.target.slots
+    return Limits(
+        max_tokens=api.max_tokens_limit,
+        default_tokens=api.max_tokens,
+        keepalive_s=api.keepalive_s,
+        key=KeyLimits(
+            answers=(limits.key_running or slots) + limits.key_waiting,
+            body_bytes=limits.key_body_kb * 1024,
+            tokens_per_minute=limits.key_tokens_per_minute,
+        ),
+        key_running=limits.key_running or max(1, slots - 1),
+        options=ClientOptions(frozenset(api.client_options), frozenset(api.client_policies), api.client_max_k),
+    )
+
+
+def _shares(settings: GatewaySettings) -> dict[str, int]:
+    """Connections of each port, limited so that file descriptors are left for everything else."""
+    wanted = {"api": settings.limits.connections, "link": settings.link.connections, "metrics": METRICS_LIMITS.total}
+    available = raise_descriptor_limit()
+    shares = share_descriptors(wanted, available)
+    if shares != wanted:
+        log.warning(
+            "%d file descriptors (LimitNOFILE) leave the API %d connections and the link port %d",
+            available,
+            shares["api"],
+            shares["link"],
+        )
+    return shares
+
+
+def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
+    """The flight recorder, where a folder for traces is configured."""
+    traces = settings.traces
+    if not traces.folder:
+        return None
+    folder = folders.expand(traces.folder)
+    return Recorder(RecorderSettings(folder, traces.salt, traces.max_kb * 1024, traces.keep), key)
+
+
+def _audit(settings: GatewaySettings, folder: Path) -> AuditLog | None:
+    audit = settings.audit
+    return AuditLog(folder, audit.max_kb * 1024, audit.keep) if audit.enabled else None
+
+
+def _outgoing_address(family: socket.AddressFamily) -> str | None:
+    """This machine's source address for packets to other networks; nothing is sent."""
+    target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # documentation addresses, RFC 3849 and 5737
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return None
+
+
+def _write_atomically(path: Path, value: object) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.touch(0o600)  # ports and process id are for the user who started the gateway
+        temporary.write_bytes(msgspec.json.encode(value) + b"\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"The ready file {path} cannot be written ({error.strerror or error}).") from error

@@ -1,0 +1,53 @@
+"""JSON rows of API keys, workers and audit entries for the commands and the control socket; times: Unix seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cloud_gateway.auth import Key
+from edgespec.core.protocol.names import key_id
+
+if TYPE_CHECKING:
+    from cloud_gateway.engine.audit import Entry
+    from cloud_gateway.links.registry import WorkerInfo
+    from edgespec.shared.paired import PairedWorker
+
+
+def key_row(key: Key) -> dict[str, object]:
+    """An API key, without its secret."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "offload": key.offload,
+        "groups": list(key.groups) if key.offload else [],
+        "cache_group": key.cache_group,
+        "created": key.created,
+        "revoked": key.revoked,
+    }
+
+
+def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, object]:
+    """A paired worker, with figures of its link while it is linked."""
+    return {
+        "id": key_id(worker.key),
+        "name": worker.name,
+        "standing": worker.standing,
+        "groups": list(worker.groups),
+        "paired_at": worker.paired_at,
+        "revoked_at": worker.revoked_at,
+        "last_seen": worker.last_seen,
+        "linked": link is not None,
+        "paused": link.paused_because if link else None,
+        "rtt_ms": round(link.rtt_s * 1000, 2) if link else None,
+        "step_ms": round(link.step_s * 1000, 2) if link else None,
+        "trees": link.trees if link else None,
+        "nodes": link.nodes if link else None,
+    }
+
+
+def audit_row(entry: Entry) -> dict[str, object]:
+    """One entry of the audit log."""
+    row: dict[str, object] = msgspec.to_builtins(entry)
+    return row

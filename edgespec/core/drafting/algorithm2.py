@@ -1,0 +1,135 @@
+"""WANSpec Algorithm 2, the worker's policy for one request, as a state machine without clock or model.
+
+    repeat
+        tree.prune(receive_validations())           commit()
+        candidates = tree.most_probable(s)          candidates()
+        output = step_draft_model(candidates)       (the caller's draft model)
+        for p in output: top-b if entropy >= theta  record()
+        send(results)                               delta()
+
+The simulator and the daemon drive this same class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgespec.core.drafting.tree import Node, SpeculationTree
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Tree
+from edgespec.core.protocol.prefix import Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The draft model's distribution of the next token after one node.
+
+    `tokens` and `costs` (nats of -log q): the best children, best first; `entropy` (nats): of the whole distribution.
+    """
+
+    tokens: Sequence[int]
+    costs: Sequence[float]
+    entropy: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRule:
+    """Algorithm 2's parameters, and the limits that the protocol sets."""
+
+    branching: int = 2
+    """b: children of a node whose entropy reaches `theta`."""
+    theta: float = 0.5
+    """Entropy (nats) below which a node gets one child only."""
+    sequences: int = 4
+    """s: leaves evaluated in one draft step."""
+    max_depth: int = MAX_DEPTH
+    max_nodes: int = 512
+    """Nodes in the tree at which drafting waits for a commit."""
+
+
+class Drafting:
+    """The worker's state of one request: committed prefix, speculation tree, unsent nodes."""
+
+    def __init__(self, request: int, epoch: int, prompt_len: int, rule: DraftRule) -> None:
+        self.request, self.epoch, self.rule = request, epoch, rule
+        self.prompt_len = prompt_len
+        self.prefix = Prefix()
+        self.tree = SpeculationTree(position=-1)
+        self._unsent: list[Node] = []
+        self._next_wire = 1
+
+    @property
+    def ready(self) -> bool:
+        """Whether the whole prompt has arrived."""
+        return len(self.prefix) >= self.prompt_len > 0
+
+    def commit(self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None) -> int:
+        """Extends the committed prefix, prunes and re-roots; returns how many tokens the tree held.
+
+        Raises RemoteProtocolError (reason `prefix`) where the gateway's prefix differs from this one.
+        """
+        if prefix_len != len(self.prefix):
+            raise RemoteProtocolError(
+                "prefix", f"commit continues {prefix_len} tokens, but {len(self.prefix)} are known"
+            )
+        self.prefix.extend(tokens)
+        if digest is not None and digest != self.prefix.digest:
+            raise RemoteProtocolError("prefix", f"the hash of {len(self.prefix)} committed tokens differs")
+        matched = self.tree.advance(tokens)
+        self._unsent = [node for node in self._unsent if node in self.tree and node is not self.tree.root]
+        return matched
+
+    def candidates(self) -> list[Node]:
+        """The leaves of the next draft step, most probable first; empty while nothing can be drafted."""
+        if not self.ready or len(self.tree) >= self.rule.max_nodes:
+            return []
+        deepest = self.tree.root.position + self.rule.max_depth
+        return self.tree.most_probable(self.rule.sequences, deepest)
+
+    def record(self, candidates: Sequence[Node], proposals: Sequence[Proposal]) -> None:
+        """Adds a step's results to the tree; those of nodes that a commit has pruned meanwhile are dropped."""
+        for node, proposal in zip(candidates, proposals, strict=True):
+            if node not in self.tree or node.expanded:
+                continue
+            node.expanded = True
+            width = self.rule.branching if proposal.entropy >= self.rule.theta else 1
+            for token, cost in zip(proposal.tokens[:width], proposal.costs[:width], strict=True):
+                child = self.tree.append(node, token, cost, proposal.entropy)
+                self._unsent.append(child)
+
+    @property
+    def has_delta(self) -> bool:
+        """Whether there are unsent nodes."""
+        return bool(self._unsent)
+
+    def delta(self) -> Tree | None:
+        """The next frame of unsent nodes, parents before children; None when all are sent.
+
+        Node ids on the wire are numbered when the frame is made, in the order sent: a pruned node never gets one.
+        """
+        if not self._unsent:
+            return None
+        batch, self._unsent = self._unsent[:MAX_NODES], self._unsent[MAX_NODES:]
+        first = self._next_wire
+        for wire, node in enumerate(batch, first):
+            node.wire = wire
+        self._next_wire += len(batch)
+        root = self.tree.root
+        return Tree(
+            request=self.request,
+            epoch=self.epoch,
+            prefix_len=len(self.prefix),
+            prefix_hash=self.prefix.digest,
+            first=first,
+            parents=[ROOT if node.parent is root else node.parent.wire for node in batch if node.parent],
+            tokens=[node.token for node in batch],
+            costs=[millinats(node.cost - node.parent.cost) for node in batch if node.parent],
+            entropies=[millinats(node.entropy, unknown=0) for node in batch],
+        )
+
+
+def millinats(nats: float, unknown: int = MAX_COST) -> int:
+    """Whole millinats for the wire, 0 to `MAX_COST`; `unknown` for what is not a finite number."""
+    return min(max(round(nats * 1000), 0), MAX_COST) if math.isfinite(nats) else unknown

@@ -1,0 +1,178 @@
+"""The worker's draft tokens, ranked with the target's own noise (docs/numerics.md).
+
+The target takes argmax_v(z(v) / T + g(v)) of its adjusted logits z. The worker has T, g, and the draft's logits z'.
+If the errors z - z' were independent Gumbel noise of scale s, the target would take v with probability
+
+    softmax_v( (z'(v) + T g(v)) / s )
+
+by which this module ranks and prices. The *spread* s, in logits, measures how far draft and target disagree. It is a
+property of the pair and the same at every temperature, greedy included (T = 0), as docs/numerics.md shows on data. It
+is estimated online from the target's choices. With s = 1 and T = 0 a cost is WANSpec's -log q.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import largest
+from edgespec.core.protocol.messages import MAX_COST, Sampling
+from edgespec.core.sampling.gumbel import every_token, shortlist
+from edgespec.core.sampling.logits import Candidates, History, Processor, entropy, finite
+
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+
+_REACH = 16.0
+"""Tokens whose score is further below the best one, in spreads, have negligible probability."""
+_EVERYTHING_NATS = 1e6
+_FAINT = 80.0
+"""exp(-80) adds nothing to a sum in which there is a 1."""
+_SMALL = 4096
+"""Number of scores up to which float64 is as fast as float32."""
+_KEPT = 16
+"""Best tokens of a row that are stored to estimate the spread."""
+_OUTSIDE_NATS = 7.0
+"""Cost, in the estimate, of a choice that was not among them."""
+
+
+class Spread:
+    """Online estimate of how far draft and target disagree; one per pair of models, shared by its requests."""
+
+    GRID = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4])
+    START = 0.7
+    """A draft of about 70 % acceptance; the first twenty tokens or so move it."""
+    FORGET = 0.995
+    """Weight of all former tokens against the newest one: a memory of about 200."""
+
+    def __init__(self, fixed: float | None = None) -> None:
+        """`fixed`: a constant spread, without estimation."""
+        self._fixed = fixed
+        self._loss: Floats = 4 * np.log(self.GRID / self.START) ** 2
+
+    @property
+    def value(self) -> float:
+        """The spread under which the target's choices so far were most probable, in logits."""
+        return self._fixed or float(self.GRID[int(np.argmin(self._loss))])
+
+    def observe(self, scores: Floats, chosen: int | None) -> None:
+        """The target chose the token at index `chosen` of these scores (in logits), or one outside (None).
+
+        Ignored where the best score is not a finite number, which would make the sums useless. (Removed tokens score
+        -inf, which is harmless.)
+        """
+        best = scores.max()  # not a number where any score is none
+        if not math.isfinite(best):
+            return
+        scaled = (scores - best) / self.GRID[:, None]
+        price = np.log(np.exp(scaled).sum(axis=1))
+        if chosen is not None:
+            price -= scaled[:, chosen]
+        self._loss *= self.FORGET
+        self._loss += np.minimum(price, _OUTSIDE_NATS) if chosen is not None else _OUTSIDE_NATS
+
+
+class Ranker:
+    """One request's ranking at a worker: callable as `drafter.Rank`, `ranker(logits, path, width)`.
+
+    Without a seed (the operator does not share it) it ranks by the processed distribution alone.
+    """
+
+    def __init__(
+        self, sampling: Sampling, prompt: Sequence[int] = (), *, spread: Spread | None = None, resolved: bool = False
+    ) -> None:
+        """`resolved`: report the entropy that remains given the noise, not that of the processed distribution; it
+        predicts rejections better, and is far lower where the draft is good."""
+        self.sampling, self.resolved = sampling, resolved
+        self.spread = spread or Spread()
+        # The filters and the temperature serve to find the distribution; a greedy request is ranked by all its logits.
+        self._processor = Processor(sampling)
+        self._history = History(prompt) if self._processor.has_penalties else None
+        self._length = len(prompt)
+        self._recent: dict[tuple[int, ...], tuple[Tokens, Floats]] = {}
+
+    def __call__(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
+        """The best `width` tokens after `path` (below the committed ones), from raw `logits`, shape [vocab_size].
+
+        Costs: nats of -log P(the target takes this token | noise). Entropy: nats, see `resolved`.
+        """
+        found: Candidates | None = None
+        tokens: Tokens | None = None
+        scores: NDArray[np.floating] = logits
+        if self._processor.greedy and self._processor.keeps_argmax:
+            scores = finite(logits)
+        else:
+            found = self._candidates(logits, path)
+            tokens, scores = self._scores(found, self._length + len(path), width)
+        best = largest(scores, max(width, _KEPT))
+        named = best if tokens is None else tokens[best]
+        self._recent[tuple(path)] = named, scores[best].astype(np.float64)
+        log_total, left = _softmax(scores, float(scores[best[0]]), self._scale)
+        if not self.resolved:
+            left = entropy(scores.astype(np.float64)) if found is None else found.entropy()
+        costs = log_total + (float(scores[best[0]]) - scores[best[:width]].astype(np.float64)) / self._scale
+        return Proposal(named[:width].tolist(), np.minimum(costs, MAX_COST / 1000).tolist(), left)
+
+    def committed(self, tokens: Sequence[int], *, answer: bool = True) -> None:
+        """Extends the committed prefix: updates the spread from the rows along it and drops the others.
+
+        `answer` is False for the rest of a long prompt, whose tokens count for the repetition penalty only.
+        """
+        path, learning = tuple(tokens), self._noisy or self._processor.greedy
+        for depth, token in enumerate(path):
+            row = self._recent.get(path[:depth])
+            if row is not None and learning:
+                where = np.flatnonzero(row[0] == token)
+                self.spread.observe(row[1], int(where[0]) if len(where) else None)
+        below = {known: row for known, row in self._recent.items() if known[: len(path)] == path}
+        self._recent = {known[len(path) :]: row for known, row in below.items()}
+        self._length += len(path)
+        if self._history is not None:
+            self._history.extend(path, answer=answer)
+
+    @property
+    def _noisy(self) -> bool:
+        return self.sampling.seed is not None and not self._processor.greedy
+
+    @property
+    def _scale(self) -> float:
+        """What scores in logits are divided by: the temperature where the noise is unknown and a fresh draw decides."""
+        return self.spread.value if self._noisy or self._processor.greedy else self.sampling.temperature
+
+    def _candidates(self, logits: NDArray[np.float32], path: Sequence[int]) -> Candidates:
+        if self._processor.greedy:
+            return Candidates(None, self._processor.adjusted(finite(logits), self._history, path))
+        return self._processor.candidates(logits, self._history, path)
+
+    def _scores(self, found: Candidates, position: int, width: int) -> tuple[Tokens, Floats]:
+        """Tokens and their scores in logits, with the noise where it is known; the best `width` are surely there."""
+        if self._noisy and self.sampling.seed is not None:
+            reach = min(max(_REACH * self._scale / self.sampling.temperature, 4.0), 30.0)
+            tokens, scores = shortlist(found.logits, self.sampling.seed, position, found.tokens, reach)
+            if np.count_nonzero(scores >= scores.max() - reach) < width:
+                tokens, scores = shortlist(found.logits, self.sampling.seed, position, found.tokens, _EVERYTHING_NATS)
+        else:
+            tokens = every_token(len(found.logits)) if found.tokens is None else found.tokens
+            scores = found.logits
+        return tokens, scores if self._processor.greedy else scores * self.sampling.temperature
+
+
+def _softmax(scores: NDArray[np.floating], top: float, scale: float) -> tuple[float, float]:
+    """Logarithm of sum(exp((scores - top) / scale)), and the entropy (nats) of that distribution.
+
+    In float32 over a whole vocabulary: a step ranks every leaf, and in float64 the ranking of 16 leaves over 128,256
+    tokens took longer than a small draft model does.
+    """
+    kind = np.float32 if len(scores) > _SMALL else np.float64
+    with np.errstate(over="ignore"):  # logits further apart than float32 reaches: -inf, and then _FAINT
+        shifted = (scores - scores.dtype.type(top)).astype(kind, copy=False)
+        np.multiply(shifted, kind(1 / scale), out=shifted)
+    np.maximum(shifted, kind(-_FAINT), out=shifted)  # 0 times -inf is not a number
+    weights = np.exp(shifted)
+    total = float(weights.sum())
+    np.multiply(weights, shifted, out=weights)  # no dot product: see processing.entropy
+    return math.log(total), max(math.log(total) - float(weights.sum()) / total, 0.0)

@@ -1,0 +1,270 @@
+"""The pairing exchange (docs/protocol.md): two machines authenticate each other's keys with a one-time code.
+
+    worker                                        gateway
+      | Start: its key, name, SPAKE2 message        |
+      | ------------------------------------------> |
+      |     Reply: its key, name, SPAKE2 message    |
+      | <------------------------------------------ |
+      | Confirm: MAC and signature                  |   proves to the gateway: same code, same TLS key, same keys,
+      | ------------------------------------------> |   and that the worker holds its private key
+      |                     Confirm, the other way  |   proves the same to the worker
+      | <------------------------------------------ |
+      | Accepted: MAC                               |   the gateway stores
+      | ------------------------------------------> |
+      |                              Accepted: MAC  |   the worker stores
+      | <------------------------------------------ |
+
+SPAKE2 (RFC 9382, library `spake2`) gives both sides a key that is equal only if the code was; an attacker without the
+code has one attempt per exchange. The library has no key confirmation, so MACs under keys derived for each direction
+and step cover a transcript of all messages. Each side adds the hash of the TLS key that it saw: a relay that ends the
+TLS connection changes the transcript. The wall clock is not used.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from nacl.bindings import crypto_core_ed25519_is_valid_point
+from spake2 import SPAKE2_A, SPAKE2_B, SPAKEError
+
+from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
+from edgespec.core.pairing.messages import (
+    VERSION,
+    Accepted,
+    Code,
+    Confirm,
+    PairingFailed,
+    PairingMessage,
+    Reason,
+    Refused,
+    Reply,
+    Start,
+)
+from edgespec.core.protocol.messages import PROTOCOL, Message
+from edgespec.core.protocol.signing import SigningKey, check_public_key, verify
+
+Entropy = Callable[[int], bytes]
+"""Number of bytes -> that many random bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """This side of an exchange."""
+
+    key: SigningKey
+    name: str
+    version: int = VERSION
+    min_version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other side, once proven: its Ed25519 key, its name, and the minimum version for later connections."""
+
+    key: bytes
+    name: str
+    version: int
+
+
+class State(enum.Enum):
+    """The state of an exchange. `PROVEN` (gateway only): everything is checked, the worker is not stored yet."""
+
+    NEW = "new"
+    STARTED = "started"
+    REPLIED = "replied"
+    CONFIRMED = "confirmed"
+    ACCEPTED = "accepted"
+    PROVEN = "proven"
+    PAIRED = "paired"
+    FAILED = "failed"
+
+
+Side = Literal["worker", "gateway"]
+KINDS: Mapping[Side, str] = {"worker": "worker-pair", "gateway": "gateway-pair"}
+"""Domains (signing.py) of the signatures by which each side proves that it holds its key."""
+Table = Mapping[tuple[State, type[Message]], State]
+
+
+class Exchange:
+    """What both roles share: the table of transitions, the transcript, and the proofs over it."""
+
+    SIDE: ClassVar[Side]
+    OTHER: ClassVar[Side]
+    TABLE: ClassVar[Table]
+
+    def __init__(self, code: Code, me: Party, spki_hash: bytes, entropy: Entropy) -> None:
+        """`spki_hash`: SHA-256 of the public key of the gateway's end of this TLS connection, as this side sees it."""
+        self.state = State.NEW
+        self._code, self._me, self._spki = code, me, spki_hash
+        spake = SPAKE2_A if self.SIDE == "worker" else SPAKE2_B
+        self._spake = spake(str(code).encode(), b"edgespec worker", b"edgespec gateway", entropy_f=entropy)
+        self._sent_spake: bytes = self._spake.start()
+        self._peer = Peer(bytes(32), "", 0)
+        self._transcript = self._key = b""
+
+    @property
+    def peer(self) -> Peer:
+        """The other side. Raises LocalProtocolError before its proofs are checked."""
+        if self.state not in (State.PROVEN, State.PAIRED):
+            raise LocalProtocolError(f"the peer of a pairing in state {self.state.value} is not proven")
+        return self._peer
+
+    def receive(self, message: PairingMessage) -> PairingMessage | None:
+        """Takes one message and returns the answer to send, if any; the table says which message may come when.
+
+        Raises PairingFailed for a failure that the user has to see, RemoteProtocolError for a forbidden message.
+        Either way the exchange has ended, and the code is used up.
+        """
+        state, self.state = self.state, State.FAILED
+        if isinstance(message, Refused):
+            raise PairingFailed(message.reason)
+        following = self.TABLE.get((state, type(message)))
+        if following is None:
+            label = type(message).__name__
+            raise RemoteProtocolError("pairing-order", f"the {self.OTHER} sent {label} while pairing was {state.value}")
+        answer = self._handle(message)
+        self.state = following
+        return answer
+
+    def fail(self) -> None:
+        """Ends the exchange from outside: connection lost, time limit passed, or nothing could be stored."""
+        self.state = State.FAILED
+
+    def _handle(self, message: PairingMessage) -> PairingMessage | None:
+        raise NotImplementedError
+
+    def _agree(self, start: Start, reply: Reply, peer: Peer, spake: bytes) -> None:
+        """Checks the other's key, finishes SPAKE2 and fixes the transcript. Raises PairingFailed."""
+        try:
+            check_public_key(peer.key)
+        except RemoteProtocolError as error:
+            raise PairingFailed(Reason.KEY, str(error)) from None
+        if not crypto_core_ed25519_is_valid_point(spake[1:]):  # the library accepts some non-canonical encodings
+            raise PairingFailed(Reason.PROTOCOL, "malformed SPAKE2 message")
+        try:
+            self._key = self._spake.finish(spake)
+        except SPAKEError:  # this side's own message, reflected
+            raise PairingFailed(Reason.PROTOCOL, "reflected SPAKE2 message") from None
+        self._peer = peer
+        self._transcript = transcript(start, reply, self._spki)
+
+    def _confirm(self) -> Confirm:
+        signature = self._me.key.sign(KINDS[self.SIDE], self._transcript)
+        return Confirm(self._mac("confirm", self.SIDE, signature), signature)
+
+    def _check_confirm(self, confirm: Confirm) -> None:
+        if not hmac.compare_digest(confirm.mac, self._mac("confirm", self.OTHER, confirm.signature)):
+            raise PairingFailed(Reason.CODE)
+        try:
+            verify(self._peer.key, KINDS[self.OTHER], self._transcript, confirm.signature)
+        except RemoteProtocolError as error:
+            raise PairingFailed(Reason.KEY, str(error)) from None
+
+    def _accepted(self) -> Accepted:
+        return Accepted(self._mac("accepted", self.SIDE))
+
+    def _check_accepted(self, accepted: Accepted) -> None:
+        if not hmac.compare_digest(accepted.mac, self._mac("accepted", self.OTHER)):
+            raise PairingFailed(Reason.CODE)
+
+    def _mac(self, step: str, sender: Side, signature: bytes = b"") -> bytes:
+        info = f"{PROTOCOL} pair {step} {sender}".encode()
+        key = HKDF(SHA256(), length=32, salt=self._transcript, info=info).derive(self._key)
+        return hmac.digest(key, self._transcript + signature, "sha256")
+
+
+class WorkerExchange(Exchange):
+    """The worker's side: `start()`, then `receive` until the state is `PAIRED`; then store `peer` and the TLS key."""
+
+    SIDE, OTHER = "worker", "gateway"
+    TABLE: ClassVar[Table] = {
+        (State.STARTED, Reply): State.CONFIRMED,
+        (State.CONFIRMED, Confirm): State.ACCEPTED,
+        (State.ACCEPTED, Accepted): State.PAIRED,
+    }
+
+    def start(self) -> Start:
+        """The first message."""
+        if self.state is not State.NEW:
+            raise LocalProtocolError("a pairing exchange starts once")
+        self.state = State.STARTED
+        me = self._me
+        self._start = Start(me.version, self._code.nameplate, me.key.public, me.name, self._sent_spake)
+        return self._start
+
+    def _handle(self, message: PairingMessage) -> PairingMessage | None:
+        if isinstance(message, Reply):
+            if not self._me.min_version <= message.version <= self._me.version:
+                raise PairingFailed(Reason.VERSION, f"the gateway speaks version {message.version}")
+            self._agree(self._start, message, Peer(message.gateway_key, message.name, message.version), message.spake)
+            return self._confirm()
+        if isinstance(message, Confirm):
+            self._check_confirm(message)
+            return self._accepted()
+        assert isinstance(message, Accepted)  # by the table
+        self._check_accepted(message)
+        return None
+
+
+class GatewayExchange(Exchange):
+    """The gateway's side: `receive` until the state is `PROVEN`; then store `peer` and send what `stored()` returns."""
+
+    SIDE, OTHER = "gateway", "worker"
+    TABLE: ClassVar[Table] = {
+        (State.NEW, Start): State.REPLIED,
+        (State.REPLIED, Confirm): State.CONFIRMED,
+        (State.CONFIRMED, Accepted): State.PROVEN,
+    }
+
+    def stored(self) -> Accepted:
+        """The last message, once the worker's key is stored."""
+        if self.state is not State.PROVEN:
+            raise LocalProtocolError(f"a worker cannot be stored while pairing is {self.state.value}")
+        self.state = State.PAIRED
+        return self._accepted()
+
+    def _handle(self, message: PairingMessage) -> PairingMessage | None:
+        if isinstance(message, Start):
+            return self._reply(message)
+        if isinstance(message, Confirm):
+            self._check_confirm(message)
+            return self._confirm()
+        assert isinstance(message, Accepted)  # by the table
+        self._check_accepted(message)
+        return None
+
+    def _reply(self, start: Start) -> Reply:
+        me = self._me
+        version = min(start.version, me.version)
+        if version < me.min_version:
+            raise PairingFailed(Reason.VERSION, f"the worker speaks version {start.version}")
+        if start.nameplate != self._code.nameplate:
+            raise PairingFailed(Reason.NAMEPLATE)
+        reply = Reply(version, me.key.public, me.name, self._sent_spake)
+        self._agree(start, reply, Peer(start.worker_key, start.name, version), start.spake)
+        return reply
+
+
+def transcript(start: Start, reply: Reply, spki_hash: bytes) -> bytes:
+    """SHA-256 over both messages before the proofs and `spki_hash`; each part is preceded by its length."""
+    parts = (
+        f"{PROTOCOL} pairing".encode(),
+        start.version.to_bytes(2, "big"),
+        reply.version.to_bytes(2, "big"),
+        start.nameplate.to_bytes(2, "big"),
+        spki_hash,
+        start.worker_key,
+        start.name.encode(),
+        start.spake,
+        reply.gateway_key,
+        reply.name.encode(),
+        reply.spake,
+    )
+    return hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()

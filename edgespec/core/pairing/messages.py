@@ -1,0 +1,158 @@
+"""The messages of the pairing exchange, the one-time code, and why a pairing can fail (machines: pairing.py)."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from edgespec.core.errors import PairingError, RemoteProtocolError
+from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name
+
+VERSION = 1
+"""Version of protocol `edgespec/1`, as a number that two sides can compare."""
+MIN_NAMEPLATE, MAX_NAMEPLATE = 1000, 9999
+"""The right nameplate with wrong words burns the code. A source has eight attempts in the 120 s of a window, so that
+with four digits it takes about 1000 sources to burn one code; with two digits it took a dozen.
+"""
+CHECK_DIGITS = 4
+"""13 bits that identify the gateway: one key in 10,000 of a rogue fits, and a worker compares at most 80 keys (64
+announced, 16 dialled). The rogue then has 13 bits of the words and one attempt at the other 11 (SPAKE2), which is no
+better than one attempt at all 24.
+"""
+CHECK_NUMBERS = 10_000
+MAX_PAIRING_BYTES = 1024
+"""No pairing message is longer; shells refuse longer ones unread."""
+
+Version = Annotated[int, Meta(ge=1, le=65535)]
+Spake = Annotated[bytes, Meta(min_length=33, max_length=33)]
+
+
+class Reason(enum.StrEnum):
+    """Why a pairing was refused; the closed set travels in `Refused` and labels logs and metrics."""
+
+    WINDOW = "window"
+    EXPIRED = "expired"
+    BURNT = "burnt"
+    NAMEPLATE = "nameplate"
+    DELAYED = "delayed"
+    BUSY = "busy"
+    VERSION = "version"
+    CODE = "code"
+    KEY = "key"
+    PROTOCOL = "protocol"
+    STORAGE = "storage"
+    ABANDONED = "abandoned"
+
+
+_ASK = "ask for a new code with `cloud-gateway pair`"
+SENTENCES: Mapping[Reason, str] = {
+    Reason.WINDOW: f"the gateway is not waiting for a worker; {_ASK}",
+    Reason.EXPIRED: f"the code has expired; {_ASK}",
+    Reason.BURNT: f"five attempts failed and the gateway stopped pairing; {_ASK}",
+    Reason.NAMEPLATE: "the code is not the one that the gateway shows, or no longer; take the one shown now",
+    Reason.DELAYED: "too many attempts from this address failed; wait a minute and try again",
+    Reason.BUSY: "another worker is being paired at this moment; try again in a few seconds",
+    Reason.VERSION: "worker and gateway share no protocol version; update the older one",
+    Reason.CODE: "the code is wrong, or something between the two sides interferes; take the code shown now",
+    Reason.KEY: "the other side's key is not valid or not its own; the code is used up, take the one shown now",
+    Reason.PROTOCOL: "the other side broke the pairing protocol; the code is used up, take the one shown now",
+    Reason.STORAGE: "the gateway could not store the worker's key (its log says why); nothing was paired",
+    Reason.ABANDONED: "the connection ended before pairing was complete; try again with the code shown now",
+}
+"""What each reason means to the person at the worker, and what to do."""
+
+
+class PairingFailed(PairingError):
+    """Pairing ended without success; `reason` is the closed label, the text says what to do."""
+
+    def __init__(self, reason: Reason, detail: str = "", address: str = "") -> None:
+        where, why = f" at {address}" if address else "", f" ({detail})" if detail else ""
+        super().__init__(f"Pairing failed{where}: {SENTENCES[reason]}{why}.")
+        self.reason, self._detail = reason, detail
+
+    def at(self, address: str) -> PairingFailed:
+        """The same, saying at which address it happened."""
+        return PairingFailed(self.reason, self._detail, address)
+
+
+class Start(Message, tag="pair-start", frozen=True):
+    """Worker to gateway: who it is, and its half of SPAKE2."""
+
+    version: Version
+    nameplate: Annotated[int, Meta(ge=MIN_NAMEPLATE, le=MAX_NAMEPLATE)]
+    worker_key: Bytes32
+    name: Name
+    spake: Spake
+
+
+class Reply(Message, tag="pair-reply", frozen=True):
+    """Gateway to worker: who it is, its half of SPAKE2, and the version that both will speak."""
+
+    version: Version
+    gateway_key: Bytes32
+    name: Name
+    spake: Spake
+
+
+class Confirm(Message, tag="pair-confirm", frozen=True):
+    """Both ways: knowledge of the code (MAC over transcript and signature), possession of the key (signature)."""
+
+    mac: Bytes32
+    signature: Bytes64
+
+
+class Accepted(Message, tag="pair-accepted", frozen=True):
+    """Both ways: the sender has checked the other's `Confirm`; from the gateway also that it has stored the worker."""
+
+    mac: Bytes32
+
+
+class Refused(Message, tag="pair-refused", frozen=True):
+    """Both ways, last message: pairing has failed. The receiver has its own text for each reason."""
+
+    reason: Reason
+
+
+PairingMessage = Start | Reply | Confirm | Accepted | Refused
+_DECODER: msgspec.msgpack.Decoder[PairingMessage] = msgspec.msgpack.Decoder(PairingMessage)
+
+
+def decode_pairing(data: bytes) -> PairingMessage:
+    """One message off the wire. Raises RemoteProtocolError (reason `malformed`), whatever the bytes are."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # the latter: msgspec lets it through for bad UTF-8
+        raise RemoteProtocolError("malformed", "a pairing message that does not decode") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The one-time code: `nameplate` identifies it, `words` are the secret, `check` identifies the gateway."""
+
+    nameplate: int
+    words: tuple[str, ...]
+    check: int
+
+    def __str__(self) -> str:
+        return f"{self.nameplate}-{'-'.join(self.words)}-{self.check:0{CHECK_DIGITS}}"
+
+    def fits(self, spki_hash: bytes) -> bool:
+        """Whether the gateway with this TLS key can be the one that shows the code; one in 10,000 others fits too."""
+        return self.check == check_number(self.nameplate, self.words, spki_hash)
+
+
+def check_number(nameplate: int, words: Sequence[str], spki_hash: bytes) -> int:
+    """The last digits of a code, from the SHA-256 of the gateway's public TLS key and the rest of the code.
+
+    The words are part of it so that nobody can search for a key with the right digits beforehand: this takes the code.
+    `spki_hash` has a fixed length, so that the concatenation is unambiguous.
+    """
+    text = f"{nameplate}-{'-'.join(words)}"
+    digest = hashlib.sha256(f"{PROTOCOL} pairing code\0".encode() + spki_hash + text.encode()).digest()
+    return int.from_bytes(digest, "big") % CHECK_NUMBERS

@@ -1,0 +1,290 @@
+"""The closed set of wire messages of protocol `edgespec/1`, decoded and validated once (docs/protocol.md).
+
+Every message is a msgpack array whose first element is the tag. After the handshake each one travels as the
+`body` of a `Frame`, which binds it to one session and one place in the sequence. Costs and entropies
+travel as whole millinats: they rank nodes and never decide acceptance, so that precision is ample.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from functools import lru_cache
+from typing import Annotated, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol import ranges
+from edgespec.core.protocol.names import MAX_NAME, NAME_PATTERN
+
+PROTOCOL = "edgespec/1"
+MAX_FRAME_BYTES = 64 * 1024
+MAX_TREE_BYTES = 16 * 1024
+MAX_NODES = 64
+"""New nodes in one `Tree`."""
+MAX_DEPTH = 16
+"""Levels that a node may lie below the frame's prefix."""
+MAX_TOKENS_PER_FRAME = 8192
+"""Token ids in one `Open` or `Commit`; a longer prompt follows in further `Commit`s."""
+MAX_COST = 200_000
+"""Millinats of one node's cost: as improbable as a path of `MAX_DEPTH` levels drawn blindly from 2**18 tokens, the
+largest vocabulary in use (16 ln 2**18 = 199.6 nats). What is worse is never worth a row, and a sender says this."""
+ENTROPY_SLACK = 50
+"""Millinats by which an entropy may exceed ln(vocabulary): rounding, float32 sums, and the unused entries by which a
+draft's vocabulary may be larger than the target's (51,200 for 50,257 is 19 millinats)."""
+ROOT = 0
+"""Parent id that stands for the end of the frame's prefix; node ids begin at 1."""
+
+U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Millinats = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Token = Annotated[int, Meta(ge=0, le=ranges.MAX_ID)]
+Tokens = Annotated[list[Token], Meta(max_length=MAX_TOKENS_PER_FRAME)]
+Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Scope = Annotated[bytes, Meta(max_length=32)]
+Bytes64 = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Text = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*\Z")]
+"""One line for people and logs: no control characters, no line or direction marks."""
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=NAME_PATTERN)]
+_Nodes = Meta(min_length=1)
+"""Their greatest number is checked in `check_tree_shape`, where it has a label of its own."""
+
+
+class Message(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Base of all messages. Subclasses repeat `frozen`, which type checkers do not inherit."""
+
+
+# --- handshake -------------------------------------------------------------------------------------------------
+
+
+class Hello(Message, tag="hello", frozen=True):
+    """Worker to gateway, first message: who it is and what it drafts with."""
+
+    protocol: Text
+    worker_key: Bytes32
+    nonce: Bytes32
+    tokenizer_digest: Bytes32
+    model_digest: Bytes32
+    vocab_size: Annotated[int, Meta(ge=1, le=ranges.MAX_ID)]
+    sequences: Annotated[int, Meta(ge=1, le=1024)]
+    """`s`: leaves that one draft step can evaluate."""
+    name: Name
+
+
+class Challenge(Message, tag="challenge", frozen=True):
+    """Gateway to worker: its identity, nonce and TLS key, signed over the transcript (session.py)."""
+
+    gateway_key: Bytes32
+    nonce: Bytes32
+    spki_hash: Bytes32
+    tokenizer_digest: Bytes32
+    signature: Bytes64
+
+
+class Proof(Message, tag="proof", frozen=True):
+    """Worker to gateway: possession of the worker key, signed over the same transcript."""
+
+    signature: Bytes64
+
+
+RefuseReason = Literal["version", "tokenizer"]
+
+
+class Refuse(Message, tag="refuse", frozen=True):
+    """Gateway to worker instead of `Challenge`: why it is refused. Signed, because the worker then ends."""
+
+    reason: RefuseReason
+    message: Text
+    signature: Bytes64
+
+
+# --- gateway to worker -----------------------------------------------------------------------------------------
+
+
+class Sampling(Message, tag="sampling", frozen=True):
+    """How the target chooses tokens; the worker ranks its draft tokens by the same rule (docs/numerics.md)."""
+
+    temperature: Annotated[float, ranges.TEMPERATURE.meta] = 0.0
+    top_k: Annotated[int, ranges.TOP_K.meta] = 0
+    top_p: Annotated[float, ranges.TOP_P.meta] = 1.0
+    min_p: Annotated[float, ranges.MIN_P.meta] = 0.0
+    repetition_penalty: Annotated[float, ranges.REPETITION_PENALTY.meta] = 1.0
+    presence_penalty: Annotated[float, ranges.PENALTY.meta] = 0.0
+    frequency_penalty: Annotated[float, ranges.PENALTY.meta] = 0.0
+    logit_bias: Annotated[dict[Token, Annotated[float, ranges.BIAS.meta]], Meta(max_length=ranges.MAX_BIASES)] = {}
+    seed: U63 | None = None
+    """Seed of the shared noise; None where the operator does not share it: then plain ranking."""
+
+
+class Welcome(Message, tag="welcome", frozen=True):
+    """First frame of the gateway: the worker is accepted."""
+
+    gateway: Name
+    branching: Annotated[int, Meta(ge=1, le=64)]
+    """Maximum number of children of one node."""
+
+
+class Open(Message, tag="open", frozen=True):
+    """Draft for this request. Drafting begins when `prompt_len` tokens have arrived."""
+
+    request: U63
+    epoch: U32
+    prompt_len: U32
+    tokens: Tokens
+    sampling: Sampling
+    cache_scope: Scope = b""
+    """Only requests of equal scope share what the worker keeps of a prefix; empty: this one shares with none."""
+
+
+class Commit(Message, tag="commit", frozen=True):
+    """The prefix of `prefix_len` tokens grows by `tokens`; `prefix_hash` is that of the grown prefix."""
+
+    request: U63
+    epoch: U32
+    prefix_len: U32
+    tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_TOKENS_PER_FRAME)]
+    prefix_hash: Bytes32
+
+
+class Close(Message, tag="close", frozen=True):
+    """The request ended or was assigned elsewhere; its state can be dropped."""
+
+    request: U63
+    epoch: U32
+    reason: Text
+
+
+# --- worker to gateway -----------------------------------------------------------------------------------------
+
+
+class Tree(Message, tag="tree", frozen=True):
+    """New nodes of the speculation tree, in columns; node `i` has id `first + i`.
+
+    A parent is `ROOT` or the id of an earlier node of this request and epoch, of this frame or a former one.
+    """
+
+    request: U63
+    epoch: U32
+    prefix_len: U32
+    prefix_hash: Bytes32
+    first: Annotated[int, Meta(ge=1, le=2**32 - 1)]
+    parents: Annotated[list[U32], _Nodes]
+    tokens: Annotated[list[Token], _Nodes]
+    costs: Annotated[list[Millinats], _Nodes]
+    """Millinats of -log q(token | path), q being the draft's processed distribution; at most `MAX_COST`."""
+    entropies: Annotated[list[Millinats], _Nodes]
+    """Entropy in millinats of the draft's distribution that the node was taken from; at most `max_entropy`."""
+
+
+class Pause(Message, tag="pause", frozen=True):
+    """The worker stops drafting (its owner is back, or its admin paused it); its requests are assigned elsewhere."""
+
+    reason: Text
+
+
+class Resume(Message, tag="resume", frozen=True):
+    """The worker drafts again."""
+
+
+class Decline(Message, tag="decline", frozen=True):
+    """The worker cannot draft for this request (too long for its context, too many at once, or drafting failed)."""
+
+    request: U63
+    epoch: U32
+    reason: Text
+
+
+# --- both ways -------------------------------------------------------------------------------------------------
+
+
+class Ping(Message, tag="ping", frozen=True):
+    """Answered at once by `Pong` with the same stamp (microseconds of the sender's own clock)."""
+
+    stamp: U63
+
+
+class Pong(Message, tag="pong", frozen=True):
+    """Answer to `Ping`; also feeds the round-trip estimate."""
+
+    stamp: U63
+
+
+class Bye(Message, tag="bye", frozen=True):
+    """Orderly end of the link; nothing follows."""
+
+    reason: Text
+
+
+GatewayBody = Welcome | Open | Commit | Close | Ping | Pong | Bye
+WorkerBody = Tree | Pause | Resume | Decline | Ping | Pong | Bye
+AnyBody = Welcome | Open | Commit | Close | Tree | Pause | Resume | Decline | Ping | Pong | Bye
+Handshake = Hello | Challenge | Proof | Refuse
+
+Body = TypeVar("Body")
+
+
+class Frame(Struct, Generic[Body], array_like=True, forbid_unknown_fields=True, frozen=True):
+    """One signed message in its session. `seq` starts at 1 in each direction and rises by exactly 1."""
+
+    session: Id16
+    seq: U63
+    body: Body
+
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+decode_frame = msgspec.msgpack.Decoder(Frame[AnyBody]).decode
+"""Decodes the bodies of both directions; the tables in session.py define which is allowed when."""
+decode_handshake = msgspec.msgpack.Decoder(Handshake).decode
+
+
+class Shape(enum.StrEnum):
+    """What can be wrong with the shape of a `Tree`; each is a test and a metric label."""
+
+    NODES = "nodes"
+    COLUMNS = "columns"
+    PARENT = "parent"
+    DUPLICATE = "duplicate-sibling"
+    VOCABULARY = "vocabulary"
+    COST = "cost"
+    ENTROPY = "entropy"
+
+
+def check_tree_shape(tree: Tree, vocab_size: int) -> None:
+    """Checks one `Tree` as far as that needs no state of the request; depth is checked in `merge.py`.
+
+    Raises RemoteProtocolError (reason `shape-…`): more than 64 nodes, columns of unequal length, a parent that is
+    not an earlier node, duplicate siblings, a token outside the vocabulary, a cost beyond `MAX_COST`, or an entropy
+    that no distribution over the vocabulary has. The text names no token.
+    """
+    n = len(tree.tokens)
+    if n > MAX_NODES:
+        raise shape_error(Shape.NODES, f"{n} nodes in one frame, more than {MAX_NODES}")
+    if not len(tree.parents) == len(tree.costs) == len(tree.entropies) == n:
+        raise shape_error(Shape.COLUMNS, "columns of unequal length")
+    siblings = set(zip(tree.parents, tree.tokens, strict=True))
+    if len(siblings) != n:
+        raise shape_error(Shape.DUPLICATE, "the same token twice under one parent")
+    for i, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+        if parent >= tree.first + i:
+            raise shape_error(Shape.PARENT, f"node {tree.first + i} names parent {parent}, which is not earlier")
+        if token >= vocab_size:
+            raise shape_error(Shape.VOCABULARY, f"a token is outside the vocabulary of {vocab_size}")
+    if max(tree.costs) > MAX_COST:
+        raise shape_error(Shape.COST, f"a cost exceeds {MAX_COST} millinats")
+    if max(tree.entropies) > max_entropy(vocab_size):
+        raise shape_error(Shape.ENTROPY, f"an entropy exceeds that of {vocab_size} equally likely tokens")
+
+
+@lru_cache(maxsize=8)
+def max_entropy(vocab_size: int) -> int:
+    """Millinats of the largest entropy that a `Tree` may state: ln(vocab_size), rounded up, and `ENTROPY_SLACK`."""
+    return math.ceil(math.log(vocab_size) * 1000) + ENTROPY_SLACK
+
+
+def shape_error(kind: Shape | str, message: str) -> RemoteProtocolError:
+    """The error for a tree of a forbidden shape; `kind` becomes part of the metric label."""
+    return RemoteProtocolError(f"shape-{kind}", f"speculation tree refused: {message}")

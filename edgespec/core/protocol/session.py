@@ -1,0 +1,393 @@
+"""The authenticated link as two state machines without sockets or clock (docs/protocol.md).
+
+    worker                                            gateway
+      | Hello: who, nonce, what it drafts with          |
+      | ----------------------------------------------> |
+      |     Challenge: who, nonce, TLS key; signed      |   or Refuse, signed
+      | <---------------------------------------------- |
+      | Proof: signed                                   |
+      | ----------------------------------------------> |
+      |                 Frame(session, 1, Welcome), ... |   or Frame(session, 1, Bye), if the key is not paired
+      | <---------------------------------------------- |
+      | Frame(session, 1, Tree), ...                    |
+      | ----------------------------------------------> |
+
+`receive` takes bytes and returns messages and events; `send` numbers and signs. Frames that the machine makes by itself
+are in `outgoing` and are written first. `tick` is to be called at `wake_at`. A RemoteProtocolError ends the session.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol import signing
+from edgespec.core.protocol.handshake import (
+    MAX_HANDSHAKE_BYTES,
+    CloseCode,
+    GatewayIdentity,
+    Lookup,
+    Pin,
+    WorkerIdentity,
+    admit,
+    foreign_version,
+    refusal_of_version,
+    session_id,
+    standing_error,
+    transcript,
+    verify_refusal,
+)
+from edgespec.core.protocol.messages import (
+    PROTOCOL,
+    AnyBody,
+    Challenge,
+    Frame,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Proof,
+    Refuse,
+)
+from edgespec.core.protocol.signing import SigningKey
+
+
+class State(enum.StrEnum):
+    """Named after the message that is expected."""
+
+    HELLO = "hello"
+    CHALLENGE = "challenge"
+    PROOF = "proof"
+    WELCOME = "welcome"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+Table = Mapping[tuple[State, type[Message]], State]
+
+
+def _while_open(*types: type[Message]) -> dict[tuple[State, type[Message]], State]:
+    return {(State.OPEN, kind): State.OPEN for kind in types}
+
+
+FRAMES_TO_GATEWAY: Table = {
+    **_while_open(m.Tree, m.Pause, m.Resume, m.Decline, Ping, Pong),
+    (State.OPEN, m.Bye): State.CLOSED,
+}
+FRAMES_TO_WORKER: Table = {
+    (State.WELCOME, m.Welcome): State.OPEN,
+    (State.WELCOME, m.Bye): State.CLOSED,
+    **_while_open(m.Open, m.Commit, m.Close, Ping, Pong),
+    (State.OPEN, m.Bye): State.CLOSED,
+}
+WORKER_RECEIVES: Table = {
+    (State.CHALLENGE, Challenge): State.WELCOME,
+    (State.CHALLENGE, Refuse): State.CLOSED,
+    **FRAMES_TO_WORKER,
+}
+GATEWAY_RECEIVES: Table = {
+    (State.HELLO, Hello): State.PROOF,
+    (State.PROOF, Proof): State.WELCOME,
+    **FRAMES_TO_GATEWAY,
+}
+_HANDSHAKE_STATES = frozenset({State.HELLO, State.CHALLENGE, State.PROOF})
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Seconds. Tests shorten them; docs/protocol.md states the defaults."""
+
+    handshake_s: float = 10.0
+    ping_every_s: float = 1.0
+    unread_s: float = 5.0
+    """A peer that sends but does not answer a ping for this long is not reading."""
+    silent_s: float = 10.0
+
+
+DEFAULT_TIMERS = Timers()
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """The handshake is complete: both sides are authenticated."""
+
+
+@dataclass(frozen=True, slots=True)
+class RttSample:
+    """One measured round trip."""
+
+    rtt_s: float
+
+
+Event = Message | Linked | RttSample
+
+
+class Session:
+    """Common part of both ends: tables, numbering, ping and pong, deadlines. Times are monotonic seconds."""
+
+    receives: ClassVar[Table]
+    sends: ClassVar[Table]
+    send_kind: ClassVar[str]
+    receive_kind: ClassVar[str]
+    max_sent: ClassVar[int]
+    max_received: ClassVar[int]
+    """Bytes of payload."""
+
+    def __init__(self, key: SigningKey, state: State, now: float, timers: Timers) -> None:
+        self.state, self.timers = state, timers
+        self.session = b""
+        """Session id, 16 bytes; empty until both nonces are known."""
+        self.peer_key = b""
+        """32 bytes; proven once the state is OPEN."""
+        self._key = key
+        self._sent = self._received = 0
+        self._outgoing: list[bytes] = []
+        self._pings: deque[tuple[int, float]] = deque()
+        self._received_at = now
+        self._deadline = now + timers.handshake_s
+
+    def outgoing(self) -> list[bytes]:
+        """What must be written before anything that `send` returns later; empties the list."""
+        waiting, self._outgoing = self._outgoing, []
+        return waiting
+
+    def send(self, body: AnyBody) -> bytes:
+        """Numbers, signs and pads one message. Raises LocalProtocolError where state or size forbid it."""
+        following = self.sends.get((self.state, type(body)))
+        if following is None:
+            raise LocalProtocolError(f"{type(body).__name__} cannot be sent in state {self.state}.")
+        payload = m.encode(Frame(self.session, self._sent + 1, body))
+        if len(payload) > self.max_sent:
+            raise LocalProtocolError(f"{type(body).__name__} has {len(payload)} bytes, more than {self.max_sent}.")
+        self._sent += 1
+        self.state = following
+        return signing.seal(self._key, self.send_kind, payload)
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Verifies, decodes and handles one WebSocket message. Raises RemoteProtocolError, which ends the session."""
+        try:
+            message = self._read(data)
+            following = self.receives.get((self.state, type(message)))
+            if following is None:
+                what = type(message).__name__
+                raise RemoteProtocolError("unexpected", f"{what} is not allowed in state {self.state}")
+            self.state, self._received_at = following, now
+            return self._handle(message, data, now)
+        except RemoteProtocolError:
+            self.state = State.CLOSED
+            raise
+
+    @property
+    def wake_at(self) -> float:
+        """When `tick` is due; infinity once the session is over."""
+        if self.state is State.CLOSED:
+            return float("inf")
+        return self._received_at + self.timers.silent_s if self.state is State.OPEN else self._deadline
+
+    def tick(self, now: float) -> None:
+        """Checks the deadlines; raises RemoteProtocolError (`handshake-timeout`, `silent`, `slow`)."""
+        try:
+            self._check_deadlines(now)
+        except RemoteProtocolError:
+            self.state = State.CLOSED
+            raise
+
+    def ping(self, now: float) -> None:
+        """Puts a ping into `outgoing`; its answer becomes an RttSample."""
+        stamp = int(now * 1e6)
+        self._outgoing.append(self.send(Ping(stamp)))
+        self._pings.append((stamp, now))
+
+    def _read(self, data: bytes) -> Message:
+        if self.state is State.CLOSED:
+            raise RemoteProtocolError("unexpected", "a message came after the end")
+        if self.state in _HANDSHAKE_STATES:
+            return self._read_handshake(data)
+        payload = signing.unseal(self.peer_key, self.receive_kind, data, self.max_received)
+        frame = _decoded(m.decode_frame, payload)
+        if frame.session != self.session:
+            raise RemoteProtocolError("session", "a frame of another session")
+        if frame.seq != self._received + 1:
+            raise RemoteProtocolError("sequence", f"frame {frame.seq} came where {self._received + 1} was due")
+        self._received += 1
+        body: Message = frame.body
+        return body
+
+    def _read_handshake(self, data: bytes) -> Message:
+        if len(data) > MAX_HANDSHAKE_BYTES:
+            raise RemoteProtocolError("oversize", f"a handshake message of {len(data)} bytes is longer than allowed")
+        message: Message = _decoded(m.decode_handshake, data)
+        return message
+
+    def _handle(self, message: Message, data: bytes, now: float) -> list[Event]:
+        match message:
+            case Ping():
+                self._outgoing.append(self.send(Pong(message.stamp)))
+                return []
+            case Pong():
+                if not self._pings or self._pings[0][0] != message.stamp:
+                    raise RemoteProtocolError("pong", "a pong that answers no ping")
+                return [RttSample(now - self._pings.popleft()[1])]
+        return [message]
+
+    def _check_deadlines(self, now: float) -> None:
+        timers = self.timers
+        if self.state is State.CLOSED:
+            return
+        if self.state is not State.OPEN:
+            if now >= self._deadline:
+                text = f"the handshake was not complete after {timers.handshake_s:g} s"
+                raise RemoteProtocolError("handshake-timeout", text, close_code=CloseCode.TIMEOUT)
+            return
+        quiet_s = now - self._received_at
+        unread_s = now - self._pings[0][1] if self._pings else 0.0
+        if max(quiet_s, unread_s) >= timers.silent_s:
+            raise RemoteProtocolError("silent", f"no answer for {timers.silent_s:g} s", close_code=CloseCode.TIMEOUT)
+        if unread_s >= timers.unread_s and quiet_s <= 2 * timers.ping_every_s:
+            text = f"the peer sends, but has not read for {timers.unread_s:g} s"
+            raise RemoteProtocolError("slow", text, close_code=CloseCode.SLOW)
+
+
+class WorkerSession(Session):
+    """The worker's end. The `Hello` waits in `outgoing` from the start; a `Refuse` is an event and closes."""
+
+    receives, sends = WORKER_RECEIVES, FRAMES_TO_GATEWAY
+    send_kind, receive_kind = signing.WORKER_FRAME, signing.GATEWAY_FRAME
+    max_sent, max_received = m.MAX_TREE_BYTES, signing.MAX_PAYLOAD_BYTES
+
+    def __init__(
+        self,
+        me: WorkerIdentity,
+        pin: Pin,
+        seen_spki: bytes,
+        nonce: bytes,
+        now: float,
+        timers: Timers = DEFAULT_TIMERS,
+    ) -> None:
+        """`seen_spki`: hash of this connection's actual TLS key; `nonce`: 32 fresh random bytes.
+
+        Raises RemoteProtocolError (`pin`) before anything is sent to a machine with another TLS key.
+        """
+        super().__init__(me.key, State.CHALLENGE, now, timers)
+        if seen_spki != pin.spki_hash:
+            raise RemoteProtocolError("pin", "the TLS key is not the one that was pinned at pairing")
+        self._me, self._pin = me, pin
+        self.welcome: m.Welcome | None = None
+        digests = me.tokenizer_digest, me.model_digest
+        self._hello = Hello(PROTOCOL, me.key.public, nonce, *digests, me.vocab_size, me.sequences, me.name)
+        self._outgoing.append(m.encode(self._hello))
+
+    def _handle(self, message: Message, data: bytes, now: float) -> list[Event]:
+        match message:
+            case Challenge():
+                self._prove(message)
+                return []
+            case Refuse():
+                verify_refusal(message, m.encode(self._hello), self._pin.gateway_key)
+            case m.Welcome():
+                self.welcome = message
+                return [Linked()]
+        return super()._handle(message, data, now)
+
+    def _prove(self, challenge: Challenge) -> None:
+        if challenge.gateway_key != self._pin.gateway_key:
+            raise RemoteProtocolError("gateway-key", "this is not the gateway that was paired")
+        if challenge.spki_hash != self._pin.spki_hash:
+            raise RemoteProtocolError("pin", "the gateway names another TLS key than this connection has")
+        both = transcript(self._hello, challenge)
+        signing.verify(challenge.gateway_key, signing.GATEWAY_CHALLENGE, both, challenge.signature)
+        if challenge.tokenizer_digest != self._me.tokenizer_digest:
+            raise RemoteProtocolError("tokenizer", "the gateway let a tokenizer in that is not its own")
+        self.peer_key, self.session = challenge.gateway_key, session_id(both)
+        self._outgoing.append(m.encode(Proof(self._key.sign(signing.WORKER_PROOF, both))))
+
+
+class GatewaySession(Session):
+    """The gateway's end: accepts or refuses the worker, and measures the round trip time."""
+
+    receives, sends = GATEWAY_RECEIVES, FRAMES_TO_WORKER
+    send_kind, receive_kind = signing.GATEWAY_FRAME, signing.WORKER_FRAME
+    max_sent, max_received = signing.MAX_PAYLOAD_BYTES, m.MAX_TREE_BYTES
+
+    def __init__(
+        self, me: GatewayIdentity, lookup: Lookup, nonce: bytes, now: float, timers: Timers = DEFAULT_TIMERS
+    ) -> None:
+        """`nonce`: 32 fresh random bytes."""
+        super().__init__(me.key, State.HELLO, now, timers)
+        self._me, self._lookup, self._nonce = me, lookup, nonce
+        self.hello: Hello | None = None
+        """As received; authenticated once the state is OPEN."""
+        self._transcript = b""
+        self._challenged_at = self._ping_at = now
+
+    @property
+    def wake_at(self) -> float:
+        """The next ping or deadline."""
+        return min(super().wake_at, self._ping_at) if self.state is State.OPEN else super().wake_at
+
+    def tick(self, now: float) -> None:
+        """Also sends a ping when it is due."""
+        super().tick(now)
+        if self.state is State.OPEN and now >= self._ping_at:
+            self._ping_at = now + self.timers.ping_every_s
+            self.ping(now)
+
+    def _read_handshake(self, data: bytes) -> Message:
+        try:
+            return super()._read_handshake(data)
+        except RemoteProtocolError:
+            theirs = foreign_version(data[:64]) if self.state is State.HELLO else None
+            if theirs is None:
+                raise
+            refusal = refusal_of_version(theirs)
+            self._outgoing.append(m.encode(refusal.signed(self._key, data)))
+            raise refusal.error() from None
+
+    def _handle(self, message: Message, data: bytes, now: float) -> list[Event]:
+        match message:
+            case Hello():
+                refusal = admit(message, self._me)
+                if refusal is not None:
+                    self._outgoing.append(m.encode(refusal.signed(self._key, data)))
+                    raise refusal.error()
+                self._challenge(message)
+                self._challenged_at = now
+                return []
+            case Proof():
+                signing.verify(self.peer_key, signing.WORKER_PROOF, self._transcript, message.signature)
+                error = standing_error(self._lookup(self.peer_key), self.peer_key)
+                if error is not None:
+                    self._outgoing.append(self.send(m.Bye(error.reason)))
+                    raise error
+                self._outgoing.append(self.send(m.Welcome(self._me.name, self._me.branching)))
+                self._ping_at = now
+                return [RttSample(now - self._challenged_at), Linked()]
+        return super()._handle(message, data, now)
+
+    def _challenge(self, hello: Hello) -> None:
+        me = self._me
+        unsigned = Challenge(me.key.public, self._nonce, me.spki_hash, me.tokenizer_digest, bytes(64))
+        self.hello, self.peer_key = hello, hello.worker_key
+        self._transcript = transcript(hello, unsigned)
+        self.session = session_id(self._transcript)
+        signature = self._key.sign(signing.GATEWAY_CHALLENGE, self._transcript)
+        self._outgoing.append(m.encode(replace(unsigned, signature=signature)))
+
+
+_T = TypeVar("_T")
+
+
+def _decoded(decode: Callable[[bytes], _T], payload: bytes) -> _T:
+    try:
+        return decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter: msgspec lets it through for bad UTF-8
+        kind = type(error).__name__  # its text may quote the peer
+        raise RemoteProtocolError("malformed", f"not a message of {PROTOCOL} ({kind})") from None

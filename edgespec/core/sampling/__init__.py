@@ -1,0 +1,1 @@
+"""Logits processing and Gumbel-max sampling with shared noise (docs/numerics.md)."""

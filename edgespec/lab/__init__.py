@@ -1,0 +1,1 @@
+"""Simulator, replay, demo and survey: loaded by the command line's verbs only; may import everything."""

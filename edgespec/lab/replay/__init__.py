@@ -1,0 +1,95 @@
+"""`edgespec replay`: looks at traces that a gateway wrote (docs/traces.md).
+
+Checks who signed a trace, asks its policy everything again, tells the request round by round, and tries other policies
+on it. The policies are the gateway's own; they are loaded by `run`, since a worker does without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.core.errors import ConfigError, TraceError
+from edgespec.core.protocol.messages import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from edgespec.lab.replay.look import Looked
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `edgespec replay`."""
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="files of a gateway's `traces.folder`")
+    parser.add_argument("--key", metavar="KEY", help="refuse traces not signed by this gateway (key id or public key)")
+    parser.add_argument(
+        "--story", action=argparse.BooleanOptionalAction, help="tell every round (default: where one trace is given)"
+    )
+    several = "; may be given several times"
+    parser.add_argument("--policy", action="append", metavar="NAME", help=f"try this policy on the answer{several}")
+    parser.add_argument("--phi", action="append", type=float, metavar="NATS", help=f"with this phi{several}")
+    parser.add_argument("--k", action="append", type=int, metavar="TOKENS", help=f"with this k{several}")
+    parser.add_argument("--rtt-ms", action="append", type=float, metavar="MS", help=f"at this round trip{several}")
+    parser.add_argument("--seed", type=int, default=1, help="what fills the positions that the trace leaves open")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns 0, or 1 where a policy decides otherwise than it did. Raises TraceError, ConfigError."""
+    from edgespec.lab.replay import look
+    from edgespec.lab.replay.compare import compare
+
+    wishes = _wishes(options)
+    looked = [look.look(path, _read(path), options.key) for path in options.traces]
+    compared = [compare(one, wishes, options.seed) for one in looked] if wishes else []
+    if options.json:
+        rows = [one.row() for one in looked]
+        print(json.dumps({"traces": rows, "compared": [table.row() for table in compared]}, indent=1))
+    else:
+        _show(looked, options.story)
+        for table in compared:
+            table.show()
+    return 1 if any(one.check.differences for one in looked) else 0
+
+
+def _show(looked: Sequence[Looked], story: bool | None) -> None:
+    from rich.console import Console
+
+    from edgespec.lab.replay.story import tell
+
+    console = Console()
+    for one in looked:
+        one.show(console)
+        if story or (story is None and len(looked) == 1):
+            tell(one.trace, console)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read ({error.strerror or error}).") from None
+
+
+def _wishes(options: argparse.Namespace) -> list[dict[str, object]]:
+    """Every combination asked for; none where no other policy or parameter is named. Raises ConfigError."""
+    from cloud_gateway.core.policies.registry import POLICIES
+
+    asked = (options.policy, options.phi, options.k, options.rtt_ms)
+    if not any(asked):
+        return []
+    for name in options.policy or []:
+        if name not in POLICIES:
+            raise ConfigError(f"`--policy {name}`: there is no such policy; there are {', '.join(sorted(POLICIES))}.")
+    if any(not 1 <= k <= MAX_DEPTH for k in options.k or []):
+        raise ConfigError(f"`--k` takes whole numbers from 1 to {MAX_DEPTH}.")
+    if any(not 0 <= phi <= 100 for phi in options.phi or []):
+        raise ConfigError("`--phi` takes nats from 0 to 100.")
+    if any(not 0 <= rtt <= 60_000 for rtt in options.rtt_ms or []):
+        raise ConfigError("`--rtt-ms` takes milliseconds from 0 to 60000.")
+    policies, phis, ks, rtts = (values or [None] for values in asked)
+    return [
+        {"policy": policy, "phi": phi, "k": k, "rtt_ms": rtt}
+        for rtt in rtts for policy in policies for k in ks for phi in phis
+    ]  # fmt: skip

@@ -1,0 +1,130 @@
+"""One trace: who signed it, what it holds, and whether its policy still decides what it decided."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace import play as replay
+from edgespec.core.errors import ConfigError, KeyStoreError, TraceError
+from edgespec.core.protocol.names import key_id
+from edgespec.shared import folders
+from edgespec.shared.paired import PairedGateways
+from edgespec.worker import config
+
+SHOWN = 5
+"""Differences that are printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A trace that was signed and played."""
+
+    path: Path
+    trace: trace.Trace
+    signer: bytes
+    gateway: str | None
+    """Its name, where this machine's worker is paired with it."""
+    check: replay.Check
+
+    @property
+    def rounds(self) -> int:
+        """Passes of the target."""
+        return sum(isinstance(event, trace.Told) for event in self.trace.events)
+
+    def row(self) -> dict[str, Any]:
+        """For `--json`."""
+        header = self.trace.header
+        return {
+            "file": str(self.path),
+            "signed_by": key_id(self.signer),
+            "gateway": self.gateway,
+            **{name: getattr(header, name) for name in ("edgespec", "request", "made_at", "policy")},
+            "settings": asdict(header.settings),
+            **{name: getattr(header, name) for name in ("prompt_len", "salted", "workers", "finish", "complete")},
+            "tokens": trace.emitted(self.trace.events),
+            "rounds": self.rounds,
+            "decisions": self.check.decisions,
+            "same": self.check.decisions - len(self.check.differences),
+            "differences": [msgspec.to_builtins(one) for one in self.check.differences],
+        }
+
+    def show(self, console: Console) -> None:
+        """A few lines for people."""
+        header, differences = self.trace.header, self.check.differences
+        who = f"{self.gateway} ({key_id(self.signer)})" if self.gateway else f"gateway {key_id(self.signer)}"
+        said = (
+            f"  request {header.request}, edgespec {header.edgespec}, policy {header.policy} (k = {header.settings.k}, "
+            f"phi = {header.settings.phi:g}): {trace.emitted(self.trace.events)} tokens after {header.prompt_len} "
+            f"in {self.rounds} passes, {_finish(header)}"
+        )
+        asked = self.check.decisions
+        lines = [f"[bold]{self.path}[/]: signed by {who}, unaltered", said]
+        if not differences:
+            lines.append(f"  [green]{asked} of {asked} decisions the same, bit for bit[/]")
+        else:
+            lines.append(f"  [red]{len(differences)} of {asked} decisions are not the recorded ones[/]:")
+            lines += [f"    {describe(one)}" for one in differences[:SHOWN]]
+            lines += [f"    and {len(differences) - SHOWN} more"] if len(differences) > SHOWN else []
+        console.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def look(path: Path, data: bytes, key: str | None) -> Looked:
+    """Checks a file's signature and plays it. Raises TraceError with the file's name, ConfigError for a bad `key`."""
+    try:
+        recorded, signer = trace.unseal(data)
+        if key is not None and not _means(key, signer):
+            raise TraceError(f"it was signed by gateway {key_id(signer)}, not by {key}.")
+        return Looked(path, recorded, signer, _name_of(signer), replay.check(recorded))
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
+
+
+def _means(key: str, signer: bytes) -> bool:
+    """Whether `key` is the signer's key id or public key."""
+    text = key.lower()
+    if len(text) not in (16, 64) or any(digit not in "0123456789abcdef" for digit in text):
+        raise ConfigError(f"`--key {key}`: write a key id (16 hexadecimal digits) or a public key (64).")
+    return text in (key_id(signer), signer.hex())
+
+
+def _name_of(signer: bytes) -> str | None:
+    """What this machine's worker calls the gateway, where it is paired with it."""
+    try:
+        folder = folders.state_dir("worker", config.load().daemon.state_dir) / "keys"
+        known = PairedGateways(folder).get(signer) if os.access(folder, os.R_OK) else None
+    except (ConfigError, KeyStoreError):  # another command says what is wrong there
+        return None
+    return known.name if known else None
+
+
+def describe(difference: replay.Difference) -> str:
+    """One line: what was decided, and what would be now."""
+    then, now = spell(difference.then_act), spell(difference.now_act)
+    return f"decision {difference.number} at {difference.now:.6f} s: was {then}, is {now}"
+
+
+def spell(act: trace.AnyAct | None) -> str:
+    """A decision in words; nodes by their ids."""
+    match act:
+        case trace.Verified(nodes):
+            return f"verify {nodes}" if nodes else "a bare step"
+        case trace.Drafted(leaves, width):
+            return f"draft at {leaves}, {width} wide"
+        case trace.CaughtUp():
+            return "catch up"
+        case trace.Waited(until):
+            return f"wait until {until!r}"
+        case _:
+            return "nothing"
+
+
+def _finish(header: trace.Header) -> str:
+    end = f"ended by {header.finish}"
+    return end if header.complete else f"{end}; the trace was full before"

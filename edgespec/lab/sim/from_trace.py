@@ -1,0 +1,308 @@
+"""A traced answer as a token process, so that other policies can be tried on it.
+
+What the target says is known at every position of the answer. What the draft says is known after the positions whose
+children a frame or a local pass named; elsewhere it is taken from another position of the same trace, drawn by seed.
+So a comparison is an estimate, and `known` says how much of it stands on what was recorded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.format import Trace
+from cloud_gateway.core.trace.play import Player
+from edgespec.core.drafting.algorithm2 import DraftRule, Proposal
+from edgespec.core.errors import TraceError
+from edgespec.core.numbers import interpolate
+from edgespec.core.protocol.messages import ROOT
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.sim.process import LOOKAHEAD
+from edgespec.lab.sim.world import Curve, Steps
+
+FILLER = 1 << 31
+"""Tokens from here are nobody's choice; the trace's own are below."""
+BEYOND = -1
+"""Position of whatever lies behind the end of the answer: nothing is known there."""
+
+
+class TracedProcess:
+    """The process (edgespec/lab/sim/process.py); position 0 is where the comparison begins."""
+
+    def __init__(
+        self, targets: Sequence[int], entropies: Sequence[float], proposals: Sequence[Proposal], off: Sequence[Proposal]
+    ) -> None:
+        self.targets, self.target_entropies, self.off_path = targets, entropies, off
+        self._proposals = proposals
+
+    def on_path(self, position: int) -> Proposal:
+        """What the draft says after the target's tokens up to this position."""
+        return self._proposals[position]
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Children of one parent."""
+
+    tokens: list[int] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+
+    def add(self, token: int, cost: float, entropy: float) -> None:
+        if token not in self.tokens:
+            self.tokens.append(token)
+            self.costs.append(cost)
+            self.entropies.append(entropy)
+
+    def proposal(self) -> Proposal:
+        order = sorted(range(len(self.tokens)), key=lambda i: self.costs[i])
+        return Proposal([self.tokens[i] for i in order], [self.costs[i] for i in order], self.entropies[order[0]])
+
+
+class Traced:
+    """What a trace tells of its answer, its passes and its link."""
+
+    def __init__(self, recorded: Trace) -> None:
+        """Raises TraceError where the trace cannot be played, or holds too little to try a policy on."""
+        self.header = recorded.header
+        reader = _Reader(recorded)
+        self._targets, self._entropies = reader.targets, reader.entropies
+        self._known, self._off = reader.resolve()
+        self.start = reader.start()
+        self.tokens = len(self._targets) - 1 - self.start.tokens
+        if self.tokens < 2 or not self._known:
+            raise TraceError("it holds too few tokens, or no draft's proposals, so that no policy can be tried on it.")
+        self.ms_per_token = (reader.ended_s - self.start.at_s) * 1000 / self.tokens
+        self.passes = reader.passes - self.start.passes
+        self.local_passes = reader.local_passes - self.start.local_passes
+        self.steps = reader.steps(self.start)
+        self.rtt_s, self.sequences = reader.rtt_s, reader.sequences
+        self.branching = max(len(named.tokens) for named in [*self._known.values(), *self._off])
+
+    @property
+    def known(self) -> float:
+        """Share of the positions compared after which the draft's proposals were recorded."""
+        here = range(self.start.tokens, self.start.tokens + self.tokens)
+        return sum(position in self._known for position in here) / self.tokens
+
+    def net(self, rtt_s: float | None = None) -> LinkModel:
+        """The link as it was, or with another round trip. Raises TraceError where no worker was ever linked."""
+        chosen = self.rtt_s if rtt_s is None else rtt_s
+        if chosen is None:
+            raise TraceError("no worker was linked in it: give a round trip with --rtt-ms.")
+        return LinkModel(chosen)
+
+    def rule(self) -> DraftRule:
+        """A worker that drafts as the recorded one did: proposals are as wide as they were."""
+        return DraftRule(self.branching, 0.0, self.sequences)
+
+    def process(self, seed: int) -> TracedProcess:
+        """The answer from where the comparison begins; `seed` decides what fills the gaps."""
+        rng = random.Random(seed)
+        begin, end = self.start.tokens, len(self._targets)
+        targets = [*self._targets[begin:], *range(FILLER + FILLER // 2, FILLER + FILLER // 2 + LOOKAHEAD)]
+        entropies = [*self._entropies[begin:], *[0.0] * LOOKAHEAD]
+        donors = [_Ranked.of(named, self._targets, position) for position, named in sorted(self._known.items())]
+        usable = [donor for donor in donors if donor is not None]
+        proposals = []
+        for i in range(len(targets) - 1):
+            named = self._known.get(begin + i) if begin + i < end - 1 else None
+            proposals.append(named.proposal() if named else rng.choice(usable).at(targets[i + 1]))
+        off = [_stranger(named) for named in (self._off or list(self._known.values()))]
+        return TracedProcess(targets, entropies, proposals, off)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """A proposal by the rank that the target's token has in it, to be used at another position."""
+
+    costs: Sequence[float]
+    entropy: float
+    rank: int | None
+
+    @classmethod
+    def of(cls, named: _Named, targets: Sequence[int], position: int) -> _Ranked | None:
+        if position + 1 >= len(targets):
+            return None
+        proposal = named.proposal()
+        tokens = list(proposal.tokens)
+        rank = tokens.index(targets[position + 1]) if targets[position + 1] in tokens else None
+        return cls(proposal.costs, proposal.entropy, rank)
+
+    def at(self, target: int) -> Proposal:
+        tokens = [target if i == self.rank else FILLER + i for i in range(len(self.costs))]
+        return Proposal(tokens, self.costs, self.entropy)
+
+
+def _stranger(named: _Named) -> Proposal:
+    """What the draft says where nothing that follows can be right."""
+    proposal = named.proposal()
+    return Proposal([FILLER + i for i in range(len(proposal.tokens))], proposal.costs, proposal.entropy)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the comparison begins: the totals at the end of a round."""
+
+    at_s: float
+    tokens: int
+    passes: int
+    local_passes: int
+    debt_s: float
+
+
+class _Reader:
+    """One pass over a trace."""
+
+    def __init__(self, recorded: Trace) -> None:
+        self.targets: list[int] = [0]
+        self.entropies: list[float] = [0.0]
+        self.origin = recorded.header.prompt_len - 1
+        self.passes = self.local_passes = 0
+        self.ended_s = 0.0
+        self.ready_at: float | None = None
+        self._rounds: list[Start] = []
+        self._frames: list[trace.Frame] = []
+        self._locals: list[tuple[int, tuple[int, ...], trace.Local]] = []
+        self._links: list[trace.Link] = []
+        self._debts: list[tuple[int, float]] = []
+        self._slopes: list[float] = []
+        self._asked: trace.Decided | None = None
+        self._owed_s = 0.0
+        self._passes: dict[int, list[float]] = {}
+        self._drafts: list[float] = []
+        self._useful = False
+        self._player = Player(recorded)
+        for moment in self._player.play():
+            if moment.merged is not None:
+                self._useful = moment.merged.useful
+            self._take(moment.event)
+
+    def _take(self, event: trace.AnyEvent) -> None:
+        match event:
+            case trace.Frame():
+                if event.on_path:
+                    self._frames.append(event)
+            case trace.Local():
+                root = self._player.tree.root
+                path = self._player.node(event.leaf).path(root)
+                self._locals.append((root.position - self.origin, path, event))
+            case trace.Committed():
+                self.targets += event.tokens
+                self.entropies += event.entropies
+            case trace.Told(now):
+                self.passes += 1
+                self._timed(now)
+                self._end_round(now)
+            case trace.Link():
+                self._links.append(event)
+            case trace.Received(now):
+                self._received(now)
+            case trace.Decided():
+                self._decided(event)
+
+    def _received(self, now: float) -> None:
+        """The first useful frame tells when its worker had read the prompt."""
+        link = self._player.link
+        if self._useful and self.ready_at is None and link is not None:
+            self.ready_at = now - link.rtt_s / 2 - link.step_s
+
+    def _decided(self, event: trace.Decided) -> None:
+        if self._asked is not None and isinstance(self._asked.act, trace.Drafted):
+            self._drafts.append(event.now - self._asked.now - self._owed_s)
+        self._asked, self._owed_s = event, self._player.costs.local_debt_s
+        if not self._rounds:
+            self._end_round(event.now)
+        debt_s, tokens = self._player.costs.local_debt_s, len(self.targets)
+        if self._debts:
+            before, owed_s = self._debts[-1]
+            if tokens > before and debt_s > owed_s:
+                self._slopes.append((debt_s - owed_s) / (tokens - before))
+        self._debts.append((tokens, debt_s))
+        if isinstance(event.act, trace.Drafted):
+            self.local_passes += 1
+
+    def _timed(self, now: float) -> None:
+        """How long the pass took that the last decision asked for."""
+        if self._asked is not None and isinstance(self._asked.act, trace.Verified):
+            rows = len(self._asked.act.nodes) + 1
+            self._passes.setdefault(rows, []).append(now - self._asked.now)
+
+    def _end_round(self, now: float) -> None:
+        debt_s = self._player.costs.local_debt_s
+        self._rounds.append(Start(now, len(self.targets) - 1, self.passes, self.local_passes, debt_s))
+        self.ended_s = now
+
+    def start(self) -> Start:
+        """The last round that ended before the worker had read the prompt; without a worker the first decision."""
+        if not self._rounds:
+            raise TraceError("no pass of the target is in it.")
+        early = [end for end in self._rounds if self.ready_at is not None and end.at_s <= self.ready_at]
+        return early[-1] if early else self._rounds[0]
+
+    def resolve(self) -> tuple[dict[int, _Named], list[_Named]]:
+        """The children named after each position of the answer, and those named off it."""
+        known: dict[int, _Named] = {}
+        off: dict[object, _Named] = {}
+        for place, key, token, cost, entropy in [*self._framed(), *self._local()]:
+            if place == BEYOND:
+                continue
+            named = off.setdefault(key, _Named()) if place is None else known.setdefault(place, _Named())
+            named.add(token, cost, entropy)
+        return known, list(off.values())
+
+    def _framed(self) -> Iterator[tuple[int | None, object, int, float, float]]:
+        where: dict[tuple[int, int], int | None] = {}
+        for frame in self._frames:
+            for i, (parent, token) in enumerate(zip(frame.parents, frame.tokens, strict=True)):
+                base = frame.prefix_len - 1 - self.origin
+                place = base if parent == ROOT else where.get((frame.epoch, parent))
+                where[frame.epoch, frame.first + i] = self._next(place, token)
+                yield place, (frame.epoch, parent), token, frame.costs[i] / 1000, frame.entropies[i] / 1000
+
+    def _local(self) -> Iterator[tuple[int | None, object, int, float, float]]:
+        for root, path, event in self._locals:
+            place: int | None = root
+            for token in path:
+                place = self._next(place, token)
+            yield place, ("local", root, path), event.token, event.cost, event.entropy
+
+    def _next(self, place: int | None, token: int) -> int | None:
+        """The position after this token, None off the answer, BEYOND behind its end."""
+        if place is None or place == BEYOND:
+            return place
+        if place + 1 >= len(self.targets):
+            return BEYOND
+        return place + 1 if self.targets[place + 1] == token else None
+
+    @property
+    def rtt_s(self) -> float | None:
+        """The median round trip, or None without a worker."""
+        return median(link.rtt_s for link in self._links) if self._links else None
+
+    @property
+    def sequences(self) -> int:
+        """Leaves that the worker evaluated in one step."""
+        counts = [len(set(frame.parents)) for frame in self._frames]
+        return max(1, round(median(counts))) if counts else 1
+
+    def steps(self, start: Start) -> Steps:
+        """Passes as they were measured; a worker that was never there drafts as fast as the local draft."""
+        costs = self._player.costs
+        local_s = costs.local_step_s
+        worker_s = median(link.step_s for link in self._links) if self._links else local_s
+        if worker_s is None:
+            raise TraceError("neither a worker nor a local draft was there, so that no policy can be tried on it.")
+        token_s = median(self._slopes) if self._slopes else 0.0
+        unread = round(start.debt_s / token_s) if token_s else 0
+        local = None if local_s is None else Curve({1: median(self._drafts) if self._drafts else local_s})
+        return Steps(self._curve(), local, Curve({1: worker_s}), token_s, unread, costs.local_leaves)
+
+    def _curve(self) -> Curve:
+        """Seconds of a pass by rows: as this request's own took, elsewhere the gateway's estimate, scaled to them."""
+        expected, timed = self._player.points, {rows: median(times) for rows, times in self._passes.items()}
+        scale = median(seconds / interpolate(expected, rows) for rows, seconds in timed.items()) if timed else 1.0
+        return Curve({rows: seconds * scale for rows, seconds in expected.items()} | timed)

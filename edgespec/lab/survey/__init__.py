@@ -1,0 +1,124 @@
+"""`edgespec survey`: the measurement study of WANSpec's section 3 on the endpoints of one's own choice.
+
+Asks OpenAI-compatible endpoints on a gentle schedule for a tiny streamed answer, and keeps how long the TCP connection
+and the first token took. `edgespec survey report` makes percentiles, heat maps and comparisons of regions of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime as dt
+import json
+import zoneinfo
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.core.errors import ConfigError
+from edgespec.shared import folders
+
+if TYPE_CHECKING:
+    from edgespec.lab.survey.runner import Ended
+
+_OVERRIDES = {"interval_s": "schedule.interval_s", "duration_h": "schedule.duration_h", "count": "schedule.count"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `edgespec survey` and of `edgespec survey report`."""
+    parser.add_argument(
+        "--config", type=Path, metavar="PATH", help="survey.toml (default: the one in ~/.config/edgespec)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="samples as JSON lines; an existing file is continued")
+    parser.add_argument("--interval-s", metavar="S", help="seconds between two requests to one endpoint, on average")
+    parser.add_argument("--duration-h", metavar="H", help="hours from the first sample in FILE to the end")
+    parser.add_argument("--count", metavar="N", help="requests for each endpoint, those in FILE included; 0: no bound")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    verbs = parser.add_subparsers(dest="survey_verb", metavar="[report]", required=False)
+    text = "percentiles, heat maps and comparisons from files of samples"
+    report = verbs.add_parser("report", help=text, description=f"{text.capitalize()}.")
+    report.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files that `edgespec survey` wrote")
+    report.add_argument("--plots", type=Path, metavar="PATH", help="beginning of the plots' names (default: FILE's)")
+    report.add_argument("--no-plots", action="store_true", help="figures only")
+    report.add_argument(
+        "--timezone", default="UTC", metavar="ZONE", help="whose hours, as Europe/London (default: UTC)"
+    )
+    report.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    report.set_defaults(run=run_report)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures until the schedule is over or a signal comes; returns the exit status. Raises EdgespecError."""
+    from edgespec.lab.survey import config
+    from edgespec.lab.survey.errors import NoAnswerError
+    from edgespec.lab.survey.progress import watched
+    from edgespec.lab.survey.runner import Survey, check
+    from edgespec.lab.survey.sample import SampleFile
+
+    settings = config.load(args.config)
+    for name, key in _OVERRIDES.items():
+        if (value := getattr(args, name)) is not None:
+            settings = config.override(settings, key, value)
+    check(settings)
+    with SampleFile(args.out or default_file()) as file:
+        survey = Survey(settings, file)
+        ended = asyncio.run(watched(survey, quiet=args.json))
+    _tell(ended, file.path, as_json=args.json)
+    if ended.signal is not None:
+        return 128 + ended.signal
+    if ended.samples and not ended.any_answer:
+        raise NoAnswerError(f"No endpoint gave an answer; `edgespec survey report {file.path}` says what came instead.")
+    return 0
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Shows what was measured, and draws it. Raises EdgespecError."""
+    from edgespec.lab.survey import report
+    from edgespec.lab.survey.analysis import series
+    from edgespec.lab.survey.errors import SurveyFileError
+    from edgespec.lab.survey.sample import read
+    from edgespec.lab.survey.summary import summary
+
+    zone = _zone(args.timezone)
+    files = args.files or [default_file()]
+    samples = read(files)
+    if not samples:
+        raise SurveyFileError(f"{files[0]}: there are no samples yet; run `edgespec survey` first.")
+    several = series(samples, zone)
+    figures = summary(samples, several, zone)
+    made = [] if args.no_plots else report.draw(several, figures, args.plots or files[0].with_suffix(""), zone)
+    if args.json:
+        print(json.dumps({**figures, "plots": [str(path) for path in made]}, indent=1, ensure_ascii=False))
+        return 0
+    report.show(figures)
+    if made:
+        print(f"Plots (PNG, and SVG beside them): {', '.join(map(str, made))}")
+    return 0
+
+
+def default_file() -> Path:
+    """Where samples are unless a file is named."""
+    return folders.state_dir("survey") / "samples.jsonl"
+
+
+def _zone(name: str) -> dt.tzinfo:
+    """Raises ConfigError for a zone that this machine does not know."""
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ConfigError(f"--timezone is `{name}`, but must be the name of a zone, as UTC or Europe/London.") from None
+
+
+def _tell(ended: Ended, path: Path, *, as_json: bool) -> None:
+    outcomes = {name: dict(counter.most_common()) for name, counter in ended.outcomes.items()}
+    if as_json:
+        print(json.dumps({"file": str(path), "samples": ended.samples, "signal": ended.signal, "outcomes": outcomes}))
+        return
+    failed = ended.samples - sum(counter["ok"] for counter in ended.outcomes.values())
+    print(f"{ended.samples} request{'s' * (ended.samples != 1)}, {failed} failed; the samples are in {path}.")
+    if ended.signal is not None:
+        print("Interrupted: the same command continues.")
+    elif not ended.samples:
+        print("Nothing was left to do; a longer --duration-h or a greater --count takes it further.")
+    if ended.signal is None:
+        print(f"See `edgespec survey report {path}`.")

@@ -1,0 +1,165 @@
+"""The survey itself: asks every endpoint on schedule and appends a line for each answer, until the end or a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.survey.clock import Clock
+from edgespec.lab.survey.config import EndpointSection, SurveySettings
+from edgespec.lab.survey.probe import Prober, refused
+from edgespec.lab.survey.sample import Sample, SampleFile
+from edgespec.lab.survey.schedule import Due, Schedule
+from edgespec.shared.fields import machine_name
+
+Watch = Callable[[Sample], None]
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a survey ended: by which signal, if by one, and what this run measured."""
+
+    signal: int | None
+    outcomes: Mapping[str, Counter[str]]
+    """Samples of this run: how many of which outcome, by endpoint."""
+
+    @property
+    def samples(self) -> int:
+        """Requests of this run."""
+        return sum(counter.total() for counter in self.outcomes.values())
+
+    @property
+    def any_answer(self) -> bool:
+        """Whether one endpoint at least was measured."""
+        return any(counter["ok"] for counter in self.outcomes.values())
+
+
+class Survey:
+    """One run over one file; continues where the file ends."""
+
+    def __init__(self, settings: SurveySettings, file: SampleFile, clock: Clock | None = None) -> None:
+        """Raises ConfigError for a configuration that cannot be run: no endpoints, keys missing, rates of abuse."""
+        self.settings, self._file, self._clock = settings, file, clock or Clock()
+        check(settings, self._clock.scale)
+        source = machine_name(settings.request.source)
+        self._probers = {
+            endpoint.name: Prober(endpoint, settings.request, source, api_key(endpoint))
+            for endpoint in settings.endpoints
+        }
+        mine = [sample for sample in file.earlier if sample.source == source and sample.endpoint in self._probers]
+        self.earlier = Counter(sample.endpoint for sample in mine)
+        """Samples of these endpoints that were in the file."""
+        self.start = self._clock.now()
+        times = settings.schedule
+        self.end = min((sample.at for sample in mine), default=self.start) + times.duration_h * HOUR_S
+        self.schedule = Schedule(
+            list(self._probers),
+            self.start,
+            self.end,
+            times.interval_s,
+            times.jitter,
+            count=times.count,
+            done=self.earlier,
+            seed=f"{source} {self.start}",
+        )
+        self._running: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._outcomes: dict[str, Counter[str]] = {name: Counter() for name in self._probers}
+
+    async def run(self, watch: Watch = lambda sample: None) -> Ended:
+        """Runs until the schedule is over, SIGINT or SIGTERM. `watch` sees each sample once it is on the disk.
+
+        Raises SurveyFileError where the file cannot be written any more.
+        """
+        received: list[int] = []
+        with self._signals(received):
+            try:
+                while not received and not self.schedule.is_over(now := self._clock.now()):
+                    self._changed.clear()
+                    for due in self.schedule.due(now):
+                        self._start(due, now, watch)
+                    with contextlib.suppress(TimeoutError):
+                        wait_s = self._clock.seconds_to(self.schedule.wake_at(now))
+                        await asyncio.wait_for(self._changed.wait(), wait_s)
+                    self._raise_failures()
+            finally:
+                for task in self._running:
+                    task.cancel()
+                await asyncio.gather(*self._running, return_exceptions=True)
+        return Ended(received[0] if received else None, self._outcomes)
+
+    def _start(self, due: Due, now: float, watch: Watch) -> None:
+        task = asyncio.ensure_future(self._measure(due, now, watch))
+        self._running.add(task)
+        task.add_done_callback(lambda _: self._changed.set())
+
+    async def _measure(self, due: Due, now: float, watch: Watch) -> None:
+        sample = await self._probers[due.name].sample(now, due.skipped, self._clock.scale)
+        self._file.append(sample)
+        self._outcomes[due.name][sample.outcome] += 1
+        again_s = None if sample.retry_after_s is None else sample.retry_after_s * self._clock.scale
+        self.schedule.finished(due.name, self._clock.now(), refused=refused(sample), retry_after_s=again_s)
+        watch(sample)
+
+    def _raise_failures(self) -> None:
+        """Lets go of requests that are over; what went wrong in one, such as a full disk, ends the survey."""
+        for task in [task for task in self._running if task.done()]:
+            self._running.discard(task)
+            task.result()
+
+    @contextlib.contextmanager
+    def _signals(self, received: list[int]) -> Iterator[None]:
+        """SIGINT and SIGTERM end the survey in order."""
+        loop = asyncio.get_running_loop()
+
+        def note(number: int) -> None:
+            received.append(number)
+            self._changed.set()
+
+        handled: list[signal.Signals] = []
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread: not ours
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, note, number)
+                handled.append(number)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+
+def check(settings: SurveySettings, clock_scale: float = 1.0) -> None:
+    """Raises ConfigError where there is nothing to ask, or where a faster clock would ask too often."""
+    if not settings.endpoints:
+        raise ConfigError(
+            "There are no endpoints to ask; name a configuration with [[endpoints]] by --config "
+            "(configs/survey.toml shows every key)."
+        )
+    host, least_s = settings.least_interval_s()
+    if settings.schedule.interval_s / clock_scale < least_s:
+        raise ConfigError(
+            f"With this clock {host} would be asked every {settings.schedule.interval_s / clock_scale:g} s, "
+            f"but at least {least_s:g} s must lie between; or the survey would be a load on it."
+        )
+
+
+def api_key(endpoint: EndpointSection) -> str:
+    """The key from the environment, "" where none is configured. Raises ConfigError, which never repeats a key."""
+    if not endpoint.api_key_env:
+        return ""
+    key = os.environ.get(endpoint.api_key_env, "").strip()
+    if not key:
+        raise ConfigError(
+            f"The environment variable that `api_key_env` of endpoint {endpoint.name} names is not set; "
+            'export the key in it, or set `api_key_env` to "".'
+        )
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ConfigError(f"The API key of endpoint {endpoint.name} holds characters that no header can carry.")
+    return key

@@ -1,0 +1,314 @@
+"""The draft model on llama.cpp: one tree-shaped decode per step, KV kept across prunes and requests.
+
+A commit lets the request's trunk share the cells of the tip that contains the committed tokens and drops the tips
+beside it, so that no valid KV is evaluated again. Leaves are identified by their tokens below the committed prefix; ()
+is its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.eviction import Kept, first_to_go
+from edgespec.llamacpp.context import Context, Row
+from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows, common_prefix
+from edgespec.shared.vocabfiles import gguf_tokenizer
+
+IDS_PER_REQUEST = 8
+"""Sequence ids per request on average: its trunk, its cached prefix after it is closed, and its tips."""
+_MAX_IDS = 256
+"""Compiled into llama.cpp. It suffices for 1 id per request and 2 per leaf of a step under all `_LIMITS`."""
+_CACHE_SHARE = 4
+"""Closed requests except the newest keep at most 1/4 of the cells: each cell, even masked, costs time in every step."""
+_LIMITS = {"context": 2**20, "sequences": 32, "requests": 64, "prefill_batch": 2**14, "threads": 512}
+
+
+class DraftMemoryError(EdgespecError):
+    """No memory for a request: too many at once, or too long for the context. Other requests are unaffected."""
+
+    exit_code = 71
+    fault = "operator"
+
+
+class DraftTokenError(EdgespecError, ValueError):
+    """A token lies outside the draft model's vocabulary; the target's may have more entries, which are unused."""
+
+
+class Drafter:
+    """Evaluates the speculation trees of several requests, one request a call. Owned by one thread.
+
+    A decode that has begun is not interrupted; `prefill_batch` and `sequences` bound how long it takes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        context: int = 8192,
+        sequences: int = 4,
+        threads: int = 1,
+        prefill_batch: int = 128,
+        requests: int = 8,
+        log: logging.Logger | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`context`: KV cells, shared by all requests; `sequences`: maximum leaves of a step; `requests`: maximum open.
+
+        Raises ModelError (missing, corrupt or unsuitable file, too little memory) and ConfigError.
+        """
+        given = (context, sequences, requests, prefill_batch, threads)
+        for (name, most), value in zip(_LIMITS.items(), given, strict=True):
+            if not 1 <= value <= most:
+                raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose 1 to {most}")
+        self.tokenizer_digest, entries = gguf_tokenizer(path)
+        with path.open("rb") as file:
+            self.model_digest = hashlib.file_digest(file, "sha256").digest()
+        ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
+        self._llama = Context(path, cells=context, sequences=ids, batch=prefill_batch, threads=threads)
+        self.vocab_size = min(entries, self._llama.vocab_size)
+        """Without unused entries at the end, of which the target may have fewer: they are never proposed."""
+        self.context = min(context, self._llama.trained_context)
+        """Maximum tokens of one request: limited by the cells and by the model's trained positions."""
+        self.sequences, self.prefill_batch, self.requests = sequences, prefill_batch, requests
+        self.passes = 0
+        """Calls of llama_decode so far."""
+        self.rows = 0
+        """Tokens evaluated so far."""
+        self._open: dict[Hashable, Request] = {}
+        self._closed: list[Request] = []
+        self._clock = clock
+        self._free = list(range(ids))
+        self._now = 0  # counts calls, to know what was used least recently
+        (log or logging.getLogger(__name__)).info("draft model %s: %d tokens of context", path.name, self.context)
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
+        """Opens a request with the committed tokens so far. No model work.
+
+        Returns how many tokens' KV it shares with another request, open or closed, of the same `scope` and with a
+        common prefix; 0 for an empty scope. Raises DraftMemoryError: too many open requests, or too long; ValueError:
+        open already, token outside the vocabulary.
+        """
+        if request in self._open:
+            raise ValueError(f"request {request} is open already")
+        self._check(tokens)
+        self._require_room(len(tokens))
+        if len(self._open) >= self.requests:
+            raise DraftMemoryError(f"the draft model serves {self.requests} requests already")
+        self._now += 1
+        opened = self._open[request] = Request(list(tokens), self._take_sequence(), scope=scope)
+        known = (*self._open.values(), *self._closed)
+        shared, alike = max(((r.shared_with(opened), r) for r in known), key=lambda pair: pair[0])
+        self._llama.copy(alike.trunk, opened.trunk, 0, shared)
+        opened.evaluated = shared
+        if alike in self._closed:
+            self._closed.remove(alike)
+            self._cache(alike)
+        return shared
+
+    def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
+        """Extends the committed prefix; KV along it is kept, tips beside it are dropped. No model work.
+
+        Returns how many of the tokens were evaluated before. Raises ValueError: a token outside the vocabulary.
+        """
+        self._check(tokens)
+        r, path = self._open[request], tuple(tokens)
+        base, matched = len(r.tokens), 0
+        for tip in r.tips:
+            if (common := common_prefix(tip.path, path)) > matched:
+                self._llama.copy(tip.id, r.trunk, base + matched, base + common)
+                matched = common
+        r.tokens.extend(path)
+        r.evaluated += matched
+        tips, r.tips = r.tips, []
+        for tip in tips:
+            if len(tip.path) > len(path) and tip.path[: len(path)] == path:
+                tip.path = tip.path[len(path) :]
+                r.tips.append(tip)
+            else:
+                self._drop(tip.id)
+        return matched
+
+    def pending(self, request: Hashable) -> int:
+        """Committed tokens, the last one included, whose KV is missing: `step` would evaluate them with its leaves."""
+        r = self._open[request]
+        return len(r.tokens) - r.evaluated
+
+    def catch_up(self, request: Hashable, limit: int) -> int:
+        """Evaluates at most `limit` pending tokens in one batch, but never the last one, whose logits a step needs.
+
+        Returns how many remain: a long prompt is split into batches, so that other requests and commits are served
+        between them (WANSpec section 4.5). Raises DraftMemoryError.
+        """
+        r = self._open[request]
+        start, end = r.evaluated, min(len(r.tokens) - 1, r.evaluated + limit)
+        if start < end:
+            self._now += 1
+            self._require_room(end)
+            self._decode([Row(r.tokens[i], i, (r.trunk,)) for i in range(start, end)])
+            r.evaluated = end
+        return max(len(r.tokens) - 1 - r.evaluated, 0)
+
+    def close(self, request: Hashable, *, keep: bool = True) -> None:
+        """Closes a request. With `keep` the KV of its committed tokens is cached for later ones of its scope."""
+        r = self._open.pop(request)
+        for tip in r.tips:
+            self._drop(tip.id)
+        if keep and r.scope and r.evaluated:
+            self._cache(Request(r.tokens[: r.evaluated], r.trunk, r.evaluated, scope=r.scope))
+        else:
+            self._drop(r.trunk)
+
+    def shutdown(self) -> None:
+        """Frees the model; no other method may be called afterwards."""
+        self._open.clear()
+        self._closed.clear()
+        self._llama.close()
+
+    # --- drafting ------------------------------------------------------------------------------------------------
+
+    def step(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int, rank: Rank = best_children
+    ) -> list[Proposal]:
+        """Evaluates the leaves and all their missing ancestors in one decode; one proposal per path, in order.
+
+        Raises DraftMemoryError where there is no room even after all cached prefixes and idle tips were dropped (the
+        caller may close the request or retry); ValueError: no or too many leaves, no committed token, a bad token.
+        """
+        r, unique = self._open[request], list(dict.fromkeys(paths))
+        if not r.tokens or not 1 <= len(unique) <= self.sequences:
+            raise ValueError(f"a step takes 1 to {self.sequences} leaves below at least one committed token")
+        self._check([token for path in unique for token in path])
+        self._require_room(len(r.tokens) + max(map(len, unique)))
+        self._now += 1
+        leaves = [self._locate(r, path) for path in unique]
+        forks = self._place(r, leaves)
+        rows, row_of = batch_rows(r, leaves)
+        try:
+            self._decode(rows)
+        except Exception:
+            for sequence in forks:
+                self._drop(sequence)
+            raise
+        self._settle(r, leaves)
+        ranked = {leaf.path: rank(self._logits(row_of[leaf.path]), leaf.path, width) for leaf in leaves}
+        return [ranked[path] for path in paths]
+
+    def _logits(self, row: int) -> NDArray[np.float32]:
+        return self._llama.logits(row)[: self.vocab_size]
+
+    def _locate(self, r: Request, path: TokenPath) -> Leaf:
+        """Finds the sequence that holds most of a path, and protects it from being dropped during this step."""
+        source, common = None, 0
+        for tip in r.tips:
+            if (shared := common_prefix(tip.path, path)) > common:
+                source, common = tip, shared
+        if source is not None:
+            source.used = self._now
+        held, length = r.evaluated + common, len(r.tokens) + len(path)
+        return Leaf(path, min(held, length - 1), source, repeated=held == length)
+
+    def _place(self, r: Request, leaves: Sequence[Leaf]) -> list[int]:
+        """A sequence for every leaf: the trunk, the tip that ends at its parent, or a fork; returns the forks."""
+        forks: list[int] = []
+        taken: set[int] = set()
+        for leaf in leaves:
+            tip = leaf.source
+            if not leaf.path and not leaf.repeated:
+                leaf.sequence = r.trunk
+            elif tip is not None and len(r.tokens) + len(tip.path) == leaf.held and tip.id not in taken:
+                leaf.sequence = tip.id
+                taken.add(tip.id)
+            else:
+                leaf.sequence = self._take_sequence()
+                forks.append(leaf.sequence)
+                self._llama.copy(r.trunk if tip is None else tip.id, leaf.sequence, 0, leaf.held)
+        return forks
+
+    def _settle(self, r: Request, leaves: Sequence[Leaf]) -> None:
+        """After a decode: the leaves' sequences become tips."""
+        r.evaluated = len(r.tokens)
+        known = {tip.id: tip for tip in r.tips}
+        for leaf in leaves:
+            if leaf.repeated:
+                self._drop(leaf.sequence)
+            elif leaf.sequence in known:
+                known[leaf.sequence].path = leaf.path
+            elif leaf.sequence != r.trunk:
+                r.tips.append(Tip(leaf.sequence, leaf.path, self._now))
+
+    def _decode(self, rows: Sequence[Row]) -> None:
+        """One decode; drops cached prefixes, then idle tips, while the cells do not suffice."""
+        while not self._llama.decode(rows):
+            if not (self._drop_cached() or self._drop_idle_tip()):
+                raise DraftMemoryError(f"the draft model's {self._llama.cells} KV cells are full with open requests")
+        self.passes += 1
+        self.rows += len(rows)
+
+    # --- sequences and cells -------------------------------------------------------------------------------------
+
+    def _take_sequence(self) -> int:
+        """A free sequence id; drops the tip that was idle longest if there is none, then a cached prefix.
+
+        There always is one: open requests, one step's leaves and their sources do not need all ids.
+        """
+        if not self._free and not self._drop_idle_tip():
+            self._drop_cached()
+        return self._free.pop()
+
+    def _drop(self, sequence: int) -> None:
+        self._llama.trim(sequence, 0)
+        self._free.append(sequence)
+
+    def _drop_idle_tip(self) -> bool:
+        """Drops the tip that was idle longest, of whatever request, unless this call needs it."""
+        idle = [(tip.used, tip.id, r) for r in self._open.values() for tip in r.tips if tip.used < self._now]
+        if not idle:
+            return False
+        _, sequence, r = min(idle, key=lambda entry: entry[:2])
+        r.tips = [tip for tip in r.tips if tip.id != sequence]
+        self._drop(sequence)
+        return True
+
+    def _drop_cached(self, spared: Request | None = None) -> bool:
+        """Drops the first cached prefix in eviction order, but never `spared`."""
+        kept = [Kept(c.scope, c.evaluated, c.used_at) for c in self._closed]
+        for i in first_to_go(kept, self._clock()):
+            if self._closed[i] is not spared:
+                self._drop(self._closed.pop(i).trunk)
+                return True
+        return False
+
+    def _cache(self, kept: Request) -> None:
+        """Caches a closed request's KV; drops cached prefixes that it covers, and others beyond the limits.
+
+        It is kept itself, however long it is: the next turn of a conversation mostly follows at once.
+        """
+        for other in [c for c in self._closed if kept.shared_with(c) == len(c.tokens)]:
+            self._closed.remove(other)
+            self._drop(other.trunk)
+        kept.used_at = self._clock()
+        self._closed.append(kept)
+        most = self._llama.cells // _CACHE_SHARE
+        while len(self._closed) > self.requests or sum(c.evaluated for c in self._closed) - kept.evaluated > most:
+            if not self._drop_cached(spared=kept):
+                return
+
+    def _require_room(self, tokens: int) -> None:
+        if tokens > self.context:
+            raise DraftMemoryError(f"{tokens} tokens are more than the draft model's context of {self.context}")
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
+            raise DraftTokenError(f"a token lies outside the draft model's vocabulary of {self.vocab_size}")

@@ -1,0 +1,91 @@
+"""The mapping of tokens to sequences of llama.cpp, and the rows of one tree-shaped batch.
+
+A request has a *trunk*, the sequence that holds its committed tokens, and a *tip* for every evaluated leaf: a sequence
+that shares its ancestors' cells and has cells of its own below. Forking and dropping sequences moves no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from edgespec.core.drafting.proposals import TokenPath
+from edgespec.llamacpp.context import Row
+
+
+@dataclass(slots=True, eq=False)
+class Tip:
+    """A sequence that holds a request's committed tokens and the evaluated `path` below them."""
+
+    id: int
+    path: TokenPath
+    used: int
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """`trunk` holds the first `evaluated` of `tokens`; tips exist only where that is all of them."""
+
+    tokens: list[int]
+    trunk: int
+    evaluated: int = 0
+    tips: list[Tip] = field(default_factory=list)
+    scope: bytes = b""
+    """Only requests of the same scope share tokens, and none where it is empty."""
+    used_at: float = 0.0
+
+    def shared_with(self, other: Request) -> int:
+        """How many of the other's first tokens are evaluated here, and may be shared with it."""
+        if not self.scope or self.scope != other.scope:
+            return 0
+        return common_prefix(self.tokens[: self.evaluated], other.tokens)
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """One path of a step. The first `held` positions are evaluated; `source` (None: the trunk) shares them."""
+
+    path: TokenPath
+    held: int
+    source: Tip | None
+    repeated: bool
+    """Evaluated in an earlier step; only its logits are needed again."""
+    sequence: int = -1
+    """Where it is evaluated."""
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common beginning; both of one type, so that slices compare at C speed."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def batch_rows(r: Request, leaves: Sequence[Leaf]) -> tuple[list[Row], dict[TokenPath, int]]:
+    """The rows that a step has to evaluate, ancestors first, and the index of each leaf's row.
+
+    A row belongs to the sequences of all leaves below it, and a pending committed token to the trunk as well.
+    llama.cpp requires that sequences with a common row hold the same positions before it. They do, since whether an
+    ancestor was evaluated does not depend on the leaf.
+    """
+    base = len(r.tokens)
+    members: dict[tuple[int, TokenPath], list[int]] = {(i, ()): [r.trunk] for i in range(r.evaluated, base)}
+    for leaf in leaves:
+        for position in range(leaf.held, base + len(leaf.path)):
+            row = members.setdefault((position, leaf.path[: max(position - base + 1, 0)]), [])
+            if leaf.sequence not in row:
+                row.append(leaf.sequence)
+    wanted = {leaf.path for leaf in leaves}
+    rows: list[Row] = []
+    row_of: dict[TokenPath, int] = {}
+    for (position, path), sequences in sorted(members.items()):
+        is_leaf = position >= base - 1 and path in wanted
+        if is_leaf:
+            row_of[path] = len(rows)
+        rows.append(Row(path[-1] if path else r.tokens[position], position, sequences, is_leaf))
+    return rows, row_of

@@ -1,0 +1,1 @@
+"""The worker daemon: drafting loop, link to the gateway, discovery, pairing, configuration."""

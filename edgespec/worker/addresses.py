@@ -1,0 +1,64 @@
+"""The possible addresses of the paired gateway. All are hints; the pinned TLS key decides (edgespec/worker/dial.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from edgespec.core.errors import AddressError, KeyStoreError
+from edgespec.core.protocol.names import key_id
+from edgespec.shared.address import Address, parse_address
+from edgespec.shared.paired import PairedGateways
+from edgespec.worker.discovery import Browser
+
+log = logging.getLogger("edgespec.worker.addresses")
+
+
+class GatewayAddresses:
+    """The addresses of one gateway, best first: last reached, configured, announced by mDNS."""
+
+    def __init__(self, gateways: PairedGateways, key: bytes, configured: str, browser: Browser | None) -> None:
+        """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
+        self._gateways, self._key, self._configured, self._browser = gateways, key, configured, browser
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def now(self) -> Sequence[Address]:
+        """The current addresses. Those from mDNS come last, since anybody on the network can announce any address."""
+        known = [self._last_good(), self._configured]
+        found = self._browser.found(key_id(self._key)) if self._browser is not None else []
+        announced = [address for one in found for address in one.addresses]
+        return list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
+
+    def failed(self, address: Address) -> None:
+        """Records that the gateway was not reached there."""
+        if self._browser is not None:
+            self._browser.failed(address)
+
+    def reached(self, address: Address) -> None:
+        """Records that the gateway was authenticated there: from now on this address is tried first."""
+        task = asyncio.create_task(asyncio.to_thread(self._remember, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _last_good(self) -> str:
+        try:
+            gateway = self._gateways.get(self._key)
+        except KeyStoreError as error:  # damaged while the worker runs, which keeps its pin
+            log.warning("%s", error)
+            return ""
+        return gateway.address if gateway is not None else ""
+
+    def _remember(self, address: Address) -> None:
+        try:
+            self._gateways.moved(self._key, str(address))
+        except KeyStoreError as error:  # the next start begins with the former address
+            log.warning("%s", error)
+
+
+def _parsed(text: str) -> Address | None:
+    """The address, or None for an empty one or one that an earlier version stored in another form."""
+    try:
+        return parse_address(text) if text else None
+    except AddressError:
+        return None

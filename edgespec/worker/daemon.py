@@ -1,0 +1,316 @@
+"""The worker's loop: apply commits, draft one step, send new nodes. One thread owns the model.
+
+A failure while serving one request ends only that request: it is declined, and the others continue. The loop itself
+ends when the model fails, which is checked with a request of the worker's own.
+
+The event loop passes messages in through `_inbox`; deltas leave through `outlet`, one at a time. While the link is
+busy, unsent nodes stay in their tree, where a commit still prunes them (back-pressure).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
+from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
+from edgespec.core.drafting.calibration import Calibrator
+from edgespec.core.drafting.ranking import Ranker, Spread
+from edgespec.core.drafting.tree import Node
+from edgespec.core.errors import ModelError, RemoteProtocolError
+from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Tree
+from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
+from edgespec.shared.occasional import Occasional
+from edgespec.shared.reduced import origin, places
+
+log = logging.getLogger("edgespec.worker.daemon")
+
+FromGateway = Open | Commit | Close
+About = TypeVar("About", bound=Drafting | FromGateway)
+Result = TypeVar("Result")
+
+FAILED = "drafting for it failed at this worker"
+"""The reason sent to the gateway for any unexpected failure."""
+MAX_MODEL_FAILURES = 3
+"""Consecutive failed checks of the model, without a successful step between them, after which the loop ends."""
+_CHECK = "check of the model"
+_CHECK_TOKENS = (0,)
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """Counts and times since the worker started, for `edgespec status`."""
+
+    requests: int = 0
+    steps: int = 0
+    nodes: int = 0
+    frames: int = 0
+    committed: int = 0
+    """Tokens committed by the gateway."""
+    matched: int = 0
+    """Committed tokens that were in the tree."""
+    drafting_s: float = 0.0
+    host_s: float = 0.0
+    """Time of busy iterations outside the model."""
+
+
+@dataclass(slots=True)
+class Outlet:
+    """Callbacks to the link, supplied by the service and called on the drafting thread."""
+
+    send: Callable[[Tree | Decline], None]
+    """Passes a message to the event loop. After a `Tree` nothing more is sent until `Daemon.writable()`."""
+    broken: Callable[[RemoteProtocolError], None]
+    """Ends the link because the gateway violated the protocol."""
+
+
+@dataclass(slots=True)
+class Daemon:
+    """Drafts for every open request in turn."""
+
+    drafter: Drafter
+    rule: DraftRule
+    outlet: Outlet
+    max_requests: int = 8
+    prefill_batch: int = 64
+    """Committed tokens evaluated in one batch; other requests and commits are served between batches."""
+    prefix_cache: bool = True
+    """Whether later requests of the same cache scope reuse a closed request's common prefix."""
+    step_s: Callable[[int], float] | None = None
+    """Seconds of a step by its number of leaves, from which the best-first rule chooses; None: always the maximum."""
+    clock: Callable[[], float] = time.perf_counter
+    stats: WorkerStats = field(default_factory=WorkerStats)
+    paused: bool = False
+    _requests: dict[int, Drafting] = field(default_factory=dict)
+    _rankers: dict[int, Ranker] = field(default_factory=dict)
+    """Order draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
+    _spread: Spread = field(default_factory=Spread)
+    _calibrator: Calibrator = field(default_factory=Calibrator)
+    _turn: int = 0
+    _inbox: deque[FromGateway | None] = field(default_factory=deque)
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _sendable: bool = True
+    _stopping: bool = False
+    _model_failures: int = 0
+    _lines: Occasional = field(default_factory=lambda: Occasional(log))
+    """Clients can make requests fail one after the other."""
+
+    # --- called on the event loop --------------------------------------------------------------------------------
+
+    def take(self, message: FromGateway) -> None:
+        """Queues a message of the gateway."""
+        self._inbox.append(message)
+        self._wake.set()
+
+    def forget_all(self) -> None:
+        """Drops all requests, since the link ended."""
+        self._inbox.append(None)
+        self.writable()
+
+    def writable(self) -> None:
+        """The link can take another delta."""
+        self._sendable = True
+        self._wake.set()
+
+    def pause(self, paused: bool) -> None:
+        """Stops drafting after the current step, or resumes."""
+        self.paused = paused
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ends `run` after the current step."""
+        self._stopping = True
+        self._wake.set()
+
+    @property
+    def open_requests(self) -> int:
+        """Number of open requests."""
+        return len(self._requests)
+
+    # --- the drafting thread -------------------------------------------------------------------------------------
+
+    def run(self) -> None:  # main loop
+        """Drafts until `stop`. Raises the model's error after MAX_MODEL_FAILURES consecutive failed checks."""
+        while not self._stopping:
+            began, modelled = self.clock(), self.stats.drafting_s
+            self._take_in()
+            self._send_one()
+            work = None if self.paused else self._next()
+            if work is None:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            self._draft(*work)
+            self._send_one()
+            self.stats.host_s += self.clock() - began - (self.stats.drafting_s - modelled)
+
+    def _next(self) -> tuple[Drafting, list[Node]] | None:
+        """The next request that can draft, and its leaves; without leaves it has to catch up first.
+
+        Round robin, one step each.
+        """
+        numbers = list(self._requests)
+        for i in range(len(numbers)):
+            drafting = self._requests[numbers[(self._turn + i) % len(numbers)]]
+            leaves = self._isolated(drafting, self._leaves)
+            if leaves is not None:
+                self._turn = (self._turn + i + 1) % len(numbers)
+                return drafting, leaves
+        return None
+
+    def _leaves(self, drafting: Drafting) -> list[Node] | None:
+        """The leaves to evaluate next; empty where it has to catch up first, None where there is nothing to do."""
+        if not drafting.ready:
+            return None
+        if self.drafter.pending(drafting.request) > self.prefill_batch:
+            return []
+        return drafting.candidates() or None
+
+    def _draft(self, drafting: Drafting, leaves: Sequence[Node]) -> None:
+        """One batch of catch-up, or one step over the most probable leaves (Algorithm 2)."""
+        began = self.clock()
+        proposals = self._isolated(drafting, lambda drafting: self._evaluate(drafting, leaves))
+        self.stats.drafting_s += self.clock() - began
+        if not proposals:
+            return
+        self.stats.steps += 1
+        self._take_in()
+        self._isolated(drafting, lambda drafting: drafting.record(leaves, proposals))
+
+    def _evaluate(self, drafting: Drafting, leaves: Sequence[Node]) -> Sequence[Proposal]:
+        """The model's part of `_draft`; a catch-up returns no proposals."""
+        proposals: Sequence[Proposal] = ()
+        if leaves:
+            paths = [leaf.path(drafting.tree.root) for leaf in leaves]
+            rank = self._rankers[drafting.request]
+            proposals = self.drafter.step(drafting.request, paths, drafting.rule.branching, rank)
+        else:
+            self.drafter.catch_up(drafting.request, self.prefill_batch)
+        self._model_failures = 0
+        return proposals
+
+    def _send_one(self) -> None:
+        """Sends the next delta of the request that waited longest, if the link is writable."""
+        if not self._sendable:
+            return
+        for number in list(self._requests):
+            tree = self._isolated(self._requests[number], lambda drafting: drafting.delta())
+            if tree is not None:
+                self._requests[number] = self._requests.pop(number)  # to the end of the queue
+                self._sendable = False
+                self.stats.frames += 1
+                self.stats.nodes += len(tree.tokens)
+                self.outlet.send(tree)
+                return
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            message = self._inbox.popleft()
+            try:
+                if message is None:
+                    self._forget_all()
+                else:
+                    self._isolated(message, self._apply)
+            except RemoteProtocolError as error:
+                self.outlet.broken(error)
+
+    def _isolated(self, about: About, work: Callable[[About], Result]) -> Result | None:
+        """Runs `work(about)`; where that fails, declines the request and returns None.
+
+        Raises RemoteProtocolError where the gateway violated the protocol, and ModelError when the model fails.
+        """
+        try:
+            return work(about)
+        except RemoteProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001  no failure of one request may end the others
+            expected = isinstance(error, DraftMemoryError | DraftTokenError)
+            if not expected:
+                # The type and the place only: the text of a foreign exception may quote the prompt.
+                text = f"request {about.request} is declined, drafting for it failed: {places(error)}"
+                self._lines.warning(origin(error), text)
+            if not isinstance(about, Drafting) or self._requests.get(about.request) is about:
+                self._decline(about.request, about.epoch, str(error) if expected else FAILED, keep=expected)
+            if isinstance(error, ModelError):
+                self._check_model()
+        return None
+
+    def _check_model(self) -> None:
+        """Evaluates one token, so that the failure of one request alone does not end the loop."""
+        try:
+            self.drafter.open(_CHECK, _CHECK_TOKENS)
+            try:
+                self.drafter.step(_CHECK, [()], 1)
+            finally:
+                self.drafter.close(_CHECK, keep=False)
+            self._model_failures = 0
+        except DraftMemoryError:  # other requests use all of it, so the model works
+            return
+        except Exception:  # any failure to evaluate one token counts
+            self._model_failures += 1
+            if self._model_failures >= MAX_MODEL_FAILURES:
+                raise
+
+    def _forget_all(self) -> None:
+        for number in list(self._requests):
+            self._close(number)
+
+    def _apply(self, message: FromGateway) -> None:
+        match message:
+            case Open():
+                self._open(message)
+            case Commit():
+                self._commit(message)
+            case Close():
+                drafting = self._requests.get(message.request)
+                if drafting is not None and drafting.epoch == message.epoch:
+                    self._close(message.request)
+
+    def _open(self, message: Open) -> None:
+        if message.request in self._requests:
+            self._close(message.request)
+        if len(self._requests) >= self.max_requests:
+            self._decline(message.request, message.epoch, f"{self.max_requests} requests are open already")
+            return
+        if message.prompt_len + self.rule.max_depth >= self.drafter.context:
+            self._decline(message.request, message.epoch, f"the draft model's context is {self.drafter.context} tokens")
+            return
+        drafting = self._drafting(message)
+        drafting.commit(0, message.tokens)
+        self.drafter.open(message.request, message.tokens, message.cache_scope)
+        self._requests[message.request] = drafting
+        self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread, resolved=True)
+        self.stats.requests += 1
+
+    def _drafting(self, message: Open) -> Drafting:
+        """The state for the rule's kind; calibration and spread are shared by all requests."""
+        of = message.request, message.epoch, message.prompt_len
+        if isinstance(self.rule, BestFirstRule):
+            return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.step_s)
+        return Drafting(*of, self.rule)
+
+    def _commit(self, message: Commit) -> None:
+        drafting = self._requests.get(message.request)
+        if drafting is None or drafting.epoch != message.epoch:
+            return
+        matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash)
+        self.drafter.commit(message.request, message.tokens)
+        in_answer = message.prefix_len >= drafting.prompt_len
+        self._rankers[message.request].committed(message.tokens, answer=in_answer)
+        self.stats.committed += len(message.tokens)
+        self.stats.matched += matched
+
+    def _decline(self, request: int, epoch: int, reason: str, *, keep: bool = True) -> None:
+        self._close(request, keep=keep)
+        self.outlet.send(Decline(request, epoch, reason[:200]))
+
+    def _close(self, number: int, *, keep: bool = True) -> None:
+        """`keep` is False after a failure that may have left the model's memory in an unknown state."""
+        if self._requests.pop(number, None) is not None:
+            self._rankers.pop(number, None)
+            self.drafter.close(number, keep=keep and self.prefix_cache)

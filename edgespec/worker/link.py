@@ -1,0 +1,237 @@
+"""The worker's end of the link: connect, check the pinned TLS key, run the session, and reconnect when it ends.
+
+`Link` is one authenticated connection; `keep_linked` is the outer loop. (`async for ws in connect()` of websockets does
+not back off after a connection that was accepted and then closed, hence a loop of our own.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn, Protocol
+
+from websockets.exceptions import WebSocketException
+
+from edgespec.core.errors import EdgespecError, RemoteProtocolError
+from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error
+from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, WorkerBody
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.reasons import shown
+from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, Timers, WorkerSession
+from edgespec.shared.address import LINK_PATH, Address
+from edgespec.shared.guarded import PinnedClient
+from edgespec.shared.reduced import cause
+from edgespec.shared.tls import peer_spki_hash
+from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
+from edgespec.worker.dial import Race, TurnTaking, dialled
+
+log = logging.getLogger("edgespec.worker.link")
+_quiet = logging.getLogger("edgespec.worker.link.websockets")
+_quiet.setLevel(logging.CRITICAL)  # this module reports the same in one line
+
+LOW_BYTES = 2048
+"""The link is writable with at most this much unsent; more would go stale in the buffer."""
+_LOOK_EVERY_S = 0.003
+UNTRIED_S = 1.0
+"""Maximum wait before a round with addresses that were never dialled: they have caused no load yet."""
+SETTLED_S = 60.0
+"""A link that was authenticated for this long resets the back-off."""
+
+FromGateway = Open | Commit | Close
+Addresses = Callable[[], Awaitable[Sequence[Address]]]
+"""The gateway's possible addresses, best first: last reached, configured, announced by mDNS."""
+MAX_ADDRESSES = 4
+"""Dialled in one round. With more, a flood of announcements would make workers dial many and delay each round."""
+
+
+class Handler(Protocol):
+    """Callbacks of a link. All are called on the event loop and must not block."""
+
+    def on_up(self, link: Link) -> None:
+        """The link is authenticated. A paused worker sends `Pause` again here."""
+
+    def on_message(self, message: FromGateway) -> None:
+        """A message of the gateway. A RemoteProtocolError raised here ends the link."""
+
+    def on_writable(self) -> None:
+        """The link is writable: called after every `send`, at once or as soon as that is so again."""
+
+    def on_down(self, why: str) -> None:
+        """The link ended, and with it every request; called once for each `on_up`."""
+
+
+class Link:
+    """One authenticated link, as the service uses it. For use on the event loop."""
+
+    def __init__(self, wire: Wire, handler: Handler, address: Address) -> None:
+        """`address`: where the gateway was reached."""
+        self.address = address
+        self._wire, self._handler = wire, handler
+        self._looking = False
+
+    @property
+    def writable(self) -> bool:
+        """Whether a delta sent now would leave now. If not, its nodes should stay in the tree (back-pressure)."""
+        return self._wire.unsent_bytes <= LOW_BYTES
+
+    def send(self, body: WorkerBody) -> None:
+        """Signs and writes a message at once; after the end of the link it is dropped, and `on_down` follows."""
+        if self._wire.over:
+            return
+        self._wire.send(body)
+        if not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def end(self, error: RemoteProtocolError) -> None:
+        """Ends the link because of a protocol violation that the daemon found."""
+        self._wire.end(error)
+
+    def _look(self) -> None:
+        if self._wire.over:
+            return
+        if self.writable:
+            self._looking = False
+            self._handler.on_writable()
+        else:
+            asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+
+
+class _Client(PinnedClient, TurnTaking):
+    """Checks the pin, then waits for its turn, then sends its first byte."""
+
+
+class _Attempt:
+    """One attempt to link at one address, from the TLS handshake to the end."""
+
+    def __init__(self, address: Address, race: Race, handler: Handler, clock: Callable[[], float]) -> None:
+        self.address = address
+        self.link: Link | None = None
+        self.linked_s = 0.0
+        self.why = ""
+        """Why it ended, as text for the log; empty if another address won."""
+        self._race, self._handler, self._clock = race, handler, clock
+        self._final: EdgespecError | None = None
+        """Set by a signed `Refuse` or `Bye` after which reconnecting is useless."""
+        self._linked_at = 0.0
+
+    async def run(self, me: WorkerIdentity, pin: Pin, timers: Timers) -> None:
+        """Runs the attempt; raises only final errors."""
+        self._me, self._task = me, asyncio.current_task()
+        self.why = await self._try(pin, timers)
+        log.warning("link to %s: %s", self.address, self.why)
+        if self._final is not None:
+            raise self._final
+
+    async def _try(self, pin: Pin, timers: Timers) -> str:
+        options: dict[str, Any] = {"logger": _quiet} | WEBSOCKET_OPTIONS
+        try:
+            async with dialled(self._race, partial(_Client, pin.spki_hash), self.address, LINK_PATH, **options) as ws:
+                assert isinstance(ws, _Client)
+                seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
+                now = asyncio.get_running_loop().time()
+                session = WorkerSession(self._me, pin, seen_spki, os.urandom(NONCE_BYTES), now, timers)
+                return await self._drive(Wire(ws, session, self._take))
+        except RemoteProtocolError as error:
+            return f"{error} ({error.reason})"
+        except TimeoutError:
+            return "no answer"
+        except (OSError, WebSocketException, ImportError) as error:  # ImportError: for a SOCKS proxy
+            return f"cannot connect ({cause(error)})"
+
+    async def _drive(self, wire: Wire) -> str:
+        self._wire = wire
+        code, why = int(CloseCode.GOING_AWAY), "stopping"
+        try:
+            why = await wire.run()
+            code = CloseCode.NORMAL
+            return why
+        except RemoteProtocolError as error:
+            code, why = error.close_code, error.reason
+            raise
+        except asyncio.CancelledError:
+            if self.link is not None:
+                self.link.send(Bye("stopping"))
+            raise
+        finally:
+            if self.link is not None:
+                self.linked_s = self._clock() - self._linked_at
+                self._handler.on_down(why)
+            await wire.close(code, why)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Linked():
+                self._race.settle(self._task)
+                self.link = Link(self._wire, self._handler, self.address)
+                self._linked_at = self._clock()
+                self._handler.on_up(self.link)
+            case Open() | Commit() | Close():
+                self._handler.on_message(event)
+            case Refuse():
+                self._final = final_error(event.reason, event.message)
+            case Bye():
+                me, reason = key_id(self._me.key.public), shown(event.reason)
+                self._final = final_error(event.reason, f"The gateway ended the link of this worker, {me} ({reason}).")
+
+
+class Backoff:
+    """Back-off between attempts: full jitter under a ceiling that doubles from 1 to 90 s."""
+
+    def __init__(self, rng: random.Random, first_s: float = 1.0, longest_s: float = 90.0) -> None:
+        self._rng, self._first_s, self._longest_s = rng, first_s, longest_s
+        self._ceiling_s = first_s
+
+    def next_s(self) -> float:
+        """How long to wait now; the next wait may be twice as long."""
+        wait_s = self._rng.uniform(0, self._ceiling_s)
+        self._ceiling_s = min(2 * self._ceiling_s, self._longest_s)
+        return wait_s
+
+    def linked_for(self, seconds: float) -> None:
+        """A link lasted this long after authentication: from `SETTLED_S` on the next waits are short again."""
+        if seconds >= SETTLED_S:
+            self._ceiling_s = self._first_s
+
+
+async def keep_linked(
+    addresses: Addresses,
+    me: WorkerIdentity,
+    pin: Pin,
+    handler: Handler,
+    *,
+    rng: random.Random,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] | None = None,
+    timers: Timers = DEFAULT_TIMERS,
+    failed: Callable[[Address], None] = lambda address: None,
+) -> NoReturn:
+    """Keeps one link to the gateway until it is cancelled; then it sends `Bye`.
+
+    Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and continues with the first that has the pinned
+    TLS key; `failed` is called for those where the gateway was not. `clock` (seconds, monotonic) measures how long a
+    link lasted. Raises final errors: PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError
+    (`version`), and whatever `addresses` raises.
+    """
+    backoff, clock = Backoff(rng), clock or asyncio.get_running_loop().time
+    tried: set[Address] = set()
+    while True:
+        found = await addresses()
+        if not found:
+            log.warning("no gateway was found; looking again")
+        race = Race()
+        attempts = [_Attempt(address, race, handler, clock) for address in found[:MAX_ADDRESSES]]
+        await race.run([partial(attempt.run, me, pin, timers) for attempt in attempts])
+        for attempt in attempts:
+            if attempt.link is not None:
+                backoff.linked_for(attempt.linked_s)
+            elif attempt.why:
+                failed(attempt.address)
+        tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])
+        wait_s = rng.uniform(0, UNTRIED_S) if set(found) - tried else backoff.next_s()
+        log.info("next attempt in %.1f s", wait_s)
+        await sleep(wait_s)

@@ -1,0 +1,229 @@
+"""The worker's end of pairing: find the gateway that shows the code, prove the code, store the gateway.
+
+Addresses are only hints, and mDNS is untrusted. A gateway that does not fit the code's last digits is skipped before
+anything is sent to it; SPAKE2 (edgespec/core/pairing/exchange.py) authenticates the one that does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+
+from edgespec.core.errors import EdgespecError, NoGatewayError, PairingError, RemoteProtocolError
+from edgespec.core.pairing.exchange import Entropy, Party, Peer, State, WorkerExchange
+from edgespec.core.pairing.messages import (
+    MAX_PAIRING_BYTES,
+    Code,
+    PairingFailed,
+    PairingMessage,
+    Reason,
+    Refused,
+    decode_pairing,
+)
+from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared.address import PAIR_PATH, Address
+from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.shared.tls import peer_spki_hash
+from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled
+
+_quiet = logging.getLogger("edgespec.worker.pair.websockets")
+_quiet.setLevel(logging.CRITICAL)  # this module raises the same as one sentence
+
+MAX_ADDRESSES = 16
+"""Dialled for one code; more announcements than that are an attack."""
+STEP_S = 6.0
+"""For each answer of the gateway, which itself waits for 5 s."""
+RETRIES_S = (1.0, 2.0, 4.0)
+"""Waits before a busy gateway is tried again: the other attempt ends within 5 s, a delay begins with 1 s."""
+_ASK_AGAIN = (Reason.BUSY, Reason.DELAYED)
+
+
+async def pair(
+    addresses: Sequence[Address],
+    code: Code,
+    key: SigningKey,
+    name: str,
+    gateways: PairedGateways,
+    entropy: Entropy = os.urandom,
+) -> PairedGateway:
+    """Pairs with the gateway at one of `addresses` that shows the code, and stores it in `gateways`.
+
+    Raises NoGatewayError (nothing there, or something else), PairingError (another gateway; wrong, expired or burnt
+    code, no window open, versions that do not meet) and KeyStoreError (it cannot be stored).
+    """
+    attempt = Pairing(code, Party(key, name), gateways, entropy)
+    return await attempt.at(addresses) or attempt.fail()
+
+
+class _OtherGateway(Exception):
+    """The TLS key does not fit the code, or the same gateway was tried at another address before."""
+
+
+class _Client(TurnTaking):
+    """Closes the connection after TLS where the machine is not the wanted one."""
+
+    def __init__(self, pairing: Pairing, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._pairing = pairing
+
+    async def handshake(self, *args: Any, **options: Any) -> None:
+        """The upgrade to WebSocket. Raises _OtherGateway, RemoteProtocolError (`tls`)."""
+        self.spki = peer_spki_hash(self.transport.get_extra_info("ssl_object"))
+        self._pairing.check(self.spki)
+        await super().handshake(*args, **options)
+
+
+class Pairing:
+    """One code, and the results at all addresses."""
+
+    def __init__(self, code: Code, me: Party, gateways: PairedGateways, entropy: Entropy = os.urandom) -> None:
+        self._code, self._me, self._gateways, self._entropy = code, me, gateways, entropy
+        self._tried: dict[Address, EdgespecError | None] = {}
+        """Every address so far, with its error; None: another gateway is there."""
+        self._answered: dict[bytes, PairingFailed] = {}
+        """The refusal of the gateway that fits the code, by its TLS key."""
+        self._paired: PairedGateway | None = None
+
+    async def at(self, addresses: Sequence[Address]) -> PairedGateway | None:
+        """Tries those that were not tried before; None where none of them pairs. Raises KeyStoreError."""
+        fresh = [address for address in dict.fromkeys(addresses) if address not in self._tried]
+        fresh = fresh[: MAX_ADDRESSES - len(self._tried)]
+        for wait_s in (*RETRIES_S, None):
+            race = Race()
+            await race.run([partial(self._try, race, address) for address in fresh])
+            fresh = [address for address in fresh if self._may_have_time_later(address)]
+            if self._paired is not None or not fresh or wait_s is None:
+                break
+            self._answered.clear()
+            await asyncio.sleep(wait_s)
+        return self._paired
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the gateway that shows the code refused."""
+        return bool(self._answered)
+
+    @property
+    def has_dialled(self) -> bool:
+        """Whether any address was tried."""
+        return bool(self._tried)
+
+    def has_tried(self, address: Address) -> bool:
+        """Whether this address needs no further try."""
+        return address in self._tried or len(self._tried) >= MAX_ADDRESSES
+
+    def check(self, spki: bytes) -> None:
+        """Raises _OtherGateway unless the machine with this TLS key is the wanted one."""
+        if not self._code.fits(spki) or spki in self._answered:
+            raise _OtherGateway
+
+    def fail(self) -> PairedGateway:
+        """Raises the error that summarises all attempts for the user."""
+        others = [str(address) for address, error in self._tried.items() if error is None]
+        refused = [error for error in self._tried.values() if isinstance(error, PairingError)]
+        if refused:
+            raise min(refused, key=lambda error: isinstance(error, PairingFailed) and error.reason is Reason.ABANDONED)
+        silent = [str(error) for error in self._tried.values() if error is not None]
+        if others:
+            what = (
+                f"The gateway at {' and at '.join(others)} is not the one that shows this code, so nothing was sent "
+                "there; check the code, or give the address that `cloud-gateway pair` shows."
+            )
+            raise PairingError(" ".join([what, *silent]))
+        raise NoGatewayError(" ".join(silent) or "No address of a gateway was given.")
+
+    def _may_have_time_later(self, address: Address) -> bool:
+        error = self._tried.get(address)
+        return isinstance(error, PairingFailed) and error.reason in _ASK_AGAIN
+
+    async def _try(self, race: Race, address: Address) -> None:
+        try:
+            peer, spki = await self._pair_at(race, address)
+        except _OtherGateway:
+            self._tried[address] = None
+        except PairingFailed as failure:
+            self._tried[address] = failure.at(str(address))
+        except EdgespecError as error:
+            self._tried[address] = error
+        else:
+            self._paired = self._gateways.add(peer.key, spki, peer.name, str(address), peer.version)
+            race.settle(asyncio.current_task())
+
+    async def _pair_at(self, race: Race, address: Address) -> tuple[Peer, bytes]:
+        options: dict[str, Any] = {"compression": None, "max_size": MAX_PAIRING_BYTES, "logger": _quiet}
+        options |= {"close_timeout": 2.0, "ping_interval": None}
+        try:
+            async with dialled(race, partial(_Client, self), address, PAIR_PATH, **options) as ws:
+                assert isinstance(ws, _Client)
+                return await self._exchange(ws, ws.spki), ws.spki
+        except InvalidStatus as error:
+            raise _refused_with(error.response.status_code, address) from None
+        except TimeoutError:
+            raise NoGatewayError(f"No gateway answered at {address} within {DIAL_S:.0f} s.") from None
+        except (ssl.SSLError, InvalidHandshake, WebSocketException):
+            raise NoGatewayError(
+                f"What answers at {address} is not an edgespec gateway; check host and port."
+            ) from None
+        except (OSError, EOFError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error or "hung up"
+            raise NoGatewayError(f"No gateway can be reached at {address} ({why}).") from None
+
+    async def _exchange(self, ws: ClientConnection, spki: bytes) -> Peer:
+        try:
+            exchange = WorkerExchange(self._code, self._me, spki, self._entropy)
+            await _run(ws, exchange)
+            return exchange.peer
+        except (ConnectionClosed, TimeoutError):  # perhaps only this path fails, so its other addresses are tried
+            ws.transport.abort()
+            raise PairingFailed(Reason.ABANDONED) from None
+        except RemoteProtocolError as error:
+            await _say(ws, Refused(Reason.PROTOCOL))
+            failure = self._answered[spki] = PairingFailed(Reason.PROTOCOL, str(error))
+            raise failure from None
+        except PairingFailed as failure:
+            self._answered[spki] = failure
+            raise
+
+
+async def _run(ws: ClientConnection, exchange: WorkerExchange) -> None:
+    await _say(ws, exchange.start())
+    while exchange.state is not State.PAIRED:
+        async with asyncio.timeout(STEP_S):
+            message = _decode(await ws.recv())
+        try:
+            answer = exchange.receive(message)
+        except PairingFailed as failure:
+            if not isinstance(message, Refused):
+                await _say(ws, Refused(failure.reason))
+            raise
+        if answer is not None:
+            await _say(ws, answer)
+
+
+async def _say(ws: ClientConnection, message: PairingMessage) -> None:
+    with contextlib.suppress(ConnectionClosed):  # the reason may be in the receive buffer
+        await ws.send(encode(message))
+
+
+def _refused_with(status: int, address: Address) -> EdgespecError:
+    if status == 404:
+        return PairingError(
+            f"The gateway at {address} does not pair: it is older than this worker, or pairing is not set up there."
+        )
+    return NoGatewayError(f"What answers at {address} refuses with HTTP {status}.")
+
+
+def _decode(data: bytes | str) -> PairingMessage:
+    if isinstance(data, str):
+        raise RemoteProtocolError("malformed", "the gateway sent what this version does not understand")
+    return decode_pairing(data)

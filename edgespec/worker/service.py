@@ -1,0 +1,251 @@
+"""`edgespec run`: connects the draft model's thread with the link and the control socket on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from edgespec import __version__
+from edgespec.core.drafting.algorithm2 import DraftRule
+from edgespec.core.drafting.best_first import BestFirstRule
+from edgespec.core.errors import PairingError, RemoteProtocolError
+from edgespec.core.numbers import interpolate
+from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.messages import Decline, Pause, Resume, Tree
+from edgespec.core.protocol.names import key_id
+from edgespec.llamacpp.drafter import Drafter
+from edgespec.llamacpp.step_time import affordable_leaves, step_curve
+from edgespec.shared import control, folders, logs, sdnotify
+from edgespec.shared.fields import pin, thread_count
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.modelref import resolve_model
+from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.worker.addresses import GatewayAddresses
+from edgespec.worker.config import DraftSection, WorkerSettings, worker_name
+from edgespec.worker.daemon import Daemon, Outlet
+from edgespec.worker.discovery import Browser
+from edgespec.worker.link import FromGateway, Link, keep_linked
+
+log = logging.getLogger("edgespec.service")
+
+MAX_LEAVES = 16
+"""Maximum leaves of one step where the configuration leaves their number to a measurement."""
+
+
+class Service:
+    """One worker process. Lives on the event loop; implements the link's `Handler`."""
+
+    def __init__(self, settings: WorkerSettings, load: Callable[[WorkerSettings], Drafter] | None = None) -> None:
+        """Reads the keys and loads the draft model, in about a second; `load` replaces `load_drafter` in tests.
+
+        Raises PairingError without a paired gateway, KeyStoreError, ModelError.
+        """
+        self.settings = settings
+        state = folders.state_dir("worker", settings.daemon.state_dir)
+        store = KeyStore(state)
+        self._gateways = PairedGateways(store.folder)
+        self.gateway = paired_gateway(self._gateways)
+        pin(settings.daemon.cpu)
+        draft = settings.draft
+        drafter = (load or load_drafter)(settings)
+        curve = step_curve(drafter)
+        rule = draft_rule(draft, curve)
+        log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
+        self.identity = WorkerIdentity(
+            store.identity(),
+            worker_name(settings),
+            drafter.tokenizer_digest,
+            drafter.model_digest,
+            drafter.vocab_size,
+            rule.sequences,
+        )
+        self.daemon = Daemon(
+            drafter, rule, Outlet(self._send_soon, self._broken_soon), draft.requests, draft.prefill_batch,
+            prefix_cache=draft.prefix_cache, step_s=partial(interpolate, curve),
+        )  # fmt: skip
+        self.paused_because: str | None = None
+        self._link: Link | None = None
+        self._browser: Browser | None = None
+        self._addresses: GatewayAddresses
+        self._loop: asyncio.AbstractEventLoop
+        self._failed: asyncio.Future[None]
+
+    async def run(self) -> None:
+        """Drafts until SIGTERM or SIGINT; raises final errors (revoked, unpaired, another tokenizer)."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(logs.loop_failed)
+        logs.serving()
+        self._failed = self._loop.create_future()
+        stop = asyncio.Event()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(sig, stop.set)
+        thread = threading.Thread(target=self._draft, name="drafting", daemon=True)
+        thread.start()
+        path = folders.socket_file("worker", self.settings.daemon.state_dir)
+        commands = control.ControlServer(path, self._commands())
+        await commands.start()
+        try:
+            where = self.settings.gateway
+            if where.discover:
+                self._browser = Browser(wanted=key_id(self.gateway.key), networks=where.networks)
+                await self._browser.start()
+            self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser)
+            link = asyncio.ensure_future(self._keep_linked())
+            sdnotify.notify("READY=1", "STATUS=looking for the gateway")
+            waits: list[asyncio.Future[Any]] = [link, self._failed, asyncio.ensure_future(stop.wait())]
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            sdnotify.notify("STOPPING=1")
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(link, return_exceptions=True)  # lets it send `Bye`
+        finally:
+            self.daemon.stop()
+            if self._browser is not None:
+                await self._browser.close()
+            await commands.close()
+            thread.join(5)
+        for one in done:
+            one.result()
+
+    async def _keep_linked(self) -> None:
+        pin = Pin(self.gateway.key, self.gateway.spki)
+        where = self._addresses
+        await keep_linked(where.now, self.identity, pin, self, rng=random.SystemRandom(), failed=where.failed)
+
+    # --- the link's handler ----------------------------------------------------------------------------------------
+
+    def on_up(self, link: Link) -> None:
+        """The link is authenticated."""
+        self._link = link
+        self._addresses.reached(link.address)
+        self.daemon.writable()
+        ids = key_id(self.gateway.key), key_id(self.identity.key.public)
+        log.info("linked to gateway %s (%s); this worker's id is %s", self.gateway.name, *ids)
+        sdnotify.notify(f"STATUS=linked to {self.gateway.name}")
+        if self.paused_because is not None:
+            link.send(Pause(self.paused_because))
+
+    def on_message(self, message: FromGateway) -> None:
+        """Passes a message of the gateway to the daemon."""
+        self.daemon.take(message)
+
+    def on_writable(self) -> None:
+        """The link is writable."""
+        self.daemon.writable()
+
+    def on_down(self, why: str) -> None:
+        """The link ended: drops all requests."""
+        self._link = None
+        self.daemon.forget_all()
+        sdnotify.notify("STATUS=looking for the gateway")
+
+    # --- from the drafting thread ------------------------------------------------------------------------------------
+
+    def _draft(self) -> None:
+        try:
+            self.daemon.run()
+        except Exception as error:  # noqa: BLE001  any error that stops drafting ends the service, so that systemd restarts it
+            self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _send_soon(self, body: Tree | Decline) -> None:
+        self._loop.call_soon_threadsafe(self._send, body)
+
+    def _send(self, body: Tree | Decline) -> None:
+        if self._link is not None:
+            self._link.send(body)
+        else:
+            self.daemon.writable()
+
+    def _broken_soon(self, error: RemoteProtocolError) -> None:
+        self._loop.call_soon_threadsafe(self._broken, error)
+
+    def _broken(self, error: RemoteProtocolError) -> None:
+        if self._link is not None:
+            self._link.end(error)
+
+    # --- edgespec status, pause, resume ------------------------------------------------------------------------------
+
+    def _commands(self) -> dict[str, control.Handler]:
+        return {"status": self._status, "pause": self._pause, "resume": self._resume}
+
+    async def _status(self) -> dict[str, object]:
+        stats = self.daemon.stats
+        return {
+            "version": __version__,
+            "name": self.identity.name,
+            "id": key_id(self.identity.key.public),
+            "gateway": self.gateway.name,
+            "linked": self._link is not None,
+            "paused": self.paused_because,
+            "requests_open": self.daemon.open_requests,
+            "requests": stats.requests,
+            "steps": stats.steps,
+            "passes": self.daemon.drafter.passes,
+            "rows": self.daemon.drafter.rows,
+            "nodes": stats.nodes,
+            "frames": stats.frames,
+            "tokens_committed": stats.committed,
+            "tokens_matched": stats.matched,
+            "step_ms": round(stats.drafting_s / max(stats.steps, 1) * 1e3, 3),
+            "host_us_per_step": round(stats.host_s / max(stats.steps, 1) * 1e6, 1),
+        }
+
+    async def _pause(self, reason: str = "paused by its admin") -> dict[str, object]:
+        if self.paused_because is None:
+            self.paused_because = reason[:200]
+            self.daemon.pause(True)
+            if self._link is not None:
+                self._link.send(Pause(self.paused_because))
+        return {"paused": self.paused_because}
+
+    async def _resume(self) -> dict[str, object]:
+        if self.paused_because is not None:
+            self.paused_because = None
+            self.daemon.pause(False)
+            if self._link is not None:
+                self._link.send(Resume())
+        return {"paused": None}
+
+
+def load_drafter(settings: WorkerSettings) -> Drafter:
+    """The draft model that the configuration names. Raises ModelError and ConfigError."""
+    draft = settings.draft
+    return Drafter(
+        resolve_model(draft.model),
+        context=draft.context,
+        sequences=draft.sequences or MAX_LEAVES,
+        threads=thread_count(draft.threads, settings.daemon.cpu),
+        prefill_batch=draft.prefill_batch,
+        requests=draft.requests,
+    )
+
+
+def draft_rule(draft: DraftSection, step_s: Mapping[int, float]) -> DraftRule:
+    """The configured rule; a value of 0 is chosen from the measured `step_s` (leaves -> s).
+
+    Algorithm 2 always evaluates all its leaves, so their number is limited to the cheap ones; the best-first rule
+    chooses it at each step.
+    """
+    if draft.order == "algorithm2":
+        return DraftRule(draft.branching or 2, draft.theta, draft.sequences or affordable_leaves(step_s))
+    return BestFirstRule(branching=draft.branching or 4, sequences=draft.sequences or MAX_LEAVES)
+
+
+def paired_gateway(gateways: PairedGateways) -> PairedGateway:
+    """The gateway to draft for: the one paired last. Raises PairingError when there is none."""
+    known = gateways.all()
+    if not known:
+        raise PairingError(
+            "This worker is not paired with a gateway; ask its operator for a code and run `edgespec pair`."
+        )
+    return max(known, key=lambda gateway: gateway.paired_at)

@@ -1,0 +1,90 @@
+"""Fair turns between API keys, against a slow twin that states the rule as one sorted list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_gateway.core.limits.turns import Turns
+
+KEYS = ("a", "b", "c")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from(KEYS)),
+        st.tuples(st.just("take"), st.just("")),
+        st.tuples(st.just("end"), st.sampled_from(KEYS)),
+        st.tuples(st.just("remove"), st.integers(0, 60)),
+    ),
+    max_size=120,
+)
+
+
+@dataclass
+class SlowTwin:
+    """One list of all items in the order of arrival; the next one is its minimum under the rule."""
+
+    most: int | None
+    items: list[tuple[str, int]] = field(default_factory=list)
+    under_way: list[str] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
+
+    def take(self) -> int | None:
+        ready = [item for item in self.items if self.most is None or self.under_way.count(item[0]) < self.most]
+        if not ready:
+            return None
+        taken = min(ready, key=lambda item: (self.under_way.count(item[0]), self._last(item[0]), item[1]))
+        self.items.remove(taken)
+        self.under_way.append(taken[0])
+        self.history.append(taken[0])
+        return taken[1]
+
+    def _last(self, key: str) -> int:
+        return max((i for i, served in enumerate(self.history) if served == key), default=-1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS, st.none() | st.integers(1, 3))
+def test_turns_are_those_of_the_slow_twin(steps: list[tuple[str, str | int]], most: int | None) -> None:
+    turns: Turns[int] = Turns()
+    twin = SlowTwin(most)
+    for number, (step, what) in enumerate(steps):
+        if step == "add":
+            turns.add(str(what), number, most)
+            twin.items.append((str(what), number))
+        elif step == "take":
+            assert turns.take() == twin.take()
+        elif step == "end" and what in twin.under_way:
+            turns.ended(str(what))
+            twin.under_way.remove(str(what))
+        elif step == "remove":
+            found = next((item for item in twin.items if item[1] == what), None)
+            assert all(turns.remove(key, int(what)) == (found == (key, what)) for key in KEYS)
+            twin.items = [item for item in twin.items if item != found]
+        assert len(turns) == len(twin.items)
+        assert sorted(turns) == sorted(item for _, item in twin.items)
+        assert [turns.waiting(key) for key in KEYS] == [[k for k, _ in twin.items].count(key) for key in KEYS]
+
+
+def test_a_key_with_a_hundred_items_delays_another_by_one() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(100):
+        turns.add("many", f"many-{number}")
+    turns.add("one", "one-0")
+    assert [turns.take(), turns.take()] == ["many-0", "one-0"]
+    for key in ("many", "one"):
+        turns.ended(key)
+    turns.add("one", "one-1")
+    assert [turns.take(), turns.take()] == ["many-1", "one-1"]
+
+
+def test_a_key_at_its_own_limit_leaves_room_for_another() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(5):
+        turns.add("many", f"many-{number}", most=2)
+    assert [turns.take() for _ in range(3)] == ["many-0", "many-1", None]
+    turns.add("one", "one-0", most=2)
+    assert turns.take() == "one-0"
+    turns.ended("many")
+    assert turns.take() == "many-2"

@@ -1,0 +1,131 @@
+"""Policy `adaptive`, decision by decision."""
+
+from __future__ import annotations
+
+import math
+
+from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.adaptive import Adaptive
+from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from edgespec.core.drafting.tree import Node
+
+TD, TT = 0.00373, 0.01034
+COSTS = Costs(lambda rows: TT, TD, batch_debt_s=0.01)
+NO_LOCAL = Costs(lambda rows: TT)
+
+
+def link(rtt_s: float, *, ready: bool = True) -> LinkView:
+    return LinkView(rtt_s, rtt_s, TD, ready)
+
+
+def chain(tree: CandidateTree, *chances: float) -> Node:
+    node = tree.root
+    for chance in chances:
+        node = tree.add_local(node, 5, -math.log(chance), 0.3)
+    return node
+
+
+def decide(
+    policy: Adaptive, tree: CandidateTree, rtt_s: float | None, now: float = 0.0, costs: Costs = COSTS
+) -> Action:
+    return policy.decide(tree, None if rtt_s is None else link(rtt_s), costs, now)
+
+
+def test_what_is_at_hand_is_verified_at_once() -> None:
+    tree = CandidateTree([1, 2])
+    chain(tree, 0.9, 0.8)
+    action = decide(Adaptive("offload"), tree, 0.02)
+    assert isinstance(action, Verify) and len(action.nodes) == 2
+
+
+def test_with_nothing_at_hand_a_bare_step_beats_waiting() -> None:
+    action = decide(Adaptive("offload"), CandidateTree([1, 2]), 0.02)
+    assert isinstance(action, Verify) and not action.nodes
+
+
+def test_it_waits_for_what_comes_within_a_tenth_of_a_step() -> None:
+    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    decide(policy, tree, 0.02)
+    policy.received(Merged(known=1, prefix_len=2, reached=1), 1.0)
+    action = decide(policy, tree, 0.02, now=1.0 + TD - 0.0005)
+    assert isinstance(action, Wait) and action.until > 1.0
+
+
+def test_a_long_stall_is_bridged_by_local_passes_over_the_likeliest_leaves() -> None:
+    policy, tree = Adaptive("latency"), CandidateTree([1, 2])
+    first = decide(policy, tree, 0.1)
+    assert isinstance(first, Draft) and list(first.leaves) == [tree.root] and first.width == 4
+    for i, chance in enumerate((0.8, 0.1, 0.05, 0.02)):
+        tree.add_local(tree.root, 5 + i, -math.log(chance), 0.5)
+    second = decide(policy, tree, 0.1, now=TD)
+    assert isinstance(second, Draft) and len(second.leaves) == 4
+    assert policy.fallbacks == 1
+
+
+def test_a_run_ends_when_another_level_does_not_pay() -> None:
+    policy, tree = Adaptive("latency"), CandidateTree([1, 2])
+    assert isinstance(decide(policy, tree, 0.1), Draft)
+    for i in range(4):
+        tree.add_local(tree.root, 5 + i, -math.log(0.1), 3.0)
+    assert isinstance(decide(policy, tree, 0.1, now=TD), Verify)
+
+
+def test_offloading_first_drafts_nothing_while_the_worker_is_near() -> None:
+    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    assert isinstance(decide(policy, tree, 0.02, now=0.5), Verify)
+
+
+def test_an_answer_that_falls_behind_drafts_even_when_offloading_comes_first() -> None:
+    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    decide(policy, tree, 0.3)
+    policy.verified(Outcome(0, 1, True, 0.1, position=2), 0.2)
+    tree.advance([3])
+    assert policy.why is None
+    assert isinstance(decide(policy, tree, 0.3, now=0.2), Draft)
+    assert policy.why is not None and "300 ms away" in policy.why
+
+
+def test_without_a_local_draft_it_never_asks_for_one() -> None:
+    policy, tree = Adaptive("latency"), CandidateTree([1, 2])
+    assert isinstance(decide(policy, tree, 0.3, costs=NO_LOCAL), Verify)
+
+
+def test_without_a_worker_it_drafts_a_tree_itself() -> None:
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None), Draft)
+
+
+def test_a_long_catch_up_alternates_with_target_steps() -> None:
+    policy, tree = Adaptive("latency"), CandidateTree([1, 2])
+    owing = Costs(lambda rows: TT, TD, local_debt_s=0.1, batch_debt_s=0.01)
+    kinds = [type(decide(policy, tree, None, costs=owing)) for _ in range(4)]
+    assert kinds == [CatchUp, Verify, CatchUp, Verify]
+
+
+def test_a_catch_up_that_the_stall_cannot_pay_back_is_not_begun() -> None:
+    owing = Costs(lambda rows: TT, TD, local_debt_s=0.05, batch_debt_s=0.01)
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), 0.02, costs=owing), Verify)
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None, costs=owing), CatchUp)
+
+
+def test_a_draft_that_is_slower_than_bare_steps_is_not_asked() -> None:
+    dear = Costs(lambda rows: TT, 2 * TT)
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None, costs=dear), Verify)
+
+
+def test_passes_begin_as_a_frame_arrives_where_one_is_about_to() -> None:
+    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    decide(policy, tree, 0.02)
+    chain(tree, 0.9)
+    policy.received(Merged(fresh=1, prefix_len=2, reached=2), 1.0)
+    assert isinstance(decide(policy, tree, 0.02, now=1.0 + TD - 0.0008), Wait)
+    assert isinstance(decide(policy, tree, 0.02, now=1.0 + TD - 0.0020), Verify)
+
+
+def test_an_answer_that_is_behind_waits_for_the_worker_no_longer_than_a_target_step() -> None:
+    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    decide(policy, tree, 0.2)
+    policy.received(Merged(known=1, prefix_len=2, reached=1), 0.2)
+    slow = LinkView(0.2, 0.2, 0.9 * TT, ready=True)
+    assert isinstance(policy.decide(tree, slow, COSTS, 0.2001), Verify), "due in time"
+    slower = LinkView(0.2, 0.2, 1.5 * TT, ready=True)
+    assert isinstance(policy.decide(tree, slower, COSTS, 0.2001), Draft)

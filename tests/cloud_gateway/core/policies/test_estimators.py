@@ -1,0 +1,92 @@
+"""Running estimates: what they say after which samples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cloud_gateway.core.policies.estimators import MAX_S, Ewma, RttEstimator, StepClock, StepCurve
+
+
+def test_the_first_round_trip_is_taken_as_it_is_and_later_ones_move_it_by_an_eighth() -> None:
+    rtt = RttEstimator()
+    assert rtt.srtt_s is None
+    rtt.sample(0.080)
+    assert (rtt.srtt_s, rtt.var_s, rtt.high_s) == (0.080, 0.040, pytest.approx(0.240))
+    rtt.sample(0.040)
+    assert rtt.srtt_s == pytest.approx(0.075) and rtt.min_s == 0.040
+    assert rtt.var_s == pytest.approx(0.040), "the deviation of 0.040 equals the variation so far"
+
+
+def test_a_steady_link_ends_with_hardly_any_variation() -> None:
+    rtt = RttEstimator()
+    for _ in range(60):
+        rtt.sample(0.020)
+    assert rtt.high_s == pytest.approx(0.020, rel=0.01)
+
+
+def test_the_first_samples_of_a_mean_count_fully() -> None:
+    mean = Ewma(weight=0.1)
+    assert mean.value is None
+    for value in (1.0, 3.0):
+        mean.sample(value)
+    assert mean.value == pytest.approx(2.0)
+    for _ in range(100):
+        mean.sample(5.0)
+    assert mean.value == pytest.approx(5.0, rel=0.01)
+
+
+def test_a_step_curve_is_linear_between_what_was_seen_and_level_beyond() -> None:
+    curve = StepCurve({1: 0.02})
+    assert curve(8) == 0.02
+    curve.sample(5, 0.04)
+    assert [curve(rows) for rows in (1, 3, 5, 9)] == pytest.approx([0.02, 0.03, 0.04, 0.04])
+
+
+def test_a_curve_need_not_rise() -> None:
+    curve = StepCurve({1: 0.02, 3: 0.07, 4: 0.05})
+    assert curve(3) > curve(4)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -5.0, 0.0, 1e9])
+def test_any_sample_leaves_estimates_that_a_policy_can_divide_by(odd: float) -> None:
+    rtt, curve, clock = RttEstimator(), StepCurve({1: 0.02}), StepClock(0.01)
+    for sample in (odd, 0.02, odd):
+        rtt.sample(sample)
+        curve.sample(1, sample)
+    for now in (0.0, 1e9, 2e9, 3e9, 4e9):
+        clock.frame(now)
+    assert 0 <= rtt.high_s <= 5 * MAX_S and 0 <= (rtt.srtt_s or 0) <= MAX_S
+    assert 0 < curve(1) <= MAX_S and 0 < clock.step_s <= MAX_S
+
+
+def arrive(clock: StepClock, *gaps: float) -> float:
+    now = 0.0
+    clock.frame(now)
+    for gap in gaps:
+        now += gap
+        clock.frame(now)
+    return clock.step_s
+
+
+def test_step_time_is_the_median_gap_so_neither_bursts_nor_pauses_move_it() -> None:
+    assert arrive(StepClock(0.1), 0.006, 0.006, 0.0, 0.012, 0.006, 5.0, 0.006) == pytest.approx(0.006)
+
+
+def test_frames_that_arrive_together_at_first_do_not_pin_the_step_time_near_zero() -> None:
+    assert arrive(StepClock(0.1), 0.0, 0.0001, *[0.006] * 6) == pytest.approx(0.006)
+
+
+def test_before_three_gaps_the_starting_guess_stands_and_an_interruption_is_no_gap() -> None:
+    clock = StepClock(0.1)
+    assert arrive(clock, 0.006, 0.006) == 0.1
+    clock.broken()
+    clock.frame(100.0)
+    clock.frame(100.006)
+    assert clock.step_s == pytest.approx(0.006)
+
+
+def test_a_lossy_link_that_delivers_in_bursts_does_not_look_like_a_fast_worker() -> None:
+    bursts = [0.06, *[0.0] * 16] * 3
+    assert arrive(StepClock(0.004), *[0.004] * 5, *bursts) >= 0.004

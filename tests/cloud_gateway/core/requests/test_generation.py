@@ -1,0 +1,310 @@
+"""One request's state machine, without a thread or a clock: fences, retries, ends, and any order of what may happen."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Verify, Wait
+from cloud_gateway.core.policies.registry import POLICIES, PolicySettings
+from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests.generation import MAX_RETRIES, Generation
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.requests.steps import TABLE, Status
+from cloud_gateway.core.verify.verification import SharedNoise
+from cloud_gateway.models.target_model import Work
+from edgespec.core.drafting.ranking import Spread
+from edgespec.core.protocol.messages import Close, Commit, Open, Tree
+from tests.support.table_model import VOCAB, TableTarget, next_logits, propose
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+COSTS = Costs(lambda rows: 0.03, 0.005, 0.0, 0.0, 4)
+LINK = LinkView(0.02, 0.03, 0.005, True)
+
+
+def made(policy: str = "adaptive", count: int = 40, **more: object) -> Generation:
+    request = GenerationRequest(PROMPT, count, ignore_eos=True)
+    chooser = SharedNoise(request, Spread())
+    controller = POLICIES[policy](PolicySettings(k=3))
+    return Generation(1, request, controller, chooser, 0.0, 512, offload=True, **more)  # type: ignore[arg-type]
+
+
+def decoding(policy: str = "adaptive", worker: str | None = "w") -> Generation:
+    generation = made(policy)
+    generation.handle(steps.Admitted(len(PROMPT) - 1), 0.0)
+    if worker:
+        generation.handle(steps.Assigned(worker), 0.0)
+    assert generation.status is Status.DECODE
+    return generation
+
+
+def frame(generation: Generation, epoch: int = 1, first: int = 1, right: bool = True) -> Tree:
+    """The next two tokens, or two others."""
+    prefix = generation.tree.prefix
+    one = int(next_logits(prefix.tokens).argmax())
+    tokens = [one, int(next_logits([*prefix.tokens, one]).argmax())]
+    if not right:
+        tokens = [(token + 1) % VOCAB for token in tokens]
+    return Tree(1, epoch, len(prefix), prefix.digest, first, [0, first], tokens, [100, 100], [300, 300])
+
+
+class Rows:
+    """The target's own rows for a tree below what is committed."""
+
+    def __init__(self, generation: Generation, flat: object) -> None:
+        target = TableTarget(slots=1, pass_s=0.0)
+        slot, _ = target.open([])
+        target.prefill(slot, generation.tree.prefix.tokens[:-1])
+        (self._rows,) = target.verify([Work(slot, flat)])  # type: ignore[arg-type]
+        self.argmax, self.entropy, self.logits = self._rows.argmax, self._rows.entropy, self._rows.logits
+
+
+def verify(generation: Generation, now: float = 1.0, nodes: Sequence[object] | None = None) -> list[object]:
+    """One round over these candidates, or all."""
+    chosen = generation.select(list(generation.tree.tree.nodes.values()) if nodes is None else nodes)  # type: ignore[arg-type]
+    flat = generation.flatten(chosen)
+    return list(generation.handle(steps.Verified(flat, Rows(generation, flat)), now))
+
+
+def of(outputs: Sequence[object], kind: type) -> list[object]:
+    return [output for output in outputs if isinstance(output, kind)]
+
+
+# --- fences of worker and epoch --------------------------------------------------------------------------------------
+
+
+def test_a_frame_of_another_worker_feeds_no_request() -> None:
+    generation = decoding()
+    (taken,) = generation.handle(steps.FrameArrived("other", frame(generation)), 0.1)
+    assert taken == steps.FrameTaken("stale", "other") and len(generation.tree.tree) == 0
+    generation.handle(steps.FrameArrived("w", frame(generation)), 0.1)
+    assert len(generation.tree.tree) == 2
+
+
+def test_a_frame_of_an_older_epoch_feeds_no_request() -> None:
+    generation = decoding()
+    generation.handle(steps.WorkerGone("w"), 0.1)
+    generation.handle(steps.Assigned("w"), 0.2)
+    (taken,) = generation.handle(steps.FrameArrived("w", frame(generation, epoch=1)), 0.3)
+    assert taken == steps.FrameTaken("stale", "w") and len(generation.tree.tree) == 0
+    generation.handle(steps.FrameArrived("w", frame(generation, epoch=2)), 0.3)
+    assert len(generation.tree.tree) == 2
+
+
+def test_a_worker_that_is_gone_takes_its_candidates_along_and_another_is_wanted() -> None:
+    generation = decoding()
+    generation.handle(steps.FrameArrived("w", frame(generation)), 0.1)
+    outputs = generation.handle(steps.WorkerGone("w"), 0.2)
+    assert [type(output) for output in outputs] == [steps.Send, steps.Released, steps.WorkerWanted]
+    assert isinstance(outputs[0].body, Close) and len(generation.tree.tree) == 0
+    assert generation.handle(steps.WorkerGone("w"), 0.3) == ()
+
+
+def test_a_worker_that_declines_or_breaks_the_protocol_is_not_asked_again() -> None:
+    generation = decoding()
+    generation.handle(steps.Declined("w"), 0.1)
+    assert generation.excluded_workers == {"w"} and generation.wants_worker
+    generation.handle(steps.Assigned("v"), 0.2)
+    outputs = generation.handle(steps.FrameArrived("v", frame(generation, epoch=2, first=9)), 0.3)
+    assert [type(output) for output in outputs] == [steps.FrameTaken, steps.Punish]
+    assert generation.excluded_workers == {"w", "v"} and generation.usage.frames["rejected"] == 1
+
+
+# --- reading, rounds, ends -------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_read_in_chunks_up_to_the_last_token() -> None:
+    generation = made()
+    outputs = generation.handle(steps.Admitted(2), 3.0)
+    assert outputs == (steps.WorkerWanted(),) and generation.status is Status.PREFILL
+    generation.handle(steps.Prefilled(3, 0.1), 3.1)
+    assert generation.status is Status.PREFILL and generation.prefilled == 5
+    generation.handle(steps.Prefilled(2, 0.1), 3.2)
+    assert generation.status is Status.DECODE
+    assert generation.usage.queued_s == 3.0 and generation.usage.prefill_s == pytest.approx(0.2)
+
+
+def test_a_round_keeps_the_path_commits_it_and_emits_it() -> None:
+    generation = decoding()
+    generation.handle(steps.FrameArrived("w", frame(generation)), 0.1)
+    keep, send, emit = verify(generation)
+    assert keep.rows == [0, 1, 2] and len(keep.tokens) == 3
+    assert isinstance(send.body, Commit) and send.body.tokens == keep.tokens and send.body.prefix_len == len(PROMPT)
+    assert emit.event.tokens == tuple(keep.tokens)
+
+
+def test_the_worker_is_said_to_have_diverged_where_the_target_left_its_candidates() -> None:
+    generation = decoding()
+    generation.handle(steps.FrameArrived("w", frame(generation, right=False)), 0.1)
+    assert of(verify(generation), steps.Diverged) == [steps.Diverged("w")]
+
+
+def test_the_policy_hears_of_a_round_before_anything_later() -> None:
+    heard: list[str] = []
+
+    class Listening:
+        name, fallbacks, drafts_from_start = "listening", 0, False
+
+        def decide(self, *_: object) -> Wait:
+            heard.append("decide")
+            return Wait(9.0)
+
+        def received(self, *_: object) -> None:
+            heard.append("received")
+
+        def verified(self, outcome: object, now: float) -> None:
+            heard.append(f"verified {now}")
+
+    generation = decoding()
+    generation.controller = Listening()  # type: ignore[assignment]
+    verify(generation, 1.0)
+    generation.handle(steps.FrameArrived("w", frame(generation)), 2.0)
+    generation.decide(LINK, COSTS, 3.0)
+    verify(generation, 4.0)
+    generation.decide(LINK, COSTS, 5.0)
+    assert heard == ["verified 1.0", "received", "decide", "verified 4.0", "decide"]
+
+
+def test_a_failed_pass_starts_again_with_what_was_emitted_and_ends_the_second_time_alone() -> None:
+    generation = decoding()
+    verify(generation)
+    emitted = list(generation.tree.prefix.tokens)
+    outputs = generation.handle(steps.PassFailed(alone=False, what="x"), 2.0)
+    assert of(outputs, steps.Reopen) and of(outputs, steps.DropDraft) and generation.status is Status.QUEUED
+    assert generation.reading == emitted and generation.alone and not generation.wants_worker
+    generation.handle(steps.Admitted(0), 2.1)
+    generation.handle(steps.Prefilled(len(emitted) - 1), 2.2)
+    assert isinstance(generation.decide(None, COSTS, 2.3), Verify)
+    (finished,) = of(generation.handle(steps.PassFailed(alone=True, what="x"), 2.4), steps.Finished)
+    assert finished.finish == "error" and generation.status is Status.FINISHED
+
+
+def test_a_good_pass_ends_suspicion_until_it_was_retried_twice() -> None:
+    generation = decoding()
+    for retry in range(1, MAX_RETRIES + 1):
+        generation.handle(steps.PassFailed(alone=False, what="x"), 1.0)
+        generation.handle(steps.Admitted(len(generation.reading) - 1), 1.0)
+        verify(generation, nodes=[])
+        assert generation.alone == (retry == MAX_RETRIES)
+
+
+def test_an_input_that_cannot_happen_is_a_fault_of_the_driver() -> None:
+    with pytest.raises(ValueError, match="Prefilled cannot happen to a request that is queued"):
+        made().handle(steps.Prefilled(1), 0.0)
+    assert set(TABLE) == set(Status) and isinstance(Status.QUEUED, enum.Enum)
+
+
+# --- any order -------------------------------------------------------------------------------------------------------
+
+
+class Walk(RuleBasedStateMachine):
+    """Whatever may happen to a request, in any order: its text is plain decoding's, its statuses are the table's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.emitted, self.finished, self.asked, self.first = 0.0, [], [], None, 1
+        self.rng = random.Random(1)
+        self.generation = made(count=25)
+
+    def take(self, step: object) -> None:
+        before = self.generation.status
+        self.now += 0.01
+        outputs = self.generation.handle(step, self.now)  # type: ignore[arg-type]
+        assert self.generation.status in TABLE[before][type(step)]
+        for output in outputs:
+            assert not self.finished, "nothing follows the end"
+            if isinstance(output, steps.Emit):
+                self.emitted += output.event.tokens
+            elif isinstance(output, steps.Finished):
+                self.finished.append(output)
+            elif isinstance(output, steps.Send) and isinstance(output.body, Open):
+                self.first = 1
+
+    @property
+    def status(self) -> Status:
+        return self.generation.status
+
+    @precondition(lambda self: self.status is Status.QUEUED)
+    @rule(share=st.floats(0, 1))
+    def admitted(self, share: float) -> None:
+        self.take(steps.Admitted(int(share * (len(self.generation.reading) - 1))))
+
+    @precondition(lambda self: self.status is Status.PREFILL)
+    @rule(chunk=st.integers(1, 9))
+    def prefilled(self, chunk: int) -> None:
+        left = len(self.generation.reading) - 1 - self.generation.prefilled
+        self.take(steps.Prefilled(min(chunk, left)))
+
+    @precondition(lambda self: self.generation.wants_worker)
+    @rule(worker=st.sampled_from("vw"))
+    def assigned(self, worker: str) -> None:
+        self.take(steps.Assigned(worker))
+
+    @precondition(lambda self: self.status is not Status.QUEUED)
+    @rule(worker=st.sampled_from("vw"), epoch=st.integers(1, 3), right=st.booleans(), skip=st.integers(0, 12))
+    def frame(self, worker: str, epoch: int, right: bool, skip: int) -> None:
+        given = self.generation.assignment
+        mine = given is not None and (given.worker, given.epoch) == (worker, epoch)
+        first = self.first + (5 if skip == 12 else 0)
+        self.first += 2 * mine
+        self.take(steps.FrameArrived(worker, frame(self.generation, epoch, first, right)))
+
+    @rule(kind=st.sampled_from([steps.WorkerGone, steps.Declined]), worker=st.sampled_from("vw"))
+    def worker_leaves(self, kind: type, worker: str) -> None:
+        self.take(kind(worker))
+
+    @precondition(lambda self: self.status is Status.DECODE)
+    @rule(linked=st.booleans())
+    def decides(self, linked: bool) -> None:
+        generation = self.generation
+        action = generation.decide(LINK if linked and generation.assignment else None, COSTS, self.now)
+        match action:
+            case Verify(nodes):
+                flat = generation.flatten(generation.select(nodes))
+                self.take(steps.Verified(flat, Rows(generation, flat)))
+            case Draft(leaves, width):
+                prefix, root = generation.tree.prefix.tokens, generation.tree.root
+                found = [propose([*prefix, *leaf.path(root)], width, 0.7) for leaf in leaves[:4]]
+                self.take(steps.Drafted(leaves[:4], found))
+            case Wait(until):
+                self.now = max(self.now, until)
+            case CatchUp():
+                self.take(steps.LocalWork(1, 0.001))
+
+    @precondition(lambda self: self.status is not Status.FINISHED)
+    @rule(alone=st.booleans(), often=st.integers(0, 9))
+    def pass_fails(self, alone: bool, often: int) -> None:
+        if often == 0:
+            self.take(steps.PassFailed(alone, "x"))
+
+    @rule(often=st.integers(0, 9))
+    def speculation_fails(self, often: int) -> None:
+        if often == 0:
+            self.take(steps.SpeculationFailed("x"))
+
+    @rule(often=st.integers(0, 30))
+    def cancelled(self, often: int) -> None:
+        if often == 0:
+            self.take(steps.Cancelled())
+
+    @invariant()
+    def text_is_plain_decodings(self) -> None:
+        tokens = self.generation.tree.prefix.tokens
+        assert tokens[len(PROMPT) :][: len(self.emitted)] == self.emitted
+        assert all(int(next_logits(tokens[:i]).argmax()) == tokens[i] for i in range(len(PROMPT), len(tokens)))
+
+    @invariant()
+    def its_end_is_said_once(self) -> None:
+        assert len(self.finished) == (self.status is Status.FINISHED)
+        if self.finished and self.finished[0].finish == "length":
+            assert len(self.emitted) == 25
+
+
+TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=60, stateful_step_count=60, deadline=None, derandomize=True)

@@ -1,0 +1,94 @@
+"""Shipped traces hold the policies to what they decided; and a replay can fail, so that this says something.
+
+After a deliberate change of a policy record them anew: `make traces`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cloud_gateway.core.policies.actions import Controller
+from cloud_gateway.core.policies.registry import POLICIES, Plain
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.format import AnyEvent, Decided, Trace, unseal
+from cloud_gateway.core.trace.play import Player, check
+from edgespec.core.errors import TraceError
+from edgespec.lab.replay.look import describe
+
+FOLDER = Path(__file__).parents[3] / "traces"
+SHIPPED = sorted(FOLDER.glob("*.trace"))
+NAMES = [path.stem for path in SHIPPED]
+
+
+def shipped(name: str) -> Trace:
+    return unseal((FOLDER / f"{name}.trace").read_bytes())[0]
+
+
+def changed(recorded: Trace, **wish: object) -> Controller:
+    settings = replace(recorded.header.settings, **wish)  # type: ignore[arg-type]
+    return POLICIES[recorded.header.policy](settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_policies_decide_what_they_decided_when_the_traces_were_recorded(name: str) -> None:
+    checked = check(shipped(name))
+    told = "\n".join(describe(one) for one in checked.differences[:5])
+    assert not checked.differences, (
+        f"{len(checked.differences)} of {checked.decisions} decisions of {name} are others now:\n{told}\n"
+        f"See `edgespec replay tests/traces/{name}.trace`. If that is meant: `python -m tools.traces {name}`."
+    )
+    assert checked.decisions >= 20
+
+
+def test_the_shipped_traces_are_small_salted_and_of_several_policies() -> None:
+    assert sum(path.stat().st_size for path in SHIPPED) < 300_000
+    headers = [shipped(name).header for name in NAMES]
+    assert all(header.salted and header.complete for header in headers)
+    assert {"wanspec", "colocated", "rolling-k", "adaptive"} <= {header.policy for header in headers}
+
+
+@pytest.mark.parametrize("wish", [{"k": 3}, {"k": 1}, {"verify_nodes": 2}, {"phi": 0.0}])
+def test_each_parameter_of_algorithm_1_shows_in_its_decisions(wish: dict[str, object]) -> None:
+    names = [name for name in NAMES if shipped(name).header.policy == "wanspec"]
+    assert any(check(shipped(name), changed(shipped(name), **wish)).differences for name in names)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if shipped(name).header.policy != "plain"])
+def test_another_policy_does_not_pass_for_the_recorded_one(name: str) -> None:
+    assert check(shipped(name), Plain()).differences
+
+
+def events_of(recorded: Trace, change: dict[int, AnyEvent | None]) -> Trace:
+    """The trace with some events replaced, or left out."""
+    events = [change.get(i, event) for i, event in enumerate(recorded.events)]
+    return Trace(recorded.header, [event for event in events if event is not None])
+
+
+def test_one_bit_of_a_time_shows() -> None:
+    """A deadline is a sum of times, so the last bit of one changes it."""
+    recorded = shipped("wanspec-20ms")
+    waits = [i for i, e in enumerate(recorded.events) if isinstance(e, Decided) and isinstance(e.act, trace.Waited)]
+    event = recorded.events[waits[0]]
+    assert isinstance(event, Decided) and isinstance(event.act, trace.Waited)
+    bent = msgspec.structs.replace(event, act=trace.Waited(event.act.until * (1 + 2**-52)))
+    assert [one.now_act for one in check(events_of(recorded, {waits[0]: bent})).differences] == [event.act]
+
+
+def test_a_frame_left_out_is_noticed_at_the_next_decision() -> None:
+    recorded = shipped("wanspec-20ms")
+    fresh = next(
+        i for i, moment in enumerate(Player(recorded).play()) if moment.merged is not None and moment.merged.fresh
+    )
+    with pytest.raises(TraceError, match="cannot be played again"):
+        check(events_of(recorded, {fresh: None, fresh + 1: None}))
+
+
+def test_a_policy_that_this_version_lacks_is_one_sentence() -> None:
+    recorded = shipped("wanspec-20ms")
+    header = msgspec.structs.replace(recorded.header, policy="clairvoyant")
+    with pytest.raises(TraceError, match="`clairvoyant` does not exist"):
+        check(Trace(header, recorded.events))

@@ -1,0 +1,86 @@
+"""The walk is lossless: whatever the candidates, the answer is that of asking the target token by token."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.flatten import FlatTree
+from tests.support.trees import flat_trees, path_to
+
+VOCAB = 3  # so small that paths of several tokens match by chance
+EOS = 0
+
+
+def target(tokens: Sequence[int], seed: int) -> int:
+    """A target without weights: its next token is a hash of everything before it."""
+    return hashlib.sha256(bytes([seed, *tokens])).digest()[0] % VOCAB
+
+
+def plain(prompt: list[int], count: int, seed: int) -> list[int]:
+    """The slow twin: one token at a time."""
+    answer: list[int] = []
+    for _ in range(count):
+        answer.append(target(prompt + answer, seed))
+    return answer
+
+
+trees = st.lists(flat_trees(VOCAB, max_rows=12), min_size=1, max_size=8)
+
+
+@given(trees=trees, seed=st.integers(0, 255))
+def test_rounds_over_any_trees_give_plain_decodings_tokens(trees: list[FlatTree], seed: int) -> None:
+    prompt, answer = [1], []
+    for tree in trees:
+        flat = FlatTree([[*prompt, *answer][-1], *tree.tokens[1:]], tree.parents, tree.depths)
+        before = (prompt + answer)[:-1]
+
+        def choose(row: int, flat: FlatTree = flat, before: list[int] = before) -> int:
+            return target(before + [flat.tokens[i] for i in path_to(flat, row)], seed)
+
+        answer += walk(flat, choose).tokens
+    assert answer == plain(prompt, len(answer), seed)
+    assert len(answer) >= len(trees)
+
+
+@given(tree=flat_trees(VOCAB, max_rows=12), seed=st.integers(0, 255))
+def test_the_rows_kept_are_the_path_of_the_tokens_emitted(tree: FlatTree, seed: int) -> None:
+    asked: list[int] = []
+
+    def choose(row: int) -> int:
+        asked.append(row)
+        return target([tree.tokens[i] for i in path_to(tree, row)], seed)
+
+    found = walk(tree, choose)
+    assert asked == found.rows == path_to(tree, found.rows[-1])
+    assert [tree.tokens[row] for row in found.rows[1:]] == found.tokens[:-1]
+    below = {tree.tokens[row] for row, parent in enumerate(tree.parents) if parent == found.rows[-1]}
+    assert found.tokens[-1] not in below
+    assert found.at_leaf == (not below)
+
+
+@given(tree=flat_trees(VOCAB, max_rows=12), seed=st.integers(0, 255))
+def test_a_stopping_token_is_the_last_one_and_its_row_is_not_kept(tree: FlatTree, seed: int) -> None:
+    def choose(row: int) -> int:
+        return target([tree.tokens[i] for i in path_to(tree, row)], seed)
+
+    free, stopped = walk(tree, choose), walk(tree, choose, stop=lambda token: token == EOS)
+    end = free.tokens.index(EOS) + 1 if EOS in free.tokens else len(free.tokens)
+    assert stopped.tokens == free.tokens[:end]
+    assert stopped.rows == free.rows[:end]
+
+
+def test_a_full_match_adds_the_targets_own_token_after_the_leaf() -> None:
+    chain = FlatTree([5, 6, 7], [-1, 0, 1], [0, 1, 2])
+    found = walk(chain, lambda row: [6, 7, 8][row])
+    assert (found.tokens, found.rows, found.at_leaf) == ([6, 7, 8], [0, 1, 2], True)
+
+
+def test_a_miss_says_that_the_draft_had_guessed_otherwise() -> None:
+    chain = FlatTree([5, 6, 7], [-1, 0, 1], [0, 1, 2])
+    found = walk(chain, lambda row: 9)
+    assert (found.tokens, found.rows, found.at_leaf) == ([9], [0], False)

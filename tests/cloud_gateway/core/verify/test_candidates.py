@@ -1,0 +1,139 @@
+"""The candidate tree against a slow twin that knows every path a worker ever sent, over a link with delay."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
+from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.messages import Tree
+from edgespec.core.protocol.prefix import prefix_hash
+
+PROMPT = [1, 2, 3]
+
+
+def frame(first: int, parents: list[int], tokens: list[int], prefix: list[int] = PROMPT) -> Tree:
+    n = len(tokens)
+    return Tree(1, 1, len(prefix), prefix_hash(prefix), first, parents, tokens, [100] * n, [500] * n)
+
+
+def live_paths(tree: CandidateTree) -> set[tuple[int, ...]]:
+    return {(*tree.prefix.tokens, *node.path(tree.root)) for node in tree.tree.nodes.values()}
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 6), st.integers(0, 6))
+def test_after_any_delay_the_tree_holds_just_the_sent_paths_that_continue_the_committed_tokens(
+    seed: int, branching: int, up: int, down: int
+) -> None:
+    """Drives the worker's own state machine over two FIFO queues of fixed length against a random target."""
+    rng = random.Random(seed)
+    worker = Drafting(1, 1, len(PROMPT), DraftRule(branching=branching, theta=0.3, sequences=3))
+    worker.commit(0, PROMPT)
+    gateway = CandidateTree(PROMPT)
+    to_gateway: list[tuple[Tree, set[tuple[int, ...]]]] = []
+    to_worker: list[tuple[int, list[int], bytes]] = []
+    arrived: set[tuple[int, ...]] = set()
+    for _ in range(40):
+        leaves = worker.candidates()
+        worker.record(
+            leaves,
+            [Proposal(rng.sample(range(4), 4), sorted(rng.random() for _ in range(4)), rng.random()) for _ in leaves],
+        )
+        before = set(worker._unsent)
+        delta = worker.delta()
+        if delta is not None:
+            sent = before - set(worker._unsent)
+            to_gateway.append((delta, {(*worker.prefix.tokens, *node.path(worker.tree.root)) for node in sent}))
+        if len(to_gateway) > up:
+            received, paths = to_gateway.pop(0)
+            merged = gateway.merge("w", received, "w")
+            arrived |= paths
+            assert merged.prefix and merged.fresh + merged.known + merged.stale == len(received.tokens)
+        if rng.random() < 0.6:
+            node, tokens = gateway.root, []
+            while node.children and rng.random() < 0.7:
+                node = rng.choice(list(node.children.values()))
+                tokens.append(node.token)
+            tokens.append(rng.randrange(4))
+            start = len(gateway.prefix)
+            gateway.advance(tokens)
+            to_worker.append((start, tokens, gateway.prefix.digest))
+        if len(to_worker) > down:
+            worker.commit(*to_worker.pop(0))
+        committed = tuple(gateway.prefix.tokens)
+        expected = {path for path in arrived if path[: len(committed)] == committed and len(path) > len(committed)}
+        assert live_paths(gateway) == expected
+        assert set(gateway.owner) == set(gateway.tree.nodes.values())
+
+
+def test_a_frame_of_a_prefix_that_never_was_changes_nothing_and_says_so() -> None:
+    tree = CandidateTree(PROMPT)
+    merged = tree.merge("w", frame(1, [0], [9], prefix=[1, 2, 4]), "w")
+    assert not merged.prefix and merged.stale == 1 and not merged.useful and tree.depth() == 0
+
+
+def test_a_node_more_than_sixteen_levels_below_its_prefix_is_refused() -> None:
+    tree = CandidateTree(PROMPT)
+    tree.merge("w", frame(1, list(range(16)), [5] * 16), "w")
+    with pytest.raises(RemoteProtocolError) as caught:
+        tree.merge("w", frame(17, [16], [5]), "w")
+    assert caught.value.reason == "shape-depth"
+
+
+def test_node_ids_must_continue_without_a_gap_or_a_repeat() -> None:
+    tree = CandidateTree(PROMPT)
+    tree.merge("w", frame(1, [0], [5]), "w")
+    for first in (1, 3):
+        with pytest.raises(RemoteProtocolError) as caught:
+            tree.merge("w", frame(first, [0], [6]), "w")
+        assert caught.value.reason == "shape-ids"
+
+
+def test_two_sources_may_use_the_same_ids_and_share_what_they_agree_on() -> None:
+    tree = CandidateTree(PROMPT)
+    assert tree.merge("a", frame(1, [0, 1], [5, 6]), "a").fresh == 2
+    merged = tree.merge("b", frame(1, [0, 1], [5, 7]), "b")
+    assert (merged.fresh, merged.known) == (1, 1)
+    assert sorted(tree.owner.values()) == ["a", "a", "b"]
+
+
+def test_best_gives_parents_with_their_children_and_respects_the_depth_limit() -> None:
+    tree = CandidateTree(PROMPT)
+    tree.merge("w", frame(1, [0, 0, 1], [5, 6, 7]), "w")
+    chosen = tree.best(2)
+    assert all(node.parent is tree.root or node.parent in chosen for node in chosen)
+    assert {node.token for node in tree.best(9, max_depth=1)} == {5, 6}
+
+
+def test_a_local_draft_goes_on_at_the_end_of_the_most_probable_path() -> None:
+    tree = CandidateTree(PROMPT)
+    likely = tree.add_local(tree.root, 5, 0.1, 0.3)
+    tree.add_local(tree.root, 6, 2.0, 0.3)
+    assert tree.best_leaf() is likely and tree.owner[likely] == LOCAL
+
+
+def test_a_revoked_workers_candidates_go_and_the_others_stay() -> None:
+    tree = CandidateTree(PROMPT)
+    tree.merge("bad", frame(1, [0, 1, 0], [5, 6, 8]), "bad")
+    tree.add_local(next(node for node in tree.tree.nodes.values() if node.token == 5), 9, 0.1, 0.1)
+    tree.discard("bad")
+    assert {node.token for node in tree.tree.nodes.values()} == {5, 9}, "5 carries a local candidate"
+
+
+def test_a_worker_cannot_fill_memory() -> None:
+    tree = CandidateTree(PROMPT, max_nodes=10)
+    merged = tree.merge("w", frame(1, [0] * 60, list(range(60))), "w")
+    assert merged.fresh == 10 and merged.stale == 50
+
+
+def test_the_gateways_own_candidates_are_bounded_too() -> None:
+    tree = CandidateTree(PROMPT, max_nodes=10)
+    found = [tree.add_local(tree.root, token, 0.1, 0.1) for token in range(20)]
+    assert len(tree.tree) == 10 and found[10:] == [None] * 10
+    assert tree.add_local(tree.root, 3, 0.1, 0.1) is found[3], "one that is there is found where nothing more fits"

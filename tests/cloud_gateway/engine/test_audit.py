@@ -1,0 +1,217 @@
+"""The audit log: who was given which request, in a bounded file of its owner's; a full disk costs entries only."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.__main__ import main
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
+from cloud_gateway.engine.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.offloading import LinkedWorker
+from cloud_gateway.process.commands import since
+from tests.support.echo import until
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+Make = Callable[[LoopWorker], Engine]
+
+
+class Named(LoopWorker):
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        return {name: LinkedWorker(name, 0, 0, 0.002, paused=False, name="lab-7") for name in super().linked()}
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    running: list[tuple[Engine, AuditLog]] = []
+
+    def build(worker: LoopWorker) -> Engine:
+        engine = worker.engine = Engine(TableTarget(), TableDraft(), EngineSettings(policy="wanspec"), worker)
+        audit = engine.offloading.audit = AuditLog(tmp_path / "audit", 100_000, 2)
+        engine.start()
+        running.append((engine, audit))
+        return engine
+
+    yield build
+    for engine, audit in running:
+        engine.stop()
+        audit.close()
+
+
+async def end_of(engine: Engine, count: int = 40) -> None:
+    request = GenerationRequest(PROMPT, count, ignore_eos=True, id="req_1", key="3kTq9XwZ", key_name="alice")
+    async for event in engine.submit(request):
+        if isinstance(event, DoneEvent):
+            return
+
+
+def read(folder: Path) -> list[Entry]:
+    return list(entries(folder / "audit"))
+
+
+async def test_each_assignment_and_its_end_are_recorded(make: Make, tmp_path: Path) -> None:
+    before = time.time()
+    await end_of(make(Named()))
+    await until(lambda: len(read(tmp_path)) == 2)
+    given, over = read(tmp_path)
+    who = ("req_1", "3kTq9XwZ", "alice", "w", "lab-7")
+    assert (given.event, given.request, given.key, given.key_name, given.worker, given.worker_name) == (
+        "assigned",
+        *who,
+    )
+    assert (over.event, over.request, over.key, over.key_name, over.worker, over.worker_name) == ("released", *who)
+    assert (given.frames, over.reason) == (None, "length")
+    assert over.frames is not None
+    assert over.frames > 0
+    assert before <= given.time <= over.time <= time.time()
+
+
+async def test_a_request_that_moves_on_is_recorded_as_moved(make: Make, tmp_path: Path) -> None:
+    worker = Named()
+    engine = make(worker)
+    request = GenerationRequest(PROMPT, 400, ignore_eos=True, id="req_1")
+    stream = engine.submit(request)
+    await until(lambda: worker.seen)
+    worker.die()
+    await until(lambda: [one.event for one in read(tmp_path)] == ["assigned", "moved"])
+    assert read(tmp_path)[-1].worker_name == "lab-7", "also when the worker is gone"
+    stream.cancel()
+
+
+async def test_a_request_that_is_declined_is_recorded_as_declined(make: Make, tmp_path: Path) -> None:
+    worker = Named()
+    engine = make(worker)
+    stream = engine.submit(GenerationRequest(PROMPT, 400, ignore_eos=True, id="req_1"))
+    await until(lambda: worker.seen)
+    engine.declined("w", 1)
+    await until(lambda: [one.event for one in read(tmp_path)] == ["assigned", "declined"])
+    stream.cancel()
+
+
+def entry(number: int) -> Entry:
+    return Entry(float(number), "assigned", f"req_{number:024}", "3kTq9XwZ", "alice", "7ba1073c5e2f9d40", "lab-7")
+
+
+def test_files_are_the_owners_alone_and_bounded(tmp_path: Path) -> None:
+    path, limit = tmp_path / FILE_NAME, 2000
+    for number in range(200):
+        append(path, [entry(number)], limit, keep=2)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == [FILE_NAME, f"{FILE_NAME}.1", f"{FILE_NAME}.2"]
+    assert all(file.stat().st_size <= limit for file in files)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    numbers = [one.time for one in entries(tmp_path)]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == 199
+    assert len(numbers) >= 2 * (limit // 250)
+
+
+def test_a_symbolic_link_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        append(tmp_path / FILE_NAME, [entry(1)], 2000, keep=1)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
+    append(tmp_path / FILE_NAME, [entry(1)], 10**6, keep=1)
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(b'\xff\xfe\nnot JSON\n{"time": 5}\n[]\n' + b"x" * 100_000 + b'\n{"time": 1.0, "event": "assig')
+    append(tmp_path / FILE_NAME, [entry(2)], 10**6, keep=1)
+    assert [one.time for one in entries(tmp_path)] == [1, 2]
+    assert [one.time for one in entries(tmp_path, since=2)] == [2]
+
+
+FULL = """
+import resource, sys, time
+from pathlib import Path
+from cloud_gateway.engine.audit import AuditLog, entries
+from cloud_gateway.core.requests.request import GenerationRequest
+from edgespec.shared import logs
+folder, request = Path(sys.argv[1]), GenerationRequest([1], 1, id="req_1", key="3kTq9XwZ", key_name="alice")
+with logs.policy("info"):
+    audit = AuditLog(folder, 10**6, 1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    for number in range(50):
+        audit.assigned(request, "7ba1073c5e2f9d40", "lab-7")
+        time.sleep(0.002)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    audit.released(request, "7ba1073c5e2f9d40", "lab-7", "stop", 3)
+    audit.close()
+found = [one.event for one in entries(folder)]
+assert 1 < found.count("assigned") < 50, found
+assert found[-1] == "released", found
+"""
+
+
+def test_a_full_disk_costs_entries_and_one_log_line_a_minute(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path / "audit")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "ERROR   cloud_gateway.engine.audit: the audit log cannot be written (File too large): " in line
+
+
+def test_a_disk_that_does_not_answer_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(AuditLog, "_run", lambda self: None)
+    audit = AuditLog(tmp_path / "audit", 10**6, 1)
+    for _ in range(MAX_PENDING + 500):
+        audit.assigned(GenerationRequest([1], 1), "w", "lab-7")
+    assert caplog.text.count("the disk is too slow") == 1
+    audit.close(timeout_s=0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the command looks, with two entries: one a day old, and one that would move a terminal's cursor."""
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    folder = tmp_path / "edgespec" / "gateway" / "audit"
+    folder.mkdir(parents=True)
+    now = time.time()
+    who = "3kTq9XwZ", "alice", "7ba1073c5e2f9d40", "lab-7"
+    old = Entry(now - 86400 - 60, "assigned", "req_old", *who)
+    append(folder / FILE_NAME, [old, Entry(now, "released", "req_new", *who, "stop", 12)], 10**6, 1)
+    return folder
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_command_shows_the_files_where_no_gateway_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit"]) == 0
+    heading, old, new = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["TIME", "REQUEST", "KEY"]
+    assert "req_old" in old
+    assert "alice (3kTq9XwZ)" in new
+    assert new.endswith("lab-7 (7ba1073c5e2f9d40)          12  stop")
+    assert main(["audit", "--since", "24h", "--json"]) == 0
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (row["request"], row["event"], row["frames"]) == ("req_new", "released", 12)
+
+
+def test_since_takes_spans_and_dates() -> None:
+    now = time.time()
+    assert [round(now - since(text)) for text in ("90m", "24h", "7d")] == [5400, 86400, 604800]
+    assert since("2026-11-20T08:00+00:00") == 1795161600
+    with pytest.raises(SystemExit) as usage:
+        main(["audit", "--since", "yesterday"])
+    assert usage.value.code == 2
+
+
+async def test_the_audit_log_has_no_other_field(make: Make, tmp_path: Path) -> None:
+    await end_of(make(Named()))
+    await until(lambda: len(read(tmp_path)) == 2)
+    fields = {name for line in (tmp_path / "audit" / FILE_NAME).read_text().splitlines() for name in json.loads(line)}
+    known = {"time", "event", "request", "key", "key_name", "worker", "worker_name", "reason", "frames"}
+    assert fields == known

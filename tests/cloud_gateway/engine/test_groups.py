@@ -1,0 +1,205 @@
+"""Worker groups: a prompt goes only to workers of a group that its API key names, and the usage names them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.__main__ import main
+from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.router import WorkerView, choose
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.offloading import LinkedWorker
+from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.core.pairing.groups import MAX_GROUPS, parse_groups
+from edgespec.core.protocol.messages import Close, Open
+from edgespec.core.protocol.names import key_id
+from edgespec.shared.paired import PairedWorkers
+from tests.support.echo import CHAT, ECHOED, Echo, echo_gateway, post, until
+from tests.support.pairing import Operator, make_worker, served
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+DEFAULT, PHYSICS = frozenset({"default"}), frozenset({"physics"})
+
+
+class Member(LoopWorker):
+    """One linked worker, in groups."""
+
+    def __init__(self, groups: frozenset[str]) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        return {"w": LinkedWorker("w", 0.0, 0.0, 0.002, paused=False, name="lab-7", groups=self.groups)}
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[[Member], Engine]]:
+    engines: list[Engine] = []
+
+    def build(worker: Member) -> Engine:
+        engine = worker.engine = Engine(TableTarget(), TableDraft(), EngineSettings(policy="wanspec"), worker)
+        engine.start()
+        engines.append(engine)
+        return engine
+
+    yield build
+    for engine in engines:
+        engine.stop()
+
+
+async def usage(engine: Engine, groups: frozenset[str], count: int = 40, **more: object) -> Usage:
+    request = GenerationRequest(PROMPT, count, ignore_eos=True, groups=groups, **more)  # type: ignore[arg-type]
+    async for event in engine.submit(request):
+        if isinstance(event, DoneEvent):
+            return event.usage
+    raise AssertionError("the stream ended without a DoneEvent")
+
+
+async def test_a_worker_of_the_keys_group_drafts_and_is_named(make: Callable[[Member], Engine]) -> None:
+    worker = Member(PHYSICS | DEFAULT)
+    found = await usage(make(worker), PHYSICS)
+    assert (found.workers, found.why_off) == (["lab-7"], None)
+    assert found.frames["used"] > 0
+
+
+async def test_a_worker_of_another_group_is_sent_nothing(make: Callable[[Member], Engine]) -> None:
+    worker = Member(DEFAULT)
+    found = await usage(make(worker), PHYSICS | {"chemistry"})
+    assert worker.seen == []
+    assert found.workers == []
+    assert found.why_off == "no worker of this API key's groups (chemistry, physics) is linked"
+
+
+async def test_never_wins_over_groups(make: Callable[[Member], Engine]) -> None:
+    worker = Member(DEFAULT)
+    found = await usage(make(worker), DEFAULT, speculation=Speculation(offload="never"))
+    assert (worker.seen, found.workers, found.why_off) == ([], [], "the request asked for it")
+
+
+async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: Callable[[Member], Engine]) -> None:
+    worker = Member(DEFAULT)
+    engine = make(worker)
+    running = asyncio.ensure_future(usage(engine, DEFAULT, 400))
+    await until(lambda: any(isinstance(body, Open) for body in worker.seen))
+    worker.groups = PHYSICS
+    engine.worker_down("w", "regrouped")
+    engine.worker_up("w")
+    await until(lambda: any(isinstance(body, Close) for body in worker.seen))
+    seen = len(worker.seen)
+    found = await running
+    assert len(worker.seen) == seen, "nothing follows the close"
+    assert found.workers == ["lab-7"], "it has read the prompt"
+    assert found.why_off == "no worker of this API key's groups (default) is linked"
+
+
+def test_the_router_asks_the_nearest_of_the_group() -> None:
+    workers = [
+        WorkerView("near", 0.001, 0.001, paused=False, load=0, groups=PHYSICS),
+        WorkerView("far", 0.1, 0.001, paused=False, load=0, groups=DEFAULT | PHYSICS),
+        WorkerView("away", 0.001, 0.001, paused=True, load=0, groups=DEFAULT),
+    ]
+    assert choose(workers, DEFAULT) == "far"
+    assert choose(workers, PHYSICS) == "near"
+    assert choose(workers, PHYSICS, exclude={"near"}) == "far"
+    assert choose(workers, frozenset({"chemistry"})) is None
+
+
+@pytest.mark.parametrize("name", ["", "Physics", "a b", "-a", "a" * 33, "a\n", "\u0430", "../x"])
+def test_a_name_that_is_no_groups_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of a group"):
+        parse_groups([name])
+
+
+def test_no_group_means_the_default_one_and_each_counts_once() -> None:
+    assert parse_groups([]) == ("default",)
+    assert parse_groups(["b", "a", "b"]) == ("b", "a")
+    with pytest.raises(ValueError, match=f"at most {MAX_GROUPS}"):
+        parse_groups(f"g{n}" for n in range(MAX_GROUPS + 1))
+
+
+def test_lists_of_earlier_versions_mean_the_default_group(tmp_path: Path) -> None:
+    ring, paired = KeyRing(tmp_path), PairedWorkers(tmp_path)
+    ring.create("old", offload=True)
+    paired.add(b"w" * 32, "old")
+    for file in (tmp_path / "api-keys.json", tmp_path / "workers.json"):
+        stored = json.loads(file.read_text())
+        for record in stored.get("keys", []) + stored.get("records", []):
+            del record["groups"]
+        file.write_text(json.dumps(stored))
+    (key,), (worker,) = KeyRing(tmp_path).all(), PairedWorkers(tmp_path).all()
+    assert key.groups == worker.groups == ("default",)
+
+
+def test_pairing_again_keeps_a_workers_groups_unless_others_are_given(tmp_path: Path) -> None:
+    paired = PairedWorkers(tmp_path)
+    assert paired.add(b"w" * 32, "lab-7", groups=("physics",)).groups == ("physics",)
+    assert paired.add(b"w" * 32, "lab-7").groups == ("physics",)
+    assert paired.regroup("lab-7", ["b", "a"]).groups == ("b", "a")
+    assert paired.groups_of(b"w" * 32) == {"a", "b"}
+    assert paired.groups_of(b"x" * 32) == frozenset()
+    with pytest.raises(PairingError, match="not the name of a group"):
+        paired.regroup("lab-7", ["A B"])
+
+
+async def test_pair_puts_the_worker_into_the_groups_that_it_is_given(tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway:
+        worker = make_worker(tmp_path)
+        operator = Operator(gateway.desk, ["physics", "trusted"])
+        await worker.pair(gateway, await operator.code())
+        await operator.done
+        assert gateway.workers.find("lab-7").groups == ("physics", "trusted")
+
+
+def test_commands_show_and_change_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    keys = tmp_path / "edgespec" / "gateway" / "keys"
+    worker = PairedWorkers(keys).add(b"w" * 32, "lab-7")
+    assert main(["workers", "group", key_id(worker.key)[:6], "physics", "trusted"]) == 0
+    assert "is now in: physics trusted" in capsys.readouterr().out
+    main(["workers", "list"])
+    assert "physics trusted" in capsys.readouterr().out
+    assert main(["keys", "create", "--name", "ann", "--offload"]) == 0
+    assert "workers of these groups may see its prompts: default." in capsys.readouterr().out
+    assert main(["keys", "create", "--name", "bob", "--offload", "physics", "trusted"]) == 0
+    assert "may see its prompts: physics trusted." in capsys.readouterr().out
+    assert main(["keys", "create", "--name", "cid"]) == 0
+    assert [(key.offload, key.groups) for key in KeyRing(keys).all()] == [
+        (True, ("default",)),
+        (True, ("physics", "trusted")),
+        (False, ("default",)),
+    ]
+    capsys.readouterr()
+    main(["keys", "list", "--json"])
+    assert [row["groups"] for row in json.loads(capsys.readouterr().out)["keys"]] == [
+        ["default"],
+        ["physics", "trusted"],
+        [],
+    ]
+    assert main(["keys", "create", "--offload", "Not A Group"]) == KeyStoreError.exit_code
+    assert main(["workers", "group", "lab-7", "Not A Group"]) == PairingError.exit_code
+
+
+@pytest.fixture
+async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
+    async with echo_gateway(tmp_path) as running:
+        yield running
+
+
+async def test_a_request_carries_the_groups_of_its_key(echo: Echo) -> None:
+    _, secret = echo.keys.create("bob", offload=True, groups=["physics", "trusted"])
+    status, body, headers = await post(echo, CHAT, Authorization=f"Bearer {secret}")
+    assert (status, body["choices"][0]["message"]["content"]) == (200, ECHOED)
+    (request,) = echo.engine.requests
+    assert request.groups == {"physics", "trusted"}
+    assert (request.id, request.key_name) == (headers["x-request-id"], "bob")
+    assert body["usage"]["edgespec"]["workers"] == []

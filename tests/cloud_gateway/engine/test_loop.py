@@ -1,0 +1,327 @@
+"""The engine with real bookkeeping, real threads and a model that is a hash function: same answer whoever drafts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.requests.assignment import OPEN_TOKENS
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from edgespec.core.errors import ClientError
+from edgespec.core.protocol.messages import Sampling, Tree
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget, plain_greedy
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    engines: list[Engine] = []
+
+    def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: object) -> Engine:
+        slots = int(settings.pop("slots", 4))  # type: ignore[call-overload]
+        engine = Engine(TableTarget(slots=slots), local, EngineSettings(**settings), worker)  # type: ignore[arg-type]
+        if worker is not None:
+            worker.engine = engine
+        engine.start()
+        engines.append(engine)
+        return engine
+
+    yield build
+    for engine in engines:
+        engine.stop()
+
+
+def request(count: int = 60, prompt: list[int] = PROMPT, **more: object) -> GenerationRequest:
+    return GenerationRequest(prompt, count, ignore_eos=True, **more)  # type: ignore[arg-type]
+
+
+async def answer(engine: Engine, wanted: GenerationRequest) -> tuple[list[int], DoneEvent]:
+    tokens: list[int] = []
+    async for event in engine.submit(wanted):
+        if isinstance(event, TokensEvent):
+            tokens += event.tokens
+        else:
+            return tokens, event
+    raise AssertionError("the stream ended without a DoneEvent")
+
+
+def twin(count: int, prompt: list[int] = PROMPT) -> list[int]:
+    from tests.support.table_model import next_logits
+
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(next_logits(tokens).argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("delay_s", [0.0, 0.004])
+async def test_the_answer_is_plain_decodings_whoever_drafts_and_however_well(
+    make: Make, policy: str, right: float, delay_s: float
+) -> None:
+    engine = make(LoopWorker(delay_s, right), TableDraft(right), policy=policy)
+    tokens, done = await answer(engine, request())
+    assert tokens == twin(60) and done.finish == "length"
+    assert done.usage.completion_tokens == 60 and done.usage.prompt_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("leaves", [1, 4])
+async def test_a_policy_that_drafts_trees_makes_do_with_the_leaves_that_the_local_draft_takes(
+    make: Make, leaves: int
+) -> None:
+    engine = make(None, TableDraft(0.7, leaves), policy="colocated-tree")
+    tokens, done = await answer(engine, request())
+    assert tokens == twin(60) and done.usage.accepted["local"] > 0
+
+
+async def test_a_worker_hears_of_a_prompt_before_the_target_has_read_it(make: Make) -> None:
+    worker = LoopWorker(right=1.0)
+    engine = make(worker, None)
+    prefill, heard = engine.target.prefill, []
+
+    def slow(slot: int, tokens: Sequence[int]) -> None:
+        time.sleep(0.05)
+        heard.append(len(worker.seen))
+        prefill(slot, tokens)
+
+    engine.target.prefill = slow  # type: ignore[method-assign]
+    await answer(engine, request(10))
+    assert heard == [1]
+
+
+async def test_a_good_worker_saves_passes_and_the_usage_says_so(make: Make) -> None:
+    engine = make(LoopWorker(0.001, right=1.0), None)
+    tokens, done = await answer(engine, request(200))
+    usage: Usage = done.usage
+    assert tokens == twin(200)
+    assert usage.rounds < 150 and usage.accepted["worker"] >= 200 - usage.rounds - usage.accepted.get("local", 0)
+    assert usage.frames["used"] > 0 and usage.why_off is None
+
+
+@pytest.mark.parametrize("right", [0.5, 1.0])
+async def test_the_links_hear_when_the_target_left_what_a_worker_drafted(make: Make, right: float) -> None:
+    worker = LoopWorker(0.001, right)
+    _, done = await answer(make(worker, None, policy="wanspec"), request(300))
+    assert done.usage.drafted["worker"] > 0
+    if right == 1.0:
+        assert worker.diverged_times <= 1, "only the end of the answer cuts a path short"
+    else:
+        assert worker.diverged_times > 1
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+async def test_a_seed_gives_one_answer_with_and_without_a_worker(make: Make, temperature: float) -> None:
+    sampling = Sampling(temperature=temperature, seed=42, top_p=0.95)
+    alone, _ = await answer(make(None, None, policy="plain"), request(sampling=sampling))
+    helped, done = await answer(make(LoopWorker(0.001, 0.8), None), request(sampling=sampling))
+    assert alone == helped and alone != twin(60)
+    assert done.usage.frames["received"] > 0
+
+
+async def test_many_requests_at_once_each_get_their_own_answer(make: Make) -> None:
+    engine = make(LoopWorker(0.002), TableDraft(), slots=3)
+    prompts = [[7, i, i + 1, 2] for i in range(9)]
+    results = await asyncio.gather(*(answer(engine, request(40, prompt)) for prompt in prompts))
+    assert [tokens for tokens, _ in results] == [twin(40, prompt) for prompt in prompts]
+
+
+async def test_the_table_of_workers_is_made_for_assignments_not_for_decisions(make: Make) -> None:
+    worker = LoopWorker(0.001, 0.8)
+    _, done = await answer(make(worker, TableDraft(0.7)), request(100))
+    assert done.usage.rounds > 10 and worker.tables <= 2
+
+
+async def test_the_cost_curve_knows_each_pass_by_its_own_rows(make: Make) -> None:
+    engine = make(None, TableDraft(1.0), policy="colocated", k=2, slots=4)
+    await asyncio.gather(*(answer(engine, request(40, [7, i, 2])) for i in range(4)))
+    assert set(engine._verify_s.points()) == {1, 3}, "no request verifies more than two candidates"
+
+
+async def test_the_answer_ends_at_the_end_of_sequence_token_which_is_not_part_of_it(make: Make) -> None:
+    prompts = ([5, i] for i in range(1000))
+    prompt = next(p for p in prompts if 0 in plain_greedy(p, 50) and len(plain_greedy(p, 50)) > 3)
+    expected = plain_greedy(prompt, 50)
+    engine = make(LoopWorker(0.0, 1.0), TableDraft(1.0))
+    tokens, done = await answer(engine, GenerationRequest(prompt, 50))
+    assert done.finish == "stop" and tokens == expected[:-1]
+
+
+async def test_a_worker_that_dies_in_the_middle_changes_nothing(make: Make) -> None:
+    worker = LoopWorker(0.002, 0.9)
+    engine = make(worker, TableDraft(0.7))
+    stream = engine.submit(request(300))
+    tokens: list[int] = []
+    async for event in stream:
+        if isinstance(event, DoneEvent):
+            break
+        tokens += event.tokens
+        if len(tokens) > 100 and worker.up:
+            worker.die()
+    assert tokens == twin(300) and not worker.up
+
+
+async def test_a_worker_that_comes_back_is_used_again_in_the_same_answer(make: Make) -> None:
+    worker = LoopWorker(0.001, 1.0)
+    engine = make(worker, TableDraft(0.3))
+    stream, tokens, used = engine.submit(request(400)), [], []
+    async for event in stream:
+        if isinstance(event, DoneEvent):
+            break
+        tokens += event.tokens
+        if len(tokens) > 50 and not used:
+            worker.die()
+            used.append(True)
+        elif len(tokens) > 100 and not worker.up:
+            worker.up = True
+            engine.worker_up("w")
+    opens = [body for body in worker.seen if type(body).__name__ == "Open"]
+    assert tokens == twin(400)
+    assert [body.epoch for body in opens] == [1, 2] and opens[1].prompt_len > len(PROMPT) + 100
+
+
+async def test_a_silent_worker_is_given_up_and_the_answer_goes_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged by the waits that the engine decides on, whatever time the machine takes for everything else."""
+    worker, waits_s = LoopWorker(0.002, 1.0), [0.0]
+    engine = make(worker, TableDraft(0.7))
+    wait = engine._wait
+
+    def noting(until: float) -> None:
+        if worker.muted and engine.active:
+            waits_s.append(until - engine.clock())
+        wait(until)
+
+    monkeypatch.setattr(engine, "_wait", noting)
+    stream, tokens = engine.submit(request(200)), []
+    async for event in stream:
+        if isinstance(event, DoneEvent):
+            break
+        tokens += event.tokens
+        worker.muted = worker.muted or len(tokens) > 60
+    assert tokens == twin(200) and worker.muted
+    assert sum(waits_s) < 0.5  # for more than a hundred tokens
+
+
+async def test_a_worker_that_breaks_the_protocol_is_punished_and_the_answer_is_untouched(make: Make) -> None:
+    worker = LoopWorker(0.0, 0.9)
+    engine = make(worker, TableDraft(0.5))
+    stream, tokens = engine.submit(request(150)), []
+    async for event in stream:
+        if isinstance(event, DoneEvent):
+            done = event
+            break
+        tokens += event.tokens
+        if len(tokens) > 30 and not worker.punished and worker.requests:
+            drafting = next(iter(worker.requests.values()))
+            prefix, digest = len(drafting.prefix), drafting.prefix.digest
+            engine.frame("w", Tree(drafting.request, 1, prefix, digest, 60_000, [0], [1], [1], [1]))
+    assert tokens == twin(150)
+    assert [error.reason for error in worker.punished] == ["shape-ids"]
+    assert done.usage.frames["rejected"] == 1
+
+
+async def test_frames_for_requests_that_are_over_are_counted_and_dropped(make: Make) -> None:
+    engine = make(LoopWorker(0.0))
+    await answer(engine, request(5))
+    engine.frame("w", Tree(1, 1, 1, b"x" * 32, 1, [0], [1], [1], [1]))
+    engine.frame("w", Tree(999, 1, 1, b"x" * 32, 1, [0], [1], [1], [1]))
+    await answer(engine, request(5))
+    assert engine.offloading.frames["stale"] >= 2
+
+
+async def test_a_client_that_leaves_frees_its_slot_and_its_worker(make: Make) -> None:
+    worker = LoopWorker(0.0)
+    engine = make(worker, None, slots=1)
+    stream = engine.submit(request(10_000 // 25))
+    async for event in stream:
+        stream.cancel()
+        if isinstance(event, DoneEvent):
+            assert event.finish == "cancelled"
+            break
+    tokens, _ = await answer(engine, request(20))
+    assert tokens == twin(20)
+    assert type(worker.seen[-1]).__name__ == "Close"
+
+
+async def test_a_client_that_leaves_the_queue_gives_its_place_up_at_once(make: Make) -> None:
+    engine = make(None, None, slots=1, queue_limit=2)
+    served = engine.submit(request(300))
+    await anext(aiter(served))
+    waiting = engine.submit(request(10))
+    waiting.cancel()
+    async for event in waiting:
+        assert isinstance(event, DoneEvent) and event.finish == "cancelled"
+    assert engine.queued == 0 and engine.active == 1
+
+
+async def test_offloading_can_be_refused_by_a_request_and_the_usage_says_why(make: Make) -> None:
+    worker = LoopWorker(0.0)
+    engine = make(worker, TableDraft())
+    _, done = await answer(engine, request(20, speculation=Speculation(offload="never")))
+    assert worker.seen == [] and done.usage.why_off == "the request asked for it"
+
+
+async def test_a_request_may_choose_its_own_policy(make: Make) -> None:
+    engine = make(LoopWorker(0.0), TableDraft(), policy="wanspec")
+    _, done = await answer(engine, request(20, speculation=Speculation(policy="colocated", k=4)))
+    assert done.usage.policy == "colocated" and done.usage.local_draft_passes > 0
+
+
+async def test_the_queue_is_bounded_and_a_prompt_too_long_is_refused_before_any_work(make: Make) -> None:
+    engine = make(None, None, slots=1, queue_limit=2)
+    streams = [engine.submit(request(400)) for _ in range(2)]
+    with pytest.raises(ClientError) as full:
+        for _ in range(3):
+            streams.append(engine.submit(request(400)))
+    assert full.value.status == 429 and full.value.retry_after_s
+    with pytest.raises(ClientError) as long:
+        engine.submit(request(1, prompt=[1] * 512))
+    assert long.value.code == "context_length_exceeded" and long.value.status == 400
+
+
+async def test_an_answer_ends_when_the_context_is_full(make: Make) -> None:
+    tokens, done = await answer(make(LoopWorker(0.0, 1.0), TableDraft(1.0)), request(5000))
+    assert done.finish == "length" and len(PROMPT) + len(tokens) == 512
+    assert tokens == twin(len(tokens))
+
+
+async def test_long_prompts_reach_the_worker_in_pieces(make: Make) -> None:
+
+    worker = LoopWorker(0.0, 1.0)
+    engine = make(worker, None)
+    engine.target.context = 20_000
+    long = [(i * 7) % 31 + 1 for i in range(OPEN_TOKENS * 3 + 5)]
+    tokens, done = await answer(engine, request(12, long))
+    assert tokens == twin(12, long)
+    assert len(worker.seen[0].tokens) == OPEN_TOKENS and done.usage.frames["used"] > 0
+
+
+async def test_a_key_with_64_requests_does_not_keep_another_waiting(make: Make) -> None:
+    engine = make(None, None, slots=4, queue_limit=64)
+    many = [engine.submit(request(400, key="many", most_running=3)) for _ in range(64)]
+    with pytest.raises(ClientError) as full:
+        for _ in range(4):
+            many.append(engine.submit(request(400, key="many", most_running=3)))
+    assert full.value.code == "queue_full"
+    tokens, done = await answer(engine, request(3, key="one", most_running=3))
+    assert tokens == twin(3) and done.finish == "length"
+    assert engine.queued >= 60, "the other key's requests are still there"
+
+
+async def test_the_next_free_slot_goes_to_the_key_with_fewest_running(make: Make) -> None:
+    engine = make(None, None, slots=1)
+    order: list[str] = []
+
+    async def ask(key: str) -> None:
+        await answer(engine, request(20, key=key))
+        order.append(key)
+
+    await asyncio.gather(*(ask("many") for _ in range(6)), ask("one"))
+    assert order.index("one") <= 1

@@ -1,0 +1,279 @@
+"""Both ways of verifying sampled tokens through the whole engine: exact, fresh or reproducible, closed to workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import numpy as np
+import pytest
+
+from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
+from cloud_gateway.core.verify import rejection
+from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from cloud_gateway.core.verify.rejection import LocalDraftDistribution, Rejection, RejectionChooser
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.protocol.messages import Open, Sampling
+from tests.support import table_model
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget, next_logits
+from tools.lossless import exact
+from tools.lossless.mutants import BestInsteadOfDrawn, ResidualIsTarget
+from tools.lossless.statistics import Fit, chi_square
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+LENGTH = 2
+PLAIN = Sampling(temperature=1.2, top_k=4, seed=1)
+PENALISED = Sampling(
+    temperature=0.9, top_p=0.8, min_p=0.1, presence_penalty=1.5, frequency_penalty=-0.5, repetition_penalty=1.3, seed=1
+)
+ENOUGH = 1e-4
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    engines: list[Engine] = []
+
+    def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: object) -> Engine:
+        wish = EngineSettings(queue_limit=10_000, **{"verification": "rejection", **settings})  # type: ignore[arg-type]
+        seeds = iter(range(10**6))
+        target = TableTarget(slots=8, pass_s=0.0)
+        engine = Engine(target, local, wish, worker, rng=lambda: np.random.default_rng([5, next(seeds)]))
+        if worker is not None:
+            worker.engine = engine
+        engine.start()
+        engines.append(engine)
+        return engine
+
+    yield build
+    for engine in engines:
+        engine.stop()
+
+
+async def answer(engine: Engine, sampling: Sampling, count: int = LENGTH, **wish: object) -> tuple[list[int], Usage]:
+    speculation = Speculation(**wish)  # type: ignore[arg-type]
+    request = GenerationRequest(PROMPT, count, sampling, ignore_eos=True, speculation=speculation)
+    tokens: list[int] = []
+    async for event in engine.submit(request):
+        if isinstance(event, TokensEvent):
+            tokens += event.tokens
+        elif isinstance(event, DoneEvent):
+            assert event.error is None
+            return tokens, event.usage
+    raise AssertionError("the stream ended without a DoneEvent")
+
+
+def expected(sampling: Sampling) -> dict[tuple[int, ...], float]:
+    """The exact distribution of whole answers, by other code than the engine's."""
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(LENGTH):
+        found = {
+            (*path, token): probability * share
+            for path, probability in found.items()
+            for token, share in exact.next_token(
+                next_logits([*PROMPT, *path]).tolist(), sampling, PROMPT, list(path)
+            ).items()
+        }
+    return found
+
+
+async def fit(engine: Engine, sampling: Sampling, answers: int, **wish: object) -> tuple[Fit, list[Usage]]:
+    results = await asyncio.gather(*(answer(engine, sampling, **wish) for _ in range(answers)))
+    truth = expected(sampling)
+    seen = Counter(tuple(tokens) for tokens, _ in results)
+    assert set(seen) <= set(truth)
+    observed = np.array([seen[path] for path in truth])
+    return chi_square(observed, np.array(list(truth.values()))), [usage for _, usage in results]
+
+
+# --- exact -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, PENALISED], ids=["plain", "penalised"])
+@pytest.mark.parametrize("policy", ["colocated", "colocated-tree"])
+async def test_rejection_gives_the_targets_distribution(make: Make, policy: str, sampling: Sampling) -> None:
+    engine = make(None, TableDraft(0.5, leaves=4), policy=policy, k=2)
+    found, usages = await fit(engine, sampling, 1200)
+    assert found.cells > 10 and found.p > ENOUGH
+    accepted = sum(usage.accepted.get("local", 0) for usage in usages)
+    assert accepted > 1200 * 0.3 and {usage.verification for usage in usages} == {"rejection"}
+
+
+class Both:
+    """Drafts here and waits for the worker's next frame: candidates of both stand in the trees, at any speed."""
+
+    name, fallbacks, drafts_from_start = "both", 0, True
+
+    def __init__(self) -> None:
+        self.drafted = self.heard = False
+        self.since: float | None = None
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        if not self.drafted:
+            self.drafted = True
+            return Draft((tree.root,), 2)
+        self.since = now if self.since is None else self.since
+        if link is not None and not self.heard and now < self.since + 1.0:
+            return Wait(self.since + 1.0)
+        return Verify(tree.best(16))
+
+    def received(self, merged: Merged, now: float) -> None:
+        self.heard = self.heard or merged.useful
+
+    def verified(self, outcome: Outcome, now: float) -> None:
+        self.drafted = self.heard = False
+        self.since = None
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "wanspec", lambda wish: Both())
+
+
+@pytest.mark.usefixtures("both")
+async def test_a_workers_candidates_in_the_same_trees_change_nothing(make: Make) -> None:
+    worker = LoopWorker(0.0, right=0.5)
+    found, usages = await fit(make(worker, TableDraft(0.5), k=2), PLAIN, 1000, policy="wanspec")
+    assert found.p > ENOUGH
+    assert all(sum(usage.drafted.get(source, 0) for usage in usages) > 50 for source in ("worker", "local"))
+
+
+class BestPutFirst(RejectionChooser):
+    """The gateway's own most probable token goes into the tree as if it had been drawn."""
+
+    def draft(self, logits: np.ndarray, path: Sequence[int], width: int) -> LocalDraftDistribution:
+        drawn = super().draft(logits, path, width)
+        drawn.siblings[0, 0] = int(np.argmax(drawn.q[0]))
+        return drawn
+
+
+class PathForgotten(RejectionChooser):
+    """The target's penalties do not count the tokens between the committed ones and the row."""
+
+    def _distribution(self, logits: np.ndarray, path: Sequence[int], allowed: np.ndarray | None = None) -> np.ndarray:
+        return super()._distribution(logits, (), allowed)
+
+
+@pytest.mark.parametrize(
+    ("fault", "policy", "sampling"),
+    [
+        (ResidualIsTarget, "colocated", PLAIN),
+        (BestInsteadOfDrawn, "colocated-tree", PLAIN),
+        (BestPutFirst, "colocated", PLAIN),
+        (PathForgotten, "colocated", PENALISED),
+    ],
+)
+async def test_a_planted_fault_shows(
+    make: Make, monkeypatch: pytest.MonkeyPatch, fault: type, policy: str, sampling: Sampling
+) -> None:
+    if issubclass(fault, Rejection):
+        monkeypatch.setattr(rejection, "Rejection", fault)
+    else:
+        monkeypatch.setattr("cloud_gateway.core.verify.verification.RejectionChooser", fault)
+    engine = make(None, TableDraft(0.5, leaves=4), policy=policy, k=2)
+    results = await asyncio.gather(*(answer(engine, sampling) for _ in range(1200)))
+    truth = expected(sampling)
+    seen = Counter(tuple(tokens) for tokens, _ in results)
+    impossible = set(seen) - set(truth)
+    observed, shares = np.array([seen[path] for path in truth]), np.array(list(truth.values()))
+    assert impossible or chi_square(observed, shares).p < 1e-6
+
+
+# --- closed to workers -----------------------------------------------------------------------------------------------
+
+
+class Favouring(LoopWorker):
+    """Proposes the target's least likely of its three best tokens everywhere, and is most sure of it."""
+
+    def guess(self, tokens: Sequence[int], width: int) -> Proposal:
+        return Proposal([int(np.argsort(-next_logits(tokens))[2])], [0.0], 0.0)
+
+
+@pytest.fixture
+def favouring(monkeypatch: pytest.MonkeyPatch) -> LoopWorker:
+    worker = Favouring(0.0)
+    monkeypatch.setattr(table_model, "guess", lambda tokens, width, right: worker.guess(tokens, width))
+    return worker
+
+
+async def test_without_a_local_draft_nothing_is_ever_tested(
+    make: Make, favouring: LoopWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        pytest.fail("a worker's candidate was put to the p/q test")
+
+    monkeypatch.setattr(Rejection, "token", refuse)
+    found, usages = await fit(make(favouring), PLAIN, 1000)
+    assert sum(usage.drafted.get("worker", 0) for usage in usages) > 200
+    assert found.p > ENOUGH
+
+
+@pytest.mark.usefixtures("both")
+async def test_only_what_the_gateway_drew_is_tested_whatever_workers_send(
+    make: Make, favouring: LoopWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[int, tuple[LocalDraftDistribution, list[int]]] = {}
+    draw, token = Rejection.draw, Rejection.token
+    tested = 0
+
+    def drawing(self: Rejection, q: np.ndarray, width: int) -> LocalDraftDistribution:
+        made = draw(self, q, width)
+        drawn[id(made)] = made, made.siblings[0].tolist()
+        return made
+
+    def testing(self: Rejection, p: np.ndarray, draft: LocalDraftDistribution) -> np.ndarray:
+        nonlocal tested
+        assert drawn[id(draft)][0] is draft and drawn[id(draft)][1] == draft.siblings[0].tolist()
+        tested += 1
+        return token(self, p, draft)
+
+    monkeypatch.setattr(Rejection, "draw", drawing)
+    monkeypatch.setattr(Rejection, "token", testing)
+    found, usages = await fit(make(favouring, TableDraft(0.5), k=2), PLAIN, 1000, policy="wanspec")
+    assert tested > 200 and sum(usage.drafted.get("worker", 0) for usage in usages) > 50
+    assert found.p > ENOUGH
+
+
+@pytest.mark.parametrize(
+    ("method", "share_seed", "told"),
+    [("rejection", True, None), ("shared-noise", True, 1), ("shared-noise", False, None)],
+)
+async def test_a_seed_goes_to_workers_only_where_it_makes_their_guesses_better(
+    make: Make, method: str, share_seed: bool, told: int | None
+) -> None:
+    worker = LoopWorker(0.0)
+    await answer(make(worker, verification=method, share_seed=share_seed), PLAIN)
+    (opening,) = (body for body in worker.seen if isinstance(body, Open))
+    assert opening.sampling.seed == told and opening.sampling.top_k == 4
+
+
+# --- which of the two ------------------------------------------------------------------------------------------------
+
+
+async def test_fresh_randomness_differs_each_time_and_a_seed_does_not(make: Make) -> None:
+    engine = make(None, TableDraft(0.5), policy="colocated", k=3)
+    fresh = [await answer(engine, PLAIN, 20) for _ in range(4)]
+    seeded = [await answer(engine, PLAIN, 20, verification="shared-noise") for _ in range(2)]
+    assert len({tuple(tokens) for tokens, _ in fresh}) == 4
+    assert seeded[0][0] == seeded[1][0] and seeded[0][1].verification == "shared-noise"
+
+
+async def test_a_request_chooses_for_itself_and_greedy_needs_neither(make: Make) -> None:
+    engine = make(None, TableDraft(0.5), policy="colocated", verification="shared-noise")
+    _, usage = await answer(engine, PLAIN, verification="rejection")
+    assert usage.verification == "rejection"
+    greedy = Sampling(temperature=0.0)
+    tokens, usage = await answer(engine, greedy, verification="rejection")
+    assert usage.verification == "shared-noise" and tokens[0] == int(next_logits(PROMPT).argmax())
+
+
+async def test_the_gateways_own_guesses_know_the_noise(make: Make) -> None:
+    """A draft that is the target itself is always right, sampled too; ranked plainly it would be right now and then."""
+    engine = make(None, TableDraft(1.0), policy="colocated", k=3, verification="shared-noise")
+    tokens, usage = await answer(engine, Sampling(temperature=1.2, seed=7), 200)
+    plain, _ = await answer(engine, Sampling(temperature=1.2, seed=7), 200, policy="plain")
+    assert tokens == plain and usage.accepted["local"] == usage.drafted["local"] - (usage.rounds * 4 - 200)

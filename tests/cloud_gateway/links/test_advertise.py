@@ -1,0 +1,64 @@
+"""What the gateway announces (the network itself: tests/live/test_discovery_live.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from cloud_gateway.links.advertise import Advertiser
+from edgespec.core.protocol.names import key_id
+from edgespec.shared.mdns import Interface
+from edgespec.worker.discovery import read_announcement
+
+KEY, SPKI = b"k" * 32, b"t" * 32
+LAN = Interface("eth0", 2, ("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::1"))
+
+
+@pytest.mark.parametrize("name", ["gw", "a.b.c", "ä" * 64, "x" * 64, "lab-7 @ 3rd floor +"])
+def test_any_allowed_name_makes_an_announcement_that_workers_read(name: str) -> None:
+    info = Advertiser(name, KEY, SPKI, "0.0.0.0", 7443)._service([LAN])
+    label = info.name.removesuffix("._edgespec._tcp.local.")
+    assert len(label.encode()) <= 63
+    found = read_announcement(info)
+    assert found is not None
+    assert (found.key_hash, found.tls_hash) == (key_id(KEY), SPKI)
+    assert found.name == label
+    assert label.startswith(name[:20])
+
+
+@pytest.mark.parametrize(
+    ("host", "addresses"),
+    [
+        ("0.0.0.0", ["10.0.0.1", "10.0.0.2"]),
+        ("::", ["10.0.0.1", "10.0.0.2", "fd00::1", "fe80::1"]),
+        ("10.0.0.2", ["10.0.0.2"]),
+        ("fd00::1", ["fd00::1"]),
+        ("192.168.0.1", []),
+    ],
+)
+async def test_only_addresses_that_the_link_listens_on_are_announced(host: str, addresses: list[str]) -> None:
+    advertiser = Advertiser("gw", KEY, SPKI, host, 7443)
+    advertiser._bound_to = {host}  # as resolved when it starts
+    assert advertiser._addresses(LAN) == addresses
+
+
+async def test_without_a_usable_interface_there_is_one_warning_and_no_failure(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.shared.mdns.POLL_S", 0.01)
+    advertiser = Advertiser("gw", KEY, SPKI, "0.0.0.0", 7443, only=["no-such-interface"])
+    with caplog.at_level(logging.WARNING):
+        advertiser.start()
+        await asyncio.sleep(0.2)
+        await advertiser.close()
+    assert caplog.text.count("edgespec pair wss://HOST:7443 CODE") == 1
+
+
+async def test_closing_before_or_while_starting_is_harmless() -> None:
+    advertiser = Advertiser("gw", KEY, SPKI, "127.0.0.1", 7443, only=["lo"])
+    await advertiser.close()
+    advertiser.start()
+    await advertiser.close()
+    await advertiser.close()

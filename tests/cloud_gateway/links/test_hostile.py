@@ -1,0 +1,266 @@
+"""A worker that proves itself and then misbehaves ends its own link and leaves a count and a log line. No more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol import signing
+from edgespec.core.protocol.names import key_id
+from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
+from tests.support.links import (
+    HASH,
+    VOCAB,
+    Client,
+    GatewayUnderTest,
+    client,
+    serving,
+    some_tree,
+    until,
+)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
+    async with serving(tmp_path, paired=[HONEST, OTHER]) as serving_gateway:
+        yield serving_gateway
+
+
+@pytest.fixture
+async def honest(gateway: GatewayUnderTest) -> AsyncIterator[Client]:
+    """A second worker that must not notice anything."""
+    async with client(gateway, HONEST) as linked:
+        yield linked
+
+
+@pytest.fixture(autouse=True)
+async def nothing_escapes() -> AsyncIterator[None]:
+    """No exception may end up in the event loop's handler."""
+    escaped: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
+    yield
+    await asyncio.sleep(0)
+    assert escaped == []
+
+
+async def ends(
+    gateway: GatewayUnderTest,
+    honest: Client,
+    caplog: pytest.LogCaptureFixture,
+    attack: Callable[[Client], Awaitable[Any]],
+    reason: str,
+    code: int = 4400,
+) -> None:
+    """Runs an attack on a link of its own and asserts all that must follow."""
+    caplog.set_level(logging.INFO)
+    async with client(gateway) as hostile:
+        with contextlib.suppress(ConnectionClosed):  # the gateway may be quicker
+            await attack(hostile)
+        assert await hostile.closed() == code
+    trees = [tree for worker, tree in gateway.seen.of("tree") if worker == key_id(hostile.me.key.public)]
+    assert all(len(tree.tokens) <= m.MAX_NODES and max(tree.tokens) < VOCAB for tree in trees)
+    await refused_once(gateway, caplog, reason, "lab-7")
+    assert gateway.seen.of("down") == [(key_id(hostile.me.key.public), reason)]
+    assert [worker.name for worker in gateway.links.workers()] == ["honest"]
+    await serves_on(gateway, honest)
+
+
+async def test_a_flipped_bit(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(hostile: Client) -> None:
+        data = bytearray(hostile.session.send(some_tree()))
+        data[100] ^= 4
+        await hostile.ws.send(bytes(data))
+
+    await ends(gateway, honest, caplog, attack, "bad-signature")
+
+
+async def test_a_replayed_frame(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(hostile: Client) -> None:
+        frame = await hostile.send(some_tree())
+        await hostile.ws.send(frame)
+
+    await ends(gateway, honest, caplog, attack, "sequence")
+
+
+async def test_reordered_frames(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(hostile: Client) -> None:
+        first, second = hostile.session.send(some_tree()), hostile.session.send(some_tree(3))
+        await hostile.ws.send(second)
+        await hostile.ws.send(first)
+
+    await ends(gateway, honest, caplog, attack, "sequence")
+
+
+async def test_a_frame_of_another_session(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker's own, rightly signed and numbered, but made for its former link."""
+    async with client(gateway) as former:
+        old = former.session.send(some_tree())
+    await until(lambda: len(gateway.links.workers()) == 1)
+    gateway.seen.calls.clear()
+
+    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(old), "session")
+
+
+async def test_a_frame_of_another_worker(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = honest.frame(some_tree())
+    stolen = signing.seal(HONEST.key, signing.WORKER_FRAME, frame)
+    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(stolen), "bad-signature")
+
+
+async def test_65_nodes(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    wide = some_tree(parents=[0] * 65, tokens=list(range(65)), costs=[1] * 65, entropies=[1] * 65)
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(wide), "shape-nodes")
+
+
+@pytest.mark.parametrize("parents", [[1, 1], [0, 2], [2, 1], [0, 2**32 - 1]])
+async def test_a_parent_that_is_no_earlier_node(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, parents: list[int]
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(some_tree(parents=parents)), "shape-parent")
+
+
+async def test_a_token_out_of_range(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = some_tree(tokens=[10, VOCAB])
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(bad), "shape-vocabulary")
+
+
+async def test_duplicate_siblings(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    bad = some_tree(parents=[0, 0], tokens=[10, 10])
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(bad), "shape-duplicate-sibling")
+
+
+async def test_columns_of_unequal_length(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(some_tree(costs=[1])), "shape-columns")
+
+
+async def test_a_websocket_message_beyond_64_kib(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(bytes(70_000)), "oversize", 1009)
+
+
+async def test_a_signed_frame_beyond_the_workers_limit(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send_payload(hostile.frame(m.Pause("x" * 20_000)))
+
+    await ends(gateway, honest, caplog, attack, "oversize")
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 5000, b"\xa2\xff\xfe", b"\xdd\xff\xff\xff\xff"])
+async def test_bad_msgpack(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, payload: bytes
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send_payload(payload), "malformed")
+
+
+async def test_bad_utf8_inside_good_msgpack(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send_payload(hostile.frame(m.Pause("abcd")).replace(b"abcd", b"\xff\xfe\xff\xfe"))
+
+    await ends(gateway, honest, caplog, attack, "malformed")
+
+
+async def test_trailing_garbage_in_the_payload(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send_payload(hostile.frame(some_tree()) + b"\xc0")
+
+    await ends(gateway, honest, caplog, attack, "malformed")
+
+
+async def test_padding_that_is_not_zero(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        rest = bytearray(hostile.session.send(some_tree())[64:])
+        rest[-1] = 1
+        await hostile.ws.send(hostile.me.key.sign(signing.WORKER_FRAME, bytes(rest)) + rest)
+
+    await ends(gateway, honest, caplog, attack, "padding")
+
+
+async def test_a_text_message(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send("hello"), "malformed")
+
+
+async def test_a_message_of_the_gateways_direction(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send_payload(hostile.frame(m.Commit(1, 1, 3, [5], HASH)))
+
+    await ends(gateway, honest, caplog, attack, "unexpected")
+
+
+async def test_the_gateways_own_frame_sent_back(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.ws.send(await hostile.ws.recv())
+
+    await ends(gateway, honest, caplog, attack, "bad-signature")
+
+
+async def test_a_pong_that_answers_no_ping(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ends(gateway, honest, caplog, lambda hostile: hostile.send(m.Pong(1)), "pong")
+
+
+async def test_what_only_the_engine_can_see(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Depth and ids are checked by the merge; `punish` ends the link for them."""
+
+    async def attack(hostile: Client) -> None:
+        await hostile.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        gateway.links.punish(key_id(hostile.me.key.public), RemoteProtocolError("shape-depth", "17 levels"))
+
+    await ends(gateway, honest, caplog, attack, "shape-depth")
+
+
+async def test_a_key_revoked_while_linked(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        gateway.standing[hostile.me.key.public] = "revoked"
+        gateway.links.revoke(hostile.me.key.public)
+        assert [worker.name for worker in gateway.links.workers()] == ["honest"]  # at once, before the socket closes
+        await hostile.send(some_tree())
+
+    await ends(gateway, honest, caplog, attack, "revoked", 4403)
+    assert gateway.seen.of("tree") == [(key_id(HONEST.key.public), some_tree(request=77))]
+
+
+async def test_a_stale_frame_is_counted_and_the_link_stays(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong prefix hash is normal after a misprediction: the merge drops the nodes, the link lives on."""
+    for _ in range(3):
+        gateway.links.note(key_id(HONEST.key.public), "stale", "a frame for another prefix")
+    assert gateway.links.rejected["stale"] == 3
+    assert [record.getMessage().count("worker honest") for record in caplog.records] == [1]  # rate-limited
+    await serves_on(gateway, honest)

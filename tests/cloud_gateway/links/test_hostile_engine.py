@@ -1,0 +1,187 @@
+"""Hostile trees that only the engine can tell, over real TLS WebSockets: the answer stays plain decoding's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.links.registry import WorkerInfo
+from edgespec.core.pairing.groups import DEFAULT_GROUPS
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.prefix import prefix_hash
+from tests.support.links import VOCAB, Client, GatewayUnderTest, Seen, client, serving
+from tests.support.table_model import TableTarget, next_logits
+
+PROMPT = [3, 1, 4, 1, 5]
+COUNT = 120
+
+
+class ToEngine(Seen):
+    """What cloud_gateway.process.bridge does with links and engine, and a record of it."""
+
+    engine: Engine
+
+    def on_up(self, worker: WorkerInfo) -> None:
+        super().on_up(worker)
+        worker.groups = frozenset(DEFAULT_GROUPS)
+        self.engine.worker_up(worker.id)
+
+    def on_down(self, worker: WorkerInfo, why: str) -> None:
+        super().on_down(worker, why)
+        self.engine.worker_down(worker.id, why)
+
+    def on_tree(self, worker: WorkerInfo, tree: m.Tree) -> None:
+        super().on_tree(worker, tree)
+        self.engine.frame(worker.id, tree)
+
+
+@dataclass
+class Whole:
+    """Links and engine together."""
+
+    gateway: GatewayUnderTest
+    engine: Engine
+    seen: ToEngine
+
+
+@pytest.fixture
+async def whole(tmp_path: Path) -> AsyncIterator[Whole]:
+    seen = ToEngine()
+    async with serving(tmp_path, seen=seen) as gateway:
+        engine = seen.engine = Engine(TableTarget(pass_s=0.004), None, EngineSettings(k=2), gateway.links)
+        engine.start()
+        yield Whole(gateway, engine, seen)
+        engine.stop()
+
+
+def expected() -> list[int]:
+    tokens = list(PROMPT)
+    for _ in range(COUNT):
+        tokens.append(int(next_logits(tokens).argmax()))
+    return tokens[len(PROMPT) :]
+
+
+async def answer(engine: Engine) -> tuple[list[int], DoneEvent]:
+    tokens: list[int] = []
+    async for event in engine.submit(GenerationRequest(PROMPT, COUNT, ignore_eos=True)):
+        if isinstance(event, DoneEvent):
+            return tokens, event
+        tokens += event.tokens
+    raise AssertionError("no end")
+
+
+async def opened(hostile: Client) -> m.Open:
+    while True:
+        for message in await hostile.receive():
+            if isinstance(message, m.Open):
+                return message
+
+
+def tree(
+    opening: m.Open, parents: list[int], prefix: list[int], first: int = 1, tokens: list[int] | None = None
+) -> m.Tree:
+    n = len(parents)
+    tokens = tokens or [7 + i % 20 for i in range(n)]
+    digest = prefix_hash(prefix)
+    return m.Tree(opening.request, opening.epoch, len(prefix), digest, first, parents, tokens, [1] * n, [1] * n)
+
+
+async def test_a_chain_seventeen_deep_ends_the_link_and_changes_nothing(
+    whole: Whole, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with client(whole.gateway) as hostile:
+        running = asyncio.ensure_future(answer(whole.engine))
+        opening = await opened(hostile)
+        await hostile.send(tree(opening, list(range(17)), PROMPT, tokens=expected()[:17]))
+        assert await hostile.closed() == 4400
+        tokens, done = await running
+    assert tokens == expected()
+    assert done.usage.frames["rejected"] == 1 and whole.engine.offloading.frames["rejected"] == 1
+    assert dict(whole.gateway.links.rejected) == {"shape-depth": 1}
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 1 and "shape-depth" in lines[0] and "lab-7" in lines[0]
+
+
+async def test_a_prefix_that_never_was_is_counted_and_logged_and_the_link_stays(
+    whole: Whole, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with client(whole.gateway) as hostile:
+        running = asyncio.ensure_future(answer(whole.engine))
+        opening = await opened(hostile)
+        await hostile.send(tree(opening, [0, 1], [9, 9, 9, 9, 9]))
+        tokens, done = await running
+        assert len(whole.gateway.links.workers()) == 1, "an honest mistake is possible here"
+    assert tokens == expected() and done.usage.frames["stale"] >= 1
+    assert whole.gateway.links.rejected["prefix"] == 1
+    assert any("prefix" in record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+
+
+async def follow(hostile: Client, opening: m.Open, cost: int, entropy: int) -> None:
+    """Sends the right candidates and a wrong one beside each, with these numbers, until the request or link ends."""
+    known, right, first = len(PROMPT), expected(), 1
+    while known < len(PROMPT) + COUNT - 8:
+        ahead = right[known - len(PROMPT) :][:8]
+        nodes = [token for good in ahead for token in (good, good % 31 + 1)]
+        parents = [first + i - i % 2 - 2 if i > 1 else 0 for i in range(len(nodes))]
+        prefix, n = [*PROMPT, *right[: known - len(PROMPT)]], len(nodes)
+        numbers = [cost] * n, [entropy] * n
+        digest = prefix_hash(prefix)
+        await hostile.send(m.Tree(opening.request, opening.epoch, known, digest, first, parents, nodes, *numbers))
+        first, before = first + n, known
+        while known == before:
+            for message in await hostile.receive():
+                if isinstance(message, m.Commit) and message.request == opening.request:
+                    known += len(message.tokens)
+
+
+@pytest.mark.parametrize(("cost", "entropy", "reason"), [(1, 2**31 - 1, "shape-entropy"), (2**31 - 1, 1, "shape-cost")])
+async def test_impossible_numbers_end_the_link_and_no_answer(
+    whole: Whole, cost: int, entropy: int, reason: str
+) -> None:
+    async with client(whole.gateway) as hostile:
+        answers = [asyncio.ensure_future(answer(whole.engine)) for _ in range(2)]
+        opening = await opened(hostile)
+        with suppress(ConnectionClosed):
+            await follow(hostile, opening, cost, entropy)
+        done = [await one for one in answers]
+    assert [tokens for tokens, _ in done] == [expected()] * 2
+    assert [end.finish for _, end in done] == ["length"] * 2
+    assert dict(whole.gateway.links.rejected) == {reason: 1}
+
+
+async def test_numbers_at_their_bounds_change_nothing(whole: Whole) -> None:
+    async with client(whole.gateway) as hostile:
+        running = asyncio.ensure_future(answer(whole.engine))
+        opening = await opened(hostile)
+        await follow(hostile, opening, m.MAX_COST, m.max_entropy(VOCAB))
+        tokens, done = await running
+    assert (tokens, done.finish) == (expected(), "length")
+    assert done.usage.frames["used"] > 10 and not whole.gateway.links.rejected
+
+
+async def test_random_trees_at_full_speed_change_nothing(whole: Whole) -> None:
+    async with client(whole.gateway) as hostile:
+        running = asyncio.ensure_future(answer(whole.engine))
+        opening = await opened(hostile)
+        first = 1
+        try:
+            while not running.done():
+                await hostile.send(tree(opening, [0, first, first, first + 1], PROMPT, first))
+                first += 4
+                await asyncio.sleep(0.002)
+        except ConnectionClosed:
+            pytest.fail("well-formed nonsense is no reason to hang up")
+        tokens, done = await running
+    assert tokens == expected()
+    assert done.usage.frames["received"] > 5 and done.usage.frames["rejected"] == 0

@@ -1,0 +1,163 @@
+"""Floods below the WebSocket's messages: frames that the library would answer or collect without asking anybody.
+
+Judged by the number of frames that the gateway's WebSocket library has processed, whatever the machine's speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import SERVER, Side
+
+from cloud_gateway.core.requests.records import MAX_UNPROVEN_RECORDS, RECORDS_BURST
+from edgespec.core.protocol.inflow import InflowLimits
+from edgespec.shared.tls import client_context
+from tests.support.floods import FLOOD_FRAMES, closed, count_frames, frame, pour
+from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, until, worker_identity
+
+PING, PONG = frame(9), frame(10)
+BEGIN = frame(2, b"x", end=False)
+CONTINUE_EMPTY, CONTINUE_BYTE = frame(0, end=False), frame(0, b"x", end=False)
+LIMITS = InflowLimits()
+
+
+@pytest.fixture
+def processed(monkeypatch: pytest.MonkeyPatch) -> Counter[Side]:
+    return count_frames(monkeypatch)
+
+
+async def pair(ws: ServerConnection) -> None:
+    """A pairing that waits for its first message."""
+    with contextlib.suppress(ConnectionClosed):
+        await ws.recv()
+
+
+@pytest.mark.parametrize("path", ["/link", "/pair"])
+@pytest.mark.parametrize(
+    ("first", "flood"), [(b"", PING), (b"", PONG), (BEGIN, CONTINUE_EMPTY)], ids=["ping", "pong", "empty"]
+)
+async def test_an_unproven_connection_has_64_frames(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, processed: Counter[Side], path: str, first: bytes, flood: bytes
+) -> None:
+    async with serving(tmp_path, pair=pair) as gateway, client(gateway) as honest:
+        before = processed[SERVER]
+        async with raw(gateway, path) as ws:
+            ws.transport.write(first)
+            await pour(ws, flood)
+            assert await closed(ws) in (4429, 1006)
+        await until(lambda: gateway.links.rejected["flood"])
+        assert processed[SERVER] - before <= LIMITS.unproven_frames + 8  # the honest worker's pongs come between
+        assert [r.getMessage() for r in caplog.records if "flood" in r.getMessage()] != []
+        assert len(caplog.records) == 1
+        await honest.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+
+
+async def test_an_unproven_connection_has_64_kib(tmp_path: Path, processed: Counter[Side]) -> None:
+    big = bytes([0x82, 0xFE, 0xFF, 0x00]) + bytes(4) + bytes(0xFF00)
+    async with serving(tmp_path) as gateway, raw(gateway) as ws:
+        ws.transport.write(big[:60_000])
+        await asyncio.sleep(0.05)
+        assert not gateway.links.rejected
+        ws.transport.write(big[60_000:] + big)
+        assert await closed(ws) in (4429, 1006)
+        await until(lambda: gateway.links.rejected["flood"])
+
+
+@pytest.mark.parametrize(("first", "flood"), [(b"", PING), (BEGIN, CONTINUE_BYTE)], ids=["ping", "fragments"])
+async def test_a_worker_that_sends_frames_without_messages_loses_its_link(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, processed: Counter[Side], first: bytes, flood: bytes
+) -> None:
+    other = worker_identity(b"o" * 32, "other")
+    async with serving(tmp_path, paired=[other]) as gateway, client(gateway) as hostile, client(gateway, other) as two:
+        await until(lambda: len(gateway.links.workers()) == 2)
+        before = processed[SERVER]
+        hostile.ws.transport.write(first)
+        await pour(hostile.ws, flood)
+        assert await closed(hostile.ws) in (4429, 1006)
+        await until(lambda: gateway.seen.of("down"))
+        assert gateway.seen.of("down")[0][1] == "flood" and gateway.links.rejected == {"flood": 1}
+        assert processed[SERVER] - before <= LIMITS.idle_burst + 40
+        assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+        await two.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+
+
+async def test_a_few_pings_are_answered(tmp_path: Path) -> None:
+    """Another implementation, or a proxy between the two, may send WebSocket pings."""
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        await until(gateway.links.workers)
+        for _ in range(20):
+            await (await linked.ws.ping())
+        await linked.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+
+
+async def test_bytes_are_read_no_faster_than_allowed(tmp_path: Path) -> None:
+    """What is over the rate waits in the peer's own buffers: the transport is not read."""
+    limits = InflowLimits(bytes_per_s=200_000, bytes_burst=50_000)
+    async with serving(tmp_path, inflow=limits) as gateway, client(gateway) as linked:
+        began = asyncio.get_running_loop().time()
+        for i in range(150):
+            await linked.send(some_tree(1 + 64 * i, **big_tree()))
+        await until(lambda: len(gateway.seen.of("tree")) == 150)
+        took_s, size = asyncio.get_running_loop().time() - began, gateway.links.workers()[0].wire.bytes_in
+        assert took_s > 0.8 * (size - 50_000) / 200_000 > 0.3
+        assert not gateway.seen.of("down")
+
+
+def big_tree() -> dict[str, Any]:
+    return {"parents": [0] * 64, "tokens": list(range(64)), "costs": [70_000] * 64, "entropies": [1] * 64}
+
+
+@pytest.mark.parametrize("proven", [False, True])
+async def test_a_connection_that_dies_in_a_flood_leaves_no_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, proven: bool
+) -> None:
+    """asyncio logs each write to a dead socket; the library wrote one pong for each ping that it had read."""
+    async with serving(tmp_path) as gateway:
+        for _ in range(5):
+            async with client(gateway) if proven else raw(gateway) as one:
+                ws: ClientConnection = getattr(one, "ws", one)
+                ws.transport.write(PING * FLOOD_FRAMES)
+                ws.transport.abort()
+        await until(lambda: not gateway.links.workers())
+        await asyncio.sleep(0.1)
+    assert [r.getMessage() for r in caplog.records if r.name == "asyncio"] == []
+
+
+async def test_a_head_without_end_is_cut(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        reader, writer = await opened(gateway)
+        writer.write(b"GET /link HTTP/1.1\r\n" + b"x: y\r\n" * 3000)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
+@pytest.mark.parametrize("proven", [False, True])
+async def test_tiny_tls_records_are_counted(tmp_path: Path, proven: bool) -> None:
+    """A frame in records of one byte each: few frames and few bytes, and as much work as for full records."""
+    async with serving(tmp_path) as gateway:
+        async with client(gateway) if proven else raw(gateway) as one:
+            ws: ClientConnection = getattr(one, "ws", one)
+            records = max(MAX_UNPROVEN_RECORDS, proven * RECORDS_BURST) + 2000
+            ws.transport.write(bytes([0x82, 0xFE, 0xEA, 0x60]) + bytes(4))
+            for sent in range(records):
+                ws.transport.write(b"x")
+                if sent % 100 == 0:
+                    await asyncio.sleep(0)
+            assert await closed(ws) == 1006
+        await until(lambda: gateway.links.rejected["flood"] == 1)
+
+
+async def opened(gateway: GatewayUnderTest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", gateway.port, ssl=client_context())

@@ -1,0 +1,98 @@
+"""The link port under floods of connections, before and during TLS: who gets in, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.server import ServerConnection
+
+from cloud_gateway.core.limits.admission import AdmissionLimits
+from cloud_gateway.links.port import LinkLimits
+from edgespec.shared.tls import client_context
+from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, until, worker_identity
+from tests.support.sockets import dial
+
+ELSEWHERE = ("127.0.0.9", 0)
+
+
+@pytest.fixture
+def past_tls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """One entry for each connection whose TLS handshake the gateway has finished."""
+    made: list[int] = []
+    original = ServerConnection.connection_made
+
+    def counting(self: ServerConnection, transport: asyncio.BaseTransport) -> None:
+        made.append(1)
+        original(self, transport)
+
+    monkeypatch.setattr(ServerConnection, "connection_made", counting)
+    yield made
+
+
+async def test_a_worker_links_though_one_source_holds_websockets(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, AsyncExitStack() as stack:
+        for _ in range(70):
+            await stack.enter_async_context(raw(gateway))
+        async with client(gateway, local_addr=ELSEWHERE) as linked:
+            await linked.send(some_tree())
+            await until(lambda: gateway.seen.of("tree"))
+
+
+async def test_a_worker_links_though_sources_hold_bare_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        with ExitStack() as stack:
+            for n in range(200):
+                stack.enter_context(dial(gateway.port, f"127.0.1.{n % 20 + 1}"))
+            async with client(gateway, local_addr=ELSEWHERE):
+                await until(gateway.links.workers)
+            assert gateway.links._server._acceptor.admission.total <= 65
+
+
+async def test_a_linked_worker_stays_through_a_flood_of_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        for _ in range(3):
+            with ExitStack() as stack:
+                for n in range(100):
+                    stack.enter_context(dial(gateway.port, f"127.0.1.{n + 1}"))
+                await asyncio.sleep(0.05)
+        await linked.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        assert not gateway.seen.of("down")
+
+
+async def test_tls_handshakes_of_one_source_are_bounded(tmp_path: Path, past_tls: list[int]) -> None:
+    limits = LinkLimits(AdmissionLimits(rate_per_s=1.0, burst=10))
+    async with serving(tmp_path, limits=limits) as gateway:
+        began = asyncio.get_running_loop().time()
+        for _ in range(60):
+            async with tls(gateway):
+                pass
+        passed_s = asyncio.get_running_loop().time() - began
+        assert 10 <= len(past_tls) <= 11 + passed_s < 60
+        async with client(gateway, worker_identity(), local_addr=ELSEWHERE):
+            await until(gateway.links.workers)
+
+
+@asynccontextmanager
+async def tls(gateway: GatewayUnderTest) -> AsyncIterator[None]:
+    """One TLS handshake, as far as the gateway takes part in it."""
+    with suppress(ConnectionError, ssl.SSLError, EOFError):
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port, ssl=client_context())
+        writer.transport.abort()
+    yield
+
+
+async def test_a_gateway_stops_at_once_though_handshakes_stall(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with serving(tmp_path) as gateway:
+            stack.enter_context(dial(gateway.port))
+            await stack.enter_async_context(raw(gateway))
+            _, writer = await asyncio.open_connection("127.0.0.1", gateway.port, ssl=client_context())
+            stack.callback(writer.close)
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 5  # each of the handshakes may take 10 s

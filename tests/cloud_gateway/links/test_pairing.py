@@ -1,0 +1,334 @@
+"""Pairing at the gateway, over real TLS WebSockets: what the operator sees, what costs a code, what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
+
+from cloud_gateway.links import pairing as gateway_pair
+from edgespec.core.errors import PairingError
+from edgespec.core.pairing import sources as pairing_sources
+from edgespec.core.pairing import window as pairing_window
+from edgespec.core.pairing.messages import Code, PairingFailed, Reason, Refused, decode_pairing
+from edgespec.core.pairing.sources import MAX_WAITING
+from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.names import key_id
+from edgespec.shared.address import Address
+from edgespec.shared.keystore import KeyStore
+from edgespec.worker.pair import pair
+from tests.support.pairing import (
+    Gateway,
+    Operator,
+    Worker,
+    by_hand,
+    exchange,
+    make_worker,
+    misplaced,
+    refusal,
+    served,
+    some_code,
+    wrong,
+)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with served(tmp_path) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return make_worker(tmp_path)
+
+
+@pytest.fixture
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures of the one source that a test has cost no time."""
+    monkeypatch.setattr(pairing_sources, "FIRST_DELAY_S", 0.0)
+
+
+async def test_the_code_shown_pairs_and_both_sides_store_what_they_need(gateway: Gateway, worker: Worker) -> None:
+    operator = Operator(gateway.desk)
+    stored = await worker.pair(gateway, await operator.code())
+    await operator.done
+    assert worker.gateways.all() == [stored]
+    assert (stored.key, stored.spki, stored.name) == (gateway.key.public, gateway.spki, "dept gateway")
+    assert (stored.address, stored.min_version) == (str(gateway.address), 1)
+    assert gateway.workers.lookup(worker.key.public) == "paired"
+    assert gateway.workers.find("lab-7").min_version == 1
+    assert 100 < operator.shown[0]["expires_in_s"] <= 120
+    assert operator.shown[-1] == {"paired": {"name": "lab-7", "id": key_id(worker.key.public)}}
+
+
+async def test_a_wrong_code_fails_on_both_sides_and_a_new_one_is_shown(
+    gateway: Gateway, worker: Worker, no_delay: None
+) -> None:
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    with pytest.raises(PairingFailed, match="the code is wrong") as failure:
+        await worker.pair(gateway, wrong(gateway, code))
+    assert failure.value.exit_code == 77
+    with pytest.raises(PairingFailed, match="not the one that the gateway shows, or no longer"):
+        await worker.pair(gateway, code)
+    assert worker.gateways.all() == []
+    await worker.pair(gateway, await operator.code(1))
+    await operator.done
+    failed = [(event["failed"], event["left"]) for event in operator.shown if "failed" in event]
+    assert failed == [("code", 4)]
+
+
+async def test_five_failures_stop_pairing_until_the_operator_asks_again(
+    gateway: Gateway, worker: Worker, no_delay: None
+) -> None:
+    operator = Operator(gateway.desk)
+    for attempt in range(pairing_window.MAX_FAILURES):
+        with pytest.raises(PairingFailed):
+            await worker.pair(gateway, wrong(gateway, await operator.code(attempt)))
+    with pytest.raises(
+        PairingError, match="5 attempts failed, so pairing was stopped; .* run `cloud-gateway pair` again"
+    ):
+        await operator.done
+    with pytest.raises(PairingFailed, match="five attempts failed and the gateway stopped pairing"):
+        await worker.pair(gateway, await operator.code())
+    again = Operator(gateway.desk)
+    await worker.pair(gateway, await again.code())
+    await again.done
+
+
+async def test_without_a_window_nothing_is_paired(gateway: Gateway, worker: Worker) -> None:
+    with pytest.raises(PairingFailed, match="not waiting for a worker; ask for a new code with `cloud-gateway pair`"):
+        await worker.pair(gateway, some_code(gateway.spki))
+
+
+async def test_an_expired_code_fails_on_both_sides(
+    gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairing_window, "WINDOW_S", 0.3)
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    with pytest.raises(PairingError, match="No worker was paired within 120 s; run `cloud-gateway pair` again"):
+        await operator.done
+    with pytest.raises(PairingFailed, match="the code has expired"):
+        await worker.pair(gateway, code)
+
+
+async def test_a_command_that_leaves_closes_the_window(gateway: Gateway, worker: Worker) -> None:
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    operator.done.cancel()
+    await asyncio.wait([operator.done])
+    with pytest.raises(PairingFailed, match="not waiting for a worker"):
+        await worker.pair(gateway, code)
+
+
+async def test_only_one_operator_pairs_at_a_time(gateway: Gateway, worker: Worker) -> None:
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    with pytest.raises(PairingError, match="open already"):
+        await anext(gateway.desk.pair())
+    await worker.pair(gateway, code)
+    await operator.done
+
+
+@pytest.mark.parametrize("proves", [False, True])
+async def test_hanging_up_burns_the_code_only_after_a_proof(gateway: Gateway, worker: Worker, proves: bool) -> None:
+    operator = Operator(gateway.desk)
+    hand = exchange(gateway, await operator.code())
+    async with by_hand(gateway, "127.0.0.2") as ws:
+        await ws.send(encode(hand.start()))
+        if proves:
+            confirm = hand.receive(decode_pairing(await ws.recv(decode=False)))
+            assert confirm is not None
+            await ws.send(encode(confirm))
+        await ws.recv()
+        await ws.close()
+    async with asyncio.timeout(5):  # at once, not when the attempt's time is over
+        await worker.pair(gateway, await operator.code(int(proves)))
+    assert [event["failed"] for event in operator.shown if "failed" in event] == ["abandoned"] * proves
+
+
+async def test_a_silent_attempt_ends_by_itself_and_costs_no_code(
+    gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairing_window, "STEP_S", 0.3)
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    async with by_hand(gateway, "127.0.0.2") as ws:
+        await ws.send(encode(exchange(gateway, code).start()))
+        await ws.recv()
+        assert await refusal(ws) is Reason.ABANDONED
+    monkeypatch.undo()
+    await worker.pair(gateway, code)
+    assert operator.codes == [str(code)]
+
+
+async def test_a_second_worker_has_to_wait_and_costs_no_code(
+    gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.worker.pair.RETRIES_S", ())
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    hand = exchange(gateway, code)
+    async with by_hand(gateway) as ws:
+        await ws.send(encode(hand.start()))
+        reply = await ws.recv()
+        with pytest.raises(PairingFailed, match="another worker is being paired"):
+            await worker.pair(gateway, code)
+        for _ in range(2):
+            assert isinstance(reply, bytes)
+            answer = hand.receive(decode_pairing(reply))
+            assert answer is not None
+            await ws.send(encode(answer))
+            reply = await ws.recv()
+    await operator.done
+    assert operator.shown[-1]["paired"]["name"] == "by hand"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"x" * 2000, "text", encode(Refused(Reason.CODE)), b"\x9d\xabG\xfb\xb2\xae" + bytes(44)]
+)
+async def test_garbage_is_refused_and_costs_no_code(gateway: Gateway, worker: Worker, data: bytes | str) -> None:
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    async with by_hand(gateway) as ws:
+        await ws.send(data)
+        assert await refusal(ws) is Reason.PROTOCOL
+        with pytest.raises(ConnectionClosed):
+            await ws.recv()
+    await worker.pair(gateway, code)
+    assert operator.codes == [str(code)]
+
+
+async def test_garbage_in_the_middle_burns_the_code(gateway: Gateway) -> None:
+    operator = Operator(gateway.desk)
+    hand = exchange(gateway, await operator.code())
+    async with by_hand(gateway) as ws:
+        await ws.send(encode(hand.start()))
+        await ws.recv()
+        await ws.send(b"garbage")
+        assert await refusal(ws) is Reason.PROTOCOL
+    await operator.code(1)
+    operator.done.cancel()
+
+
+async def start(ws: Any, message: Any) -> Reason:
+    await ws.send(encode(message))
+    return await refusal(ws)
+
+
+async def test_wrong_nameplates_neither_burn_the_code_nor_count(gateway: Gateway, worker: Worker) -> None:
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    reasons = []
+    for source in ("127.0.0.2", "127.0.0.2", "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.6"):
+        async with by_hand(gateway, source) as ws:
+            reasons.append(await start(ws, exchange(gateway, misplaced(gateway, code)).start()))
+    assert reasons == [Reason.NAMEPLATE] * 2 + [Reason.DELAYED] + [Reason.NAMEPLATE] * 4
+    await worker.pair(gateway, code)
+    await operator.done
+    assert [set(event) & {"code", "failed", "paired"} for event in operator.shown] == [{"code"}, {"paired"}]
+
+
+async def test_five_wrong_nameplates_from_its_own_address_delay_a_worker(gateway: Gateway, worker: Worker) -> None:
+    """By a second, which it waits by itself."""
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    for _ in range(5):
+        async with by_hand(gateway) as ws:
+            await start(ws, exchange(gateway, misplaced(gateway, code)).start())
+    await worker.pair(gateway, code)
+    await operator.done
+    assert operator.codes == [str(code)]
+
+
+async def test_silent_connections_do_not_lock_pairing(gateway: Gateway, worker: Worker) -> None:
+    """As many as anybody likes, from one source or from many; each goes when a newcomer needs its place."""
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    async with AsyncExitStack() as opened:
+        silent = [await opened.enter_async_context(by_hand(gateway)) for _ in range(3)]
+        silent += [await opened.enter_async_context(by_hand(gateway, f"127.0.1.{n}")) for n in range(1, 13)]
+        async with asyncio.timeout(gateway_pair.FIRST_MESSAGE_S - 1):
+            await worker.pair(gateway, code)
+            await operator.done
+        assert sum(ws.state is State.OPEN for ws in silent) <= MAX_WAITING
+
+
+async def test_a_connection_that_says_nothing_ends_by_itself(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_pair, "FIRST_MESSAGE_S", 0.2)
+    async with by_hand(gateway) as ws:
+        assert await refusal(ws) is Reason.BUSY
+
+
+async def test_a_parked_attempt_does_not_lock_pairing(
+    gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairing_window, "PARKED_S", 0.05)
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    async with by_hand(gateway, "127.0.0.2") as ws:
+        await ws.send(encode(exchange(gateway, code).start()))
+        await ws.recv()
+        await asyncio.sleep(0.1)
+        await worker.pair(gateway, code)
+        await operator.done
+        assert await refusal(ws) is Reason.BUSY
+    assert operator.codes == [str(code)] and not any("failed" in event for event in operator.shown)
+
+
+async def test_refusals_are_logged_once_a_minute_and_counted(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1, 30):
+        async with by_hand(gateway, f"127.0.2.{number}") as ws:
+            assert await start(ws, exchange(gateway, some_code(gateway.spki)).start()) is Reason.WINDOW
+    assert [line for line in caplog.messages if "pairing" in line] == ["pairing from 127.0.2.1 refused: window"]
+
+
+async def test_a_relay_that_ends_tls_cannot_pair_although_it_forwards_everything(
+    gateway: Gateway, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even with a key that fits the code by chance, as one in 10,000 does; the others are skipped (test_rogue)."""
+    monkeypatch.setattr(Code, "fits", lambda code, spki: True)
+    mallory = KeyStore(tmp_path / "mallory").tls_identity()
+
+    async def relay(inner: Any) -> None:
+        async with by_hand(gateway) as outer:
+
+            async def pump(source: Any, sink: Any) -> None:
+                async for data in source:
+                    await sink.send(data)
+                await sink.close()
+
+            await asyncio.gather(pump(inner, outer), pump(outer, inner))
+
+    operator = Operator(gateway.desk)
+    code = await operator.code()
+    async with serve(relay, "127.0.0.1", 0, ssl=mallory.context()) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(PairingFailed, match="something between the two sides interferes"):
+            await pair([Address("127.0.0.1", port)], code, worker.key, "lab-7", worker.gateways)
+    assert (worker.gateways.all(), gateway.workers.all()) == ([], [])
+    await operator.code(1)
+    operator.done.cancel()
+
+
+async def test_a_gateway_that_cannot_store_pairs_nobody(gateway: Gateway, worker: Worker) -> None:
+    gateway.workers.add(b"x" * 32, "other")
+    path = KeyStore(Path(gateway.workers._file).parents[1]).folder / "workers.json"
+    path.chmod(0o644)  # so that the list refuses to be read or changed
+    operator = Operator(gateway.desk)
+    with pytest.raises(PairingFailed, match="the gateway could not store the worker's key"):
+        await worker.pair(gateway, await operator.code())
+    assert worker.gateways.all() == []
+    path.chmod(0o600)
+    await worker.pair(gateway, await operator.code(1))

@@ -1,0 +1,291 @@
+"""The gateway's end of links: which workers are linked, what the engine receives and sends, and what peers can cost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from cloud_gateway.core.limits.admission import AdmissionLimits
+from cloud_gateway.links.port import LinkLimits
+from cloud_gateway.links.registry import FIRST_STEP_S
+from edgespec.core.errors import AddressError
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.handshake import NONCE_BYTES
+from edgespec.core.protocol.inflow import InflowLimits
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.session import Linked, Timers
+from tests.support.links import HASH, Client, client, make_certificate, raw, serving, some_tree, until, worker_identity
+
+ME = worker_identity()
+ID = key_id(ME.key.public)
+OPEN = m.Open(1, 1, 3, [1, 2, 3], m.Sampling())
+COMMIT = m.Commit(1, 1, 3, [5], HASH)
+
+
+async def next_message(linked: Client) -> m.Message:
+    while True:
+        for event in await linked.receive():
+            if not isinstance(event, Linked):
+                return event
+
+
+async def test_a_worker_is_linked_and_described(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        await until(gateway.links.workers)
+        (worker,) = gateway.links.workers()
+        assert (worker.id, worker.name, worker.session) == (ID, "lab-7", linked.session.session)
+        assert worker.hello.sequences == 4 and not worker.paused
+        assert gateway.seen.calls == [("up", ID)]
+        assert gateway.links.linked()[ID].rtt_s == worker.rtt_s > 0  # the handshake was the first sample
+
+
+async def test_requests_reach_the_worker_in_order_and_its_trees_the_engine(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        await until(gateway.links.workers)
+        for body in (OPEN, COMMIT, m.Close(1, 1, "done")):
+            gateway.links.send(ID, body)
+        for body in (OPEN, COMMIT, m.Close(1, 1, "done")):
+            assert await next_message(linked) == body
+        await linked.send(some_tree())
+        await linked.send(some_tree(3, parents=[2, 3]))
+        await until(lambda: len(gateway.seen.of("tree")) == 2)
+        assert [tree.first for _, tree in gateway.seen.of("tree")] == [1, 3]
+        (worker,) = gateway.links.workers()
+        assert (worker.trees, worker.nodes) == (2, 4)
+
+
+async def test_pause_resume_and_decline_are_passed_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        await linked.send(m.Pause("the owner is back"))
+        await until(lambda: gateway.seen.of("pause"))
+        assert gateway.links.linked()[ID].paused
+        await linked.send(m.Resume())
+        await linked.send(m.Decline(1, 1, "too long"))
+        await until(lambda: gateway.seen.of("decline"))
+        assert not gateway.links.linked()[ID].paused
+        assert [call[0] for call in gateway.seen.calls] == ["up", "pause", "resume", "decline"]
+
+
+async def test_the_round_trip_is_measured_all_the_time(tmp_path: Path) -> None:
+    async with serving(tmp_path, timers=Timers(ping_every_s=0.02)) as gateway, client(gateway) as linked:
+        pump = asyncio.create_task(_answer(linked, delay_s=0.08))
+        (worker,) = gateway.links.workers()
+        await until(lambda: worker.rtt.srtt_s and worker.rtt.srtt_s > 0.07)
+        assert worker.rtt.min_s < 0.07  # the handshake, which was not delayed
+        assert gateway.links.linked()[ID].rtt_high_s > worker.rtt_s
+        pump.cancel()
+
+
+async def _answer(linked: Client, delay_s: float) -> None:
+    while True:
+        events = linked.session.receive(await linked.ws.recv(), 0.0)
+        assert not events or isinstance(events[0], Linked)
+        await asyncio.sleep(delay_s)
+        await linked.flush()
+
+
+async def test_the_step_time_is_estimated_from_the_spacing_of_trees(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        loop, sent_at = asyncio.get_running_loop(), []
+        for i in range(30):
+            await linked.send(some_tree(1 + 2 * i))
+            sent_at.append(loop.time())
+            await asyncio.sleep(0.02)
+        (worker,) = gateway.links.workers()
+        assert 0.5 < worker.step_s / ((sent_at[-1] - sent_at[0]) / 29) < 2
+
+
+async def test_the_gap_after_the_target_left_the_draft_is_not_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        for i in range(8):
+            await linked.send(some_tree(1 + 2 * i))
+            await until(lambda i=i: len(gateway.seen.of("tree")) == i + 1)
+            (worker,) = gateway.links.workers()
+            gateway.links.diverged(worker.id)
+        assert worker.step_s == FIRST_STEP_S, "no two trees came without a divergence between them"
+
+
+async def test_a_goodbye_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        await linked.send(m.Bye("stopping"))
+        assert await linked.closed() == 1000
+        assert gateway.seen.calls == [("up", ID), ("down", ID, "bye: stopping")]
+        assert not gateway.links.rejected and caplog.text == ""
+
+
+async def test_a_worker_that_vanishes_is_gone_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        linked.ws.transport.abort()
+        await until(lambda: gateway.seen.of("down"))
+        assert gateway.seen.of("down") == [(ID, "connection lost")]
+        gateway.links.send(ID, COMMIT)  # nobody there: dropped
+
+
+async def test_a_newer_session_of_the_same_worker_ends_the_older_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as older, client(gateway) as newer:
+        assert await older.closed() == 4409
+        assert gateway.seen.calls[:3] == [("up", ID), ("down", ID, "superseded"), ("up", ID)]
+        await newer.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        (worker,) = gateway.links.workers()
+        assert worker.session == newer.session.session
+
+
+async def test_a_hello_without_a_proof_does_not_end_the_link_of_its_owner(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked, raw(gateway) as ws:
+        await ws.send(m.encode(m.Hello(m.PROTOCOL, ME.key.public, bytes(NONCE_BYTES), b"t" * 32, b"m" * 32, 1, 1, "x")))
+        await ws.recv()
+        await ws.send(m.encode(m.Proof(bytes(64))))
+        with pytest.raises(ConnectionClosed):
+            await ws.recv()
+        await linked.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        assert gateway.seen.of("down") == []
+
+
+async def test_revoking_one_worker_leaves_the_others(tmp_path: Path) -> None:
+    other = worker_identity(b"o" * 32, "other")
+    async with serving(tmp_path, paired=[other]) as gateway, client(gateway) as one, client(gateway, other) as two:
+        gateway.standing[ME.key.public] = "revoked"
+        gateway.links.revoke(ME.key.public)
+        gateway.links.revoke(b"nobody" + bytes(26))
+        assert [worker.name for worker in gateway.links.workers()] == ["other"]
+        assert await next_message(one) == m.Bye("revoked")
+        assert await one.closed() == 4403
+        await two.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+
+
+async def test_stopping_says_goodbye(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        await until(gateway.links.workers)
+        stop = asyncio.create_task(gateway.links.stop())
+        assert await next_message(linked) == m.Bye("stopping")
+        assert await linked.closed() in (1000, 1001)
+        await stop
+        assert gateway.seen.of("down") == [(ID, "stopping")]
+
+
+# --- bounds ------------------------------------------------------------------------------------------------------
+
+
+async def test_small_frames_leave_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway):
+        (worker,) = gateway.links.workers()
+        sock = worker.wire.ws.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_a_worker_that_does_not_read_is_closed_with_1013(tmp_path: Path) -> None:
+    timers = Timers(ping_every_s=0.2, unread_s=0.5)
+    async with serving(tmp_path, timers=timers) as gateway, client(gateway) as linked:
+        linked.ws.transport.pause_reading()
+        for i in range(40):
+            if gateway.seen.of("down"):
+                break
+            await linked.send(some_tree(1 + 2 * i))
+            await asyncio.sleep(0.05)
+        assert gateway.seen.of("down") == [(ID, "slow")]
+        linked.ws.transport.resume_reading()
+        assert await linked.closed() == 1013
+
+
+async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        linked.ws.transport.pause_reading()
+        big = m.Open(1, 1, 8192, [100_000] * 8192, m.Sampling())
+        (worker,) = gateway.links.workers()
+        for _ in range(400):
+            gateway.links.send(ID, big)
+            await asyncio.sleep(0)
+        assert gateway.seen.of("down") == [(ID, "slow")]
+        assert worker.wire.bytes_out < 24 << 20
+
+
+async def test_a_silent_worker_is_given_up(tmp_path: Path) -> None:
+    timers = Timers(ping_every_s=0.05, unread_s=0.2, silent_s=0.3)
+    async with serving(tmp_path, timers=timers) as gateway, client(gateway) as linked:
+        assert await linked.closed() == 4408
+        assert gateway.seen.of("down") == [(ID, "silent")]
+
+
+async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
+    limits = LinkLimits(inflow=InflowLimits(frames_per_s=200.0))
+    async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
+        began = asyncio.get_running_loop().time()
+        for i in range(164):
+            await linked.send(some_tree(1 + 2 * i))
+        await until(lambda: len(gateway.seen.of("tree")) == 164)
+        assert asyncio.get_running_loop().time() - began > 0.4  # 64 in a burst and 16 at once, then 84 at 200 a second
+        assert not gateway.seen.of("down")
+
+
+async def test_unproven_connections_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limits = LinkLimits(AdmissionLimits(unproven=3, unproven_per_source=3))
+    async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
+        async with raw(gateway) as one, raw(gateway), raw(gateway), raw(gateway):
+            with pytest.raises(ConnectionClosed):  # the oldest makes room, and the proven one does not
+                await asyncio.wait_for(one.recv(), 5)
+            assert gateway.links.rejected["busy"] == 1
+            assert "had proven no key" in caplog.text
+            async with client(gateway, worker_identity()):
+                await until(lambda: len(gateway.seen.of("up")) == 2)
+        assert await linked.closed() == 4409
+
+
+async def test_a_fault_of_ours_ends_only_the_link_where_it_happened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = worker_identity(b"o" * 32, "other")
+    async with serving(tmp_path, paired=[other]) as gateway, client(gateway) as one, client(gateway, other) as two:
+        gateway.seen.on_tree_raises = KeyError("a bug")
+        await one.send(some_tree())
+        assert await one.closed() == 1011
+        assert gateway.seen.of("down") == [(ID, "internal")] and not gateway.links.rejected
+        assert "fault of this gateway" in caplog.text
+        gateway.seen.on_tree_raises = None
+        await two.send(some_tree())
+        await until(lambda: len(gateway.seen.of("tree")) == 2)
+
+
+# --- the port ----------------------------------------------------------------------------------------------------
+
+
+async def test_other_paths_are_not_found(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        for path in ("/", "/pair", "/link/", "/link?x=1", "/metrics"):
+            with pytest.raises(InvalidStatus) as caught:
+                async with raw(gateway, path):
+                    pass
+            assert caught.value.response.status_code == 404
+
+
+async def test_pairing_is_handed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def pair(ws: ServerConnection) -> None:
+        if await ws.recv() == b"raise":
+            raise ValueError("a bug")
+        await ws.send(b"paired")
+
+    async with serving(tmp_path, pair=pair) as gateway:
+        async with raw(gateway, "/pair") as one, raw(gateway, "/pair") as two:
+            await one.send(b"hello")
+            assert await one.recv() == b"paired"
+            await two.send(b"raise")
+            with pytest.raises(ConnectionClosed):
+                await two.recv()
+        assert "fault of this gateway" in caplog.text
+        async with client(gateway):
+            pass
+
+
+async def test_a_port_in_use_is_said_in_one_sentence(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        context, _ = make_certificate(tmp_path)
+        with pytest.raises(AddressError) as caught:
+            await gateway.links.start("127.0.0.1", gateway.port, context)
+        assert str(gateway.port) in str(caught.value) and "\n" not in str(caught.value)

@@ -1,0 +1,180 @@
+"""Who does not get in at the link port, what they learn, and that nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.handshake import WorkerIdentity
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers, WorkerSession
+from edgespec.shared.tls import peer_spki_hash
+from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
+from tests.support.links import (
+    VOCAB,
+    Client,
+    GatewayUnderTest,
+    client,
+    raw,
+    serving,
+    worker_identity,
+)
+
+
+@pytest.fixture
+def handshake_s() -> float:
+    """Tests that wait for it set a shorter one."""
+    return DEFAULT_TIMERS.handshake_s
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, handshake_s: float) -> AsyncIterator[GatewayUnderTest]:
+    async with serving(tmp_path, timers=Timers(handshake_s=handshake_s), paired=[HONEST, OTHER]) as serving_gateway:
+        yield serving_gateway
+
+
+@pytest.fixture
+async def honest(gateway: GatewayUnderTest) -> AsyncIterator[Client]:
+    """A second worker that must not notice anything."""
+    async with client(gateway, HONEST) as linked:
+        yield linked
+
+
+@pytest.fixture(autouse=True)
+async def nothing_escapes() -> AsyncIterator[None]:
+    """No exception may end up in the event loop's handler."""
+    escaped: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
+    yield
+    await asyncio.sleep(0)
+    assert escaped == []
+
+
+async def stays_out(
+    gateway: GatewayUnderTest,
+    honest: Client,
+    caplog: pytest.LogCaptureFixture,
+    first: bytes,
+    reason: str,
+    code: int,
+    refused: bool = True,
+) -> None:
+    async with raw(gateway) as ws:
+        await ws.send(first)
+        if refused:
+            refuse = m.decode_handshake(await ws.recv())
+            assert isinstance(refuse, m.Refuse) and refuse.reason == reason
+        with pytest.raises(ConnectionClosed) as caught:
+            async with asyncio.timeout(5):
+                await ws.recv()
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == code
+    await refused_once(gateway, caplog, reason, "peer 127.0.0.1")
+    assert gateway.seen.of("down") == []
+    await serves_on(gateway, honest)
+
+
+def hello(key: bytes = worker_identity().key.public, tokenizer: bytes = b"t" * 32, protocol: str = m.PROTOCOL) -> bytes:
+    return m.encode(m.Hello(protocol, key, b"n" * 32, tokenizer, b"m" * 32, VOCAB, 4, "lab-7"))
+
+
+async def test_a_wrong_vocabulary(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await stays_out(gateway, honest, caplog, hello(tokenizer=b"\xab" * 32), "tokenizer", 4415)
+    assert "ab" * 8 in caplog.text and (b"t" * 8).hex() in caplog.text
+
+
+async def proves_and_stays_out(
+    gateway: GatewayUnderTest,
+    honest: Client,
+    caplog: pytest.LogCaptureFixture,
+    me: WorkerIdentity,
+    reason: str,
+    code: int,
+) -> None:
+    """Only to a worker that has proven its key the gateway says, signed, how it stands to that key."""
+    async with raw(gateway) as ws:
+        seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
+        stranger = Client(ws, WorkerSession(me, gateway.pin, seen_spki, bytes(32), 0.0), me)
+        await stranger.flush()
+        assert await stranger.receive() == []  # the challenge
+        assert await stranger.receive() == [m.Bye(reason)]
+        assert await stranger.closed() == code
+    await refused_once(gateway, caplog, reason, "peer 127.0.0.1")
+    assert key_id(me.key.public) in caplog.text
+    await serves_on(gateway, honest)
+
+
+async def test_an_unpaired_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = worker_identity(b"x" * 32, "stranger")
+    await proves_and_stays_out(gateway, honest, caplog, stranger, "unpaired", 4401)
+
+
+async def test_a_revoked_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    gateway.standing[OTHER.key.public] = "revoked"
+    await proves_and_stays_out(gateway, honest, caplog, OTHER, "revoked", 4403)
+
+
+@pytest.mark.parametrize("standing", ["paired", "unpaired", "revoked"])
+async def test_who_is_paired_cannot_be_asked_with_a_public_key(gateway: GatewayUnderTest, standing: Any) -> None:
+    """For each standing: a challenge, and 4400 for a proof that is wrong."""
+    gateway.standing[OTHER.key.public] = standing
+    async with raw(gateway) as ws:
+        await ws.send(hello(OTHER.key.public))
+        assert isinstance(m.decode_handshake(await ws.recv()), m.Challenge)
+        await ws.send(m.encode(m.Proof(bytes(64))))
+        with pytest.raises(ConnectionClosed) as caught:
+            await asyncio.wait_for(ws.recv(), 5)
+        assert caught.value.rcvd is not None
+        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (4400, "bad-signature")
+
+
+async def test_a_small_order_key_even_if_paired(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    weak = b"\x01" + bytes(31)
+    gateway.standing[weak] = "paired"
+    await stays_out(gateway, honest, caplog, hello(weak), "weak-key", 4400, refused=False)
+
+
+async def test_another_version(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await stays_out(gateway, honest, caplog, hello(protocol="edgespec/2"), "version", 4426)
+
+
+@pytest.mark.parametrize("handshake_s", [1.0])
+async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    async with raw(gateway) as ws:
+        await ws.send(hello())
+        await ws.recv()  # the challenge, which stays unanswered
+        with pytest.raises(ConnectionClosed) as caught:
+            async with asyncio.timeout(5):
+                await ws.recv()
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 4408
+    await refused_once(gateway, caplog, "handshake-timeout", "peer 127.0.0.1")
+    await serves_on(gateway, honest)
+
+
+@pytest.mark.parametrize("handshake_s", [1.0])
+async def test_a_connection_that_never_says_anything(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither TLS nor HTTP: closed after the handshake's time, without a trace in the log."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+    await serves_on(gateway, honest)
+
+
+async def test_junk_instead_of_tls(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(5):
+        await reader.read()
+    writer.close()
+    assert caplog.text == ""
+    await serves_on(gateway, honest)

@@ -1,0 +1,160 @@
+"""The gateway's local draft on a tiny model: what it answers, what it counts, what it says its passes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Method
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.models.drafts import DraftModel
+from cloud_gateway.models.drafts.gguf import LocalDraft
+from cloud_gateway.models.target_model import Work
+from edgespec.core.errors import ModelError
+from edgespec.core.protocol.messages import Sampling
+from edgespec.llamacpp.drafter import DraftMemoryError
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from tests.support.slow_drafter import SlowDrafter
+from tests.support.table_model import VOCAB, TableTarget
+from tests.support.tiny_gguf import make_tiny_gguf
+
+PROMPT = [1 + i % 50 for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture
+def local(model: Path) -> Iterator[LocalDraft]:
+    made = LocalDraft(model, context=512, requests=2, prefill_batch=16)
+    yield made
+    made.shutdown()
+
+
+def test_it_is_a_draft_model_of_the_engine(model: Path, local: LocalDraft) -> None:
+    draft: DraftModel = local  # mypy holds the signatures
+    assert (draft.passes, local.spent_s) == (0, 0.0)
+    assert local.tokenizer_digest == gguf_tokenizer_digest(model)
+    assert (local.vocab_size, local.context) == (64, 512)
+
+
+def test_a_chain_takes_a_step_a_token_and_accepted_tokens_no_second_pass(model: Path, local: LocalDraft) -> None:
+    slow = SlowDrafter(model)
+    assert local.open("r", PROMPT) == 0
+    path: tuple[int, ...] = ()
+    for _ in range(3):
+        (proposal,) = local.draft("r", [path])
+        assert len(proposal.tokens) == 1
+        slow.check([*PROMPT, *path], proposal, 0.05)
+        path += (proposal.tokens[0],)
+    assert local.commit("r", path) == 2, "the third draft token was never evaluated"
+    assert local.backlog("r") == 1
+    slow.close()
+
+
+def test_catching_up_is_cut_into_limited_passes_and_each_counts(local: LocalDraft) -> None:
+    local.open("r", PROMPT)
+    local.draft("r", [()])
+    assert local.passes == 3, "40 tokens: 16, 16, and 8 with the step"
+    local.draft("r", [()])
+    assert local.passes == 4
+    local.commit("r", PROMPT)
+    assert (local.backlog("r"), local.catch_up("r", 10), local.passes) == (40, 29, 5)
+    assert (local.catch_up("r", 1000), local.backlog("r"), local.passes) == (13, 14, 6)
+    assert local.spent_s > 0
+
+
+def test_the_leaves_of_a_step_follow_from_what_steps_take(model: Path) -> None:
+    local = LocalDraft(model, context=256, clock=Ticking())
+    assert local.leaves == 16, "on this clock every pass takes the same time"
+    local.shutdown()
+
+
+def test_several_leaves_and_children_come_where_they_were_asked_for(model: Path) -> None:
+    local = LocalDraft(model, context=256, leaves=2)
+    local.open("r", PROMPT)
+    assert [len(proposal.tokens) for proposal in local.draft("r", [(3,), (4,)], 3)] == [3, 3]
+    local.shutdown()
+
+
+class Ticking:
+    """A clock on which every pass takes one tick."""
+
+    def __init__(self) -> None:
+        self.now, self.tick_s = 0.0, 1.0
+
+    def __call__(self) -> float:
+        self.now += self.tick_s
+        return self.now
+
+
+def test_costs_are_measured_before_the_first_request_and_while_drafting(model: Path) -> None:
+    clock = Ticking()
+    local = LocalDraft(model, context=512, requests=2, prefill_batch=16, clock=clock)
+    assert local.step_s == 1.0
+    assert local.token_s == pytest.approx(1 / 16, rel=0.1)
+    local.open("r", PROMPT)
+    assert local.step_cost_s("r") == pytest.approx(1 + 39 * local.token_s)
+    local.draft("r", [()])
+    assert (local.step_cost_s("r"), local.spent_s) == (1.0, 3.0)
+    clock.tick_s = 3.0
+    for _ in range(30):
+        local.draft("r", [()])
+    assert local.step_s == pytest.approx(3.0, rel=0.01)
+    local.commit("r", PROMPT)
+    local.catch_up("r", 16)
+    assert local.token_s > 0.08
+    local.shutdown()
+
+
+def test_closed_prompts_serve_later_ones_unless_switched_off(model: Path, local: LocalDraft) -> None:
+    fresh = LocalDraft(model, context=512, prefix_cache=False)
+    for draft, shared in ((local, 40), (fresh, 0)):
+        draft.open("a", PROMPT, b"s")
+        draft.draft("a", [()])
+        draft.close("a")
+        assert draft.open("b", PROMPT, b"s") == shared
+    fresh.shutdown()
+
+
+def test_what_it_cannot_serve_is_one_sentence(local: LocalDraft, tmp_path: Path) -> None:
+    with pytest.raises(DraftMemoryError, match="600 tokens"):
+        local.open("r", [1] * 600)
+    with pytest.raises(ModelError, match=r"nowhere\.gguf cannot be read"):
+        LocalDraft(tmp_path / "nowhere.gguf")
+
+
+@pytest.mark.parametrize("method", ["shared-noise", "rejection"])
+@pytest.mark.parametrize("size", [VOCAB, 96])
+async def test_a_draft_with_other_unused_entries_than_the_target_drafts_for_it(
+    model: Path, method: Method, size: int
+) -> None:
+    """The draft's vocabulary has 64 entries, the target's more or fewer."""
+    local = LocalDraft(model, context=512, requests=2, leaves=4, target_vocab_size=size)
+    lengths: set[int] = set()
+
+    class Target(TableTarget):
+        vocab_size = size
+
+        def verify(self, batch: Sequence[Work]) -> list[Any]:
+            found = super().verify(batch)
+            for one in found:
+                one._logits = [np.pad(row, (0, size - VOCAB), constant_values=-np.inf) for row in one._logits]
+                lengths.update(map(len, one._logits))
+            return found
+
+    engine = Engine(Target(), local, EngineSettings(policy="colocated", k=3, verification=method))
+    engine.start()
+    sampling = Sampling(temperature=1.0, seed=4)
+    async for event in engine.submit(GenerationRequest([3, 1, 4], 40, sampling, ignore_eos=True)):
+        done = event
+    engine.stop()
+    local.shutdown()
+    assert isinstance(done, DoneEvent) and done.finish == "length", done
+    assert lengths == {size} and done.usage.drafted["local"] > 20

@@ -1,0 +1,160 @@
+"""Loading a target: GGUF is converted once, and whatever is wrong with a model is one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cloud_gateway.models.target_model import load as loading
+from cloud_gateway.models.target_model.load import folder_digest, load, target_cache
+from cloud_gateway.models.text import Text
+from edgespec.core.errors import ModelError
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import make_tiny_target, plain_logits
+from tests.support.tiny_tokenizer import EOS_ID
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Converted models of these tests go where they are thrown away."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return target_cache()
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", vocab=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_target(tmp_path_factory.mktemp("folder"))
+
+
+def test_a_gguf_file_is_converted_once_and_found_again(
+    gguf: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load(gguf, "float32", "cpu")
+    digest = hashlib.sha256(gguf.read_bytes()).digest()
+    assert first.folder == cache / f"{digest.hex()[:16]}-float32"
+    assert first.model_digest == digest
+    assert first.tokenizer_digest == gguf_tokenizer_digest(gguf) == hf_tokenizer_digest(first.folder)
+    assert first.model.dtype == torch.float32
+    assert first.model.generation_config.eos_token_id == [EOS_ID]
+
+    def again(*_: object) -> None:
+        raise AssertionError("converted a second time")
+
+    monkeypatch.setattr(loading, "_convert", again)
+    second = load(gguf, "float32", "cpu")
+    assert torch.equal(plain_logits(first.model, [5, 6, 7]), plain_logits(second.model, [5, 6, 7]))
+    assert [path.name for path in cache.iterdir()] == [first.folder.name]
+
+
+def test_each_dtype_has_its_own_conversion(gguf: Path) -> None:
+    assert load(gguf, "bfloat16", "cpu").model.dtype == torch.bfloat16
+    assert load(gguf, "float32", "cpu").model.dtype == torch.float32
+
+
+def test_a_converted_model_computes_what_llama_cpp_computes(gguf: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    reference = llama_cpp.Llama(str(gguf), n_ctx=64, logits_all=True, verbose=False, n_threads=1)
+    loaded = load(gguf, "float32", "cpu")
+    text = "the cat in the hat 1999 é"
+    tokens = reference.tokenize(text.encode(), add_bos=False)
+    assert Text(loaded.tokenizer).encode(text) == tokens
+    reference.eval(tokens)
+    expected = np.array(reference.scores[: len(tokens)])
+    np.testing.assert_allclose(plain_logits(loaded.model, tokens).numpy(), expected, atol=0.02)
+
+
+def test_a_half_written_or_older_conversion_is_made_again(gguf: Path) -> None:
+    folder = load(gguf, "float32", "cpu").folder
+    (folder / "model.safetensors").write_bytes(b"cut short")
+    note = json.loads((folder / loading.NOTE).read_text())
+    (folder / loading.NOTE).write_text(json.dumps(note | {"conversion": 0}))
+    assert load(gguf, "float32", "cpu").model.dtype == torch.float32
+
+
+def test_a_failed_conversion_leaves_nothing_behind(gguf: Path, cache: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(gguf.read_bytes()[:-5000])
+    with pytest.raises(ModelError, match=r"cut\.gguf is corrupt or cannot be used"):
+        load(cut, "float32", "cpu")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_folder_is_loaded_where_it_is(folder: Path, cache: Path) -> None:
+    loaded = load(folder, "bfloat16", "cpu")
+    assert loaded.folder == folder
+    assert loaded.model_digest == hashlib.sha256((folder / "model.safetensors").read_bytes()).digest()
+    assert loaded.tokenizer_digest == hf_tokenizer_digest(folder)
+    assert not cache.exists()
+
+
+def test_the_digest_of_several_weight_files_covers_each_of_them(folder: Path, tmp_path: Path) -> None:
+    twice = shutil.copytree(folder, tmp_path / "twice")
+    (twice / "second.safetensors").write_bytes(b"more")
+    before = folder_digest(twice)
+    (twice / "second.safetensors").write_bytes(b"less")
+    assert len({before, folder_digest(twice), folder_digest(folder)}) == 3
+
+
+def test_what_is_wrong_with_a_model_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    text = tmp_path / "text.gguf"
+    text.write_text("not a model")
+    broken = shutil.copytree(folder, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not a header")
+    encoder = shutil.copytree(folder, tmp_path / "encoder")
+    (encoder / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    unknown = shutil.copytree(folder, tmp_path / "unknown")
+    (unknown / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
+    cases = {
+        tmp_path / "missing.gguf": "cannot be read",
+        empty: "holds no model",
+        text: "not a usable GGUF file",
+        broken: "corrupt or cannot be used",
+        encoder: "not a causal language model",
+        unknown: "cannot be used|not a causal language model",
+    }
+    for path, sentence in cases.items():
+        with pytest.raises(ModelError, match=sentence) as caught:
+            load(path, "float32", "cpu")
+        assert "\n" not in str(caught.value), path
+        assert str(path) in str(caught.value), path
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    with pytest.raises(ModelError, match="cannot be written"):
+        load(gguf, "float32", "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_missing_cuda_device_is_one_sentence(folder: Path) -> None:
+    with pytest.raises(ModelError, match="no CUDA device"):
+        load(folder, "float32", "cuda")
+
+
+def test_loading_says_nothing_on_the_terminal(gguf: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from cloud_gateway.models.target_model.load import load;"
+        "load(Path(sys.argv[1]), 'bfloat16', 'cpu')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(gguf)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

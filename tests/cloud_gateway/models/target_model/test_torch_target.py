@@ -1,0 +1,325 @@
+"""The torch target on tiny random models: whatever the tree, it says what one causal pass over each path says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Work
+from cloud_gateway.models.target_model import torch as engine
+from cloud_gateway.models.target_model.cache import MIN_ENTRIES
+from cloud_gateway.models.target_model.forward import HfForward
+from cloud_gateway.models.target_model.linear import can_pack
+from cloud_gateway.models.target_model.torch import TorchTarget
+from edgespec.core.errors import ModelError
+from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target, plain_logits
+from tests.support.tiny_tokenizer import EOS_ID
+from tests.support.trees import flat_trees, path_to
+
+VOCAB = 64
+SCOPE = b"scope"
+prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
+slow = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+Folders = Callable[[Architecture], Path]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    made: dict[Architecture, Path] = {}
+
+    def folder(architecture: Architecture) -> Path:
+        if architecture not in made:
+            path = tmp_path_factory.mktemp(architecture)
+            made[architecture] = make_tiny_target(path, vocab=VOCAB, architecture=architecture)
+        return made[architecture]
+
+    return folder
+
+
+@pytest.fixture(scope="module", params=["llama", "llama-tied", "qwen2", "gpt2", "gemma3"])
+def pair(request: pytest.FixtureRequest, folders: Folders) -> tuple[TorchTarget, Any]:
+    """A target, and its model in transformers' own hands."""
+    path = folders(request.param)
+    return TorchTarget(load_tiny(path), slots=3, threads=1), load_tiny(path)
+
+
+@pytest.fixture(scope="module")
+def llama(folders: Folders) -> tuple[TorchTarget, Any]:
+    path = folders("llama")
+    return TorchTarget(load_tiny(path), slots=3, threads=1), load_tiny(path)
+
+
+def begin(target: TorchTarget, tokens: Sequence[int], chunk: int = 1000) -> int:
+    """Opens a slot and prefills all but the last token."""
+    slot, reused = target.open(tokens, SCOPE)
+    for start in range(reused, len(tokens) - 1, chunk):
+        target.prefill(slot, tokens[start : min(start + chunk, len(tokens) - 1)])
+    return slot
+
+
+@contextmanager
+def opened(target: TorchTarget, tokens: Sequence[int], chunk: int = 1000) -> Iterator[int]:
+    """A slot of these tokens, closed again whatever happens."""
+    slot = begin(target, tokens, chunk)
+    try:
+        yield slot
+    finally:
+        target.close(slot)
+
+
+def chain(*tokens: int) -> FlatTree:
+    return FlatTree(tokens, range(-1, len(tokens) - 1), range(len(tokens)))
+
+
+def greedy(model: Any, tokens: Sequence[int], count: int) -> list[int]:
+    """Plain decoding, the slowest way: the whole text again for each token."""
+    answer: list[int] = []
+    for _ in range(count):
+        answer.append(int(plain_logits(model, [*tokens, *answer])[-1].argmax()))
+    return answer
+
+
+# --- one pass --------------------------------------------------------------------------------------------------------
+
+
+@slow
+@given(prompt=prompts, tree=flat_trees(VOCAB))
+def test_every_row_of_any_tree_has_the_logits_of_its_path_alone(
+    pair: tuple[TorchTarget, Any], prompt: list[int], tree: FlatTree
+) -> None:
+    target, model = pair
+    with opened(target, [*prompt, tree.tokens[0]]) as slot:
+        (found,) = target.verify([Work(slot, tree)])
+    for row in range(len(tree)):
+        path = [tree.tokens[i] for i in path_to(tree, row)]
+        expected = plain_logits(model, [*prompt, *path])[-1].numpy()
+        np.testing.assert_allclose(found.logits(row), expected, atol=1e-4, rtol=0)
+        assert found.argmax[row] == int(expected.argmax())
+
+
+@slow
+@given(prompt=prompts, trees=st.lists(flat_trees(VOCAB, 8), min_size=1, max_size=5), hits=st.integers(0, 2**20))
+def test_greedy_answers_are_those_of_plain_decoding_whatever_the_trees(
+    pair: tuple[TorchTarget, Any], prompt: list[int], trees: list[FlatTree], hits: int
+) -> None:
+    target, model = pair
+    plain = greedy(model, prompt, 30)
+    answer: list[int] = []
+    with opened(target, prompt) as slot:
+        for tree in trees:
+            # Some rows are set to what the target will say, so that paths of all lengths are accepted.
+            row_0, right = [*prompt, *answer][-1], plain[len(answer) :]
+            tokens = [right[tree.depths[i] - 1] if hits >> i & 1 else tree.tokens[i] for i in range(1, len(tree))]
+            offered = FlatTree([row_0, *tokens], tree.parents, tree.depths)
+            (found,) = target.verify([Work(slot, offered)])
+            taken = walk(offered, lambda row, found=found: found.argmax[row])
+            target.keep(slot, taken.rows)
+            answer += taken.tokens
+    assert answer == plain[: len(answer)]
+    assert len(answer) >= len(trees)
+
+
+def test_several_requests_in_one_call_do_not_touch_each_other(llama: tuple[TorchTarget, Any]) -> None:
+    target, model = llama
+    texts = [[5, 6, 7, 8], [9, 10, 11], [12, 13, 14, 15, 16]]
+    slots = [begin(target, text) for text in texts]
+    for _ in range(5):
+        works = [Work(slot, chain(text[-1], 20, 21)) for slot, text in zip(slots, texts)]
+        for work, text, found in zip(works, texts, target.verify(works)):
+            assert found.argmax[0] == greedy(model, text, 1)[0]
+            target.keep(work.slot, [0])
+            text.append(found.argmax[0])
+    for slot in slots:
+        target.close(slot)
+
+
+def test_a_tree_that_was_not_kept_leaves_no_trace(llama: tuple[TorchTarget, Any]) -> None:
+    target, _ = llama
+    with opened(target, [3, 4, 5]) as slot:
+        first = target.verify([Work(slot, chain(5))])[0].logits(0)
+        target.verify([Work(slot, chain(5, 30, 31, 32, 33))])
+        np.testing.assert_array_equal(target.verify([Work(slot, chain(5))])[0].logits(0), first)
+
+
+HOST = (lambda x: engine.argmax_on_host(x.float().numpy()), lambda row: engine.entropy_on_host(row.float().numpy()))
+DEVICE = (engine.argmax_on_device, engine.entropy_on_device)
+
+
+@pytest.mark.parametrize(("argmax", "entropy"), [HOST, DEVICE], ids=["host", "device"])
+def test_argmax_is_the_first_of_equals_and_entropy_the_distributions(argmax: Any, entropy: Any) -> None:
+    rows = torch.tensor(
+        [[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0], [90.0, -90.0, 0.0, 0.0], [-float("inf"), 1.0, 0.0, 1.0]]
+    )
+    p = rows.double().softmax(-1)
+    assert argmax(rows) == [1, 0, 0, 1]
+    expected = (-(p * p.clamp_min(1e-300).log()).sum(-1)).tolist()
+    assert [entropy(row) for row in rows] == pytest.approx(expected, abs=1e-6)
+
+
+@given(seed=st.integers(0, 2**31), scale=st.floats(0, 30), rows=st.integers(1, 5))
+def test_host_and_device_summarise_alike(seed: int, scale: float, rows: int) -> None:
+    logits = (torch.randn(rows, 200, generator=torch.Generator().manual_seed(seed)) * scale).bfloat16()
+    assert HOST[0](logits) == DEVICE[0](logits)
+    assert [HOST[1](row) for row in logits] == pytest.approx([DEVICE[1](row) for row in logits], abs=1e-5)
+
+
+def test_each_request_of_a_batch_is_a_pass_of_its_own_rows(llama: tuple[TorchTarget, Any]) -> None:
+    target, _ = llama
+    with opened(target, [3, 4, 5]) as one, opened(target, [6, 7, 8]) as other:
+        target.verify([Work(one, chain(5, 6, 7)), Work(other, chain(8))])
+    assert [p.rows for p in target.passes] == [3, 1] and all(p.seconds > 0 for p in target.passes)
+
+
+def test_full_rows_are_the_logits_that_argmax_was_taken_of(llama: tuple[TorchTarget, Any]) -> None:
+    target, _ = llama
+    with opened(target, [3, 4, 5]) as slot:
+        (found,) = target.verify([Work(slot, chain(5, 6, 7))])
+    assert found.argmax == [int(found.logits(row).argmax()) for row in range(3)]
+    assert found.logits(2).dtype == np.float32
+    assert found.logits(2).max() > 0.1  # not what is left of the computation of the entropies
+
+
+# --- exactness -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_exact_target_gives_the_same_bits_for_a_row_in_any_company(folders: Folders, dtype: torch.dtype) -> None:
+    target = TorchTarget(load_tiny(folders("llama"), dtype), slots=4, threads=1)
+    if not can_pack(target.device, dtype):
+        pytest.skip("this machine has no packed products for these numbers")
+    assert target.exact
+
+    @slow
+    @given(prompt=prompts, tree=flat_trees(VOCAB, 24), chunk=st.integers(1, 9))
+    def check(prompt: list[int], tree: FlatTree, chunk: int) -> None:
+        with opened(target, [*prompt, tree.tokens[0]], chunk) as slot:
+            (whole,) = target.verify([Work(slot, tree)])
+        with opened(target, [*prompt, tree.tokens[0]]) as slot:
+            for row in path_to(tree, len(tree) - 1):
+                (found,) = target.verify([Work(slot, chain(tree.tokens[row]))])
+                np.testing.assert_array_equal(found.logits(0), whole.logits(row))
+                target.keep(slot, [0])
+
+    check()
+
+
+def test_a_target_that_is_not_asked_to_be_exact_does_not_claim_it(folders: Folders) -> None:
+    assert not TorchTarget(load_tiny(folders("llama")), threads=1, exact=False).exact
+    assert not TorchTarget(load_tiny(folders("gpt2")), threads=1).exact
+
+
+# --- slots -----------------------------------------------------------------------------------------------------------
+
+
+@slow
+@given(first=prompts, second=prompts, shared=prompts)
+def test_a_reused_beginning_answers_like_a_fresh_prefill(
+    llama: tuple[TorchTarget, Any], first: list[int], second: list[int], shared: list[int]
+) -> None:
+    target, model = llama
+    target.close(begin(target, shared + first))
+    with opened(target, shared + second) as slot:
+        (found,) = target.verify([Work(slot, chain(second[-1]))])
+    np.testing.assert_allclose(found.logits(0), plain_logits(model, shared + second)[-1], atol=1e-4)
+
+
+def test_a_beginning_is_taken_over_from_a_slot_in_use(llama: tuple[TorchTarget, Any]) -> None:
+    target, model = llama
+    text = list(range(10, 40))
+    busy = begin(target, text)
+    slot, reused = target.open([*text[:20], 1, 2, 3], SCOPE)
+    assert (slot != busy, reused) == (True, 20)
+    target.prefill(slot, [1, 2])
+    for work, tokens in ((Work(slot, chain(3)), [*text[:20], 1, 2, 3]), (Work(busy, chain(39)), text)):
+        (found,) = target.verify([work])
+        np.testing.assert_allclose(found.logits(0), plain_logits(model, tokens)[-1], atol=1e-4)
+        target.close(work.slot)
+
+
+def test_an_answers_own_tokens_serve_the_next_turn(llama: tuple[TorchTarget, Any]) -> None:
+    target, model = llama
+    prompt = [40, 41, 42, 43]
+    slot = begin(target, prompt)
+    plain = greedy(model, prompt, 3)
+    tree = chain(43, *plain[:2], 7)
+    target.verify([Work(slot, tree)])
+    target.keep(slot, [0, 1, 2])
+    target.close(slot)
+    assert target.open([*prompt, *plain, 1], SCOPE)[1] == len(prompt) + 2
+    target.close(slot)
+
+
+def test_a_slot_grows_beyond_its_first_buffer(llama: tuple[TorchTarget, Any]) -> None:
+    target, model = llama
+    text = [3 + i % 50 for i in range(MIN_ENTRIES + 40)]
+    with opened(target, text, chunk=100) as slot:
+        (found,) = target.verify([Work(slot, chain(text[-1], 9))])
+    np.testing.assert_allclose(found.logits(1), plain_logits(model, [*text, 9])[-1], atol=1e-4)
+
+
+def test_no_slot_is_given_twice(llama: tuple[TorchTarget, Any]) -> None:
+    target, _ = llama
+    slots = [target.open([1, 2, 3])[0] for _ in range(target.slots)]
+    assert sorted(slots) == [0, 1, 2]
+    with pytest.raises(IndexError):
+        target.open([1])
+    for slot in slots:
+        target.close(slot)
+
+
+# --- what the target says of itself, and what it refuses -------------------------------------------------------------
+
+
+def test_context_vocabulary_and_eos_come_from_the_model(folders: Folders) -> None:
+    target = TorchTarget(load_tiny(folders("llama")), context=10_000, threads=1)
+    assert (target.context, target.vocab_size, target.eos) == (512, VOCAB, {EOS_ID})
+    assert TorchTarget(load_tiny(folders("llama")), context=100, threads=1).context == 100
+
+
+def test_the_lean_forward_is_chosen_for_the_llama_family_only(folders: Folders) -> None:
+    names = {a: type(TorchTarget(load_tiny(folders(a)), threads=1).forward).__name__ for a in ("qwen2", "gpt2")}
+    assert names == {"qwen2": "LlamaForward", "gpt2": "HfForward"}
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "mamba"])
+def test_a_model_that_cannot_verify_trees_is_refused_in_one_sentence(
+    folders: Folders, architecture: Architecture
+) -> None:
+    with pytest.raises(ModelError, match="cannot verify trees"):
+        TorchTarget(load_tiny(folders(architecture)), threads=1)
+
+
+class DeafToMasks(HfForward):
+    """A model that attends to every row, as one would that ignored the mask."""
+
+    def __call__(self, kv: Any, ids: Tensor, positions: Tensor, tail: Tensor, *, head: bool = True) -> Tensor | None:
+        return super().__call__(kv, ids, positions, torch.ones_like(tail), head=head)
+
+
+class DeafToPositions(HfForward):
+    """A model that counts positions by row."""
+
+    def __call__(self, kv: Any, ids: Tensor, positions: Tensor, tail: Tensor, *, head: bool = True) -> Tensor | None:
+        return super().__call__(kv, ids, torch.arange(len(ids)) + kv.length, tail, head=head)
+
+
+@pytest.mark.parametrize("broken", [DeafToMasks, DeafToPositions])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_self_test_refuses_a_model_that_ignores_trees(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, broken: type[HfForward], dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(engine, "_forward", lambda model, *_: broken(model))
+    with pytest.raises(ModelError, match="differ from those of its paths"):
+        TorchTarget(load_tiny(folders("llama"), dtype), threads=1)

@@ -1,0 +1,357 @@
+"""Constrained completions: always valid, and the same with any draft."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloud_gateway.core.requests.request import ConstraintError, DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.core.verify.shared_noise import path_to
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
+from cloud_gateway.models.target_model.load import load_tokenizer
+from cloud_gateway.models.text import Text
+from edgespec.core.drafting.algorithm2 import Drafting
+from edgespec.core.errors import ClientError
+from edgespec.core.protocol.messages import Close, Commit, Open, Sampling
+from tests.support import table_model
+from tests.support.schemas import NESTED, keeps_nested
+from tests.support.table_model import LoopWorker, TableDraft, TableTarget, propose
+from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
+
+VOCAB = 300
+"""More than the tokenizer's 280, as models have it whose embedding is padded."""
+PROMPT = [30, 31, 40]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    tiny_tokenizer(280).save(folder)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return load_tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: Any) -> Grammars:
+    return Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash model over the whole byte vocabulary, fond of the letters and digits that come first in it."""
+    narrow = table_model.next_logits
+
+    def next_logits(tokens: Any, vocab: int = VOCAB) -> Any:
+        logits = narrow(tokens, vocab)
+        logits[5:41] += 4
+        return logits
+
+    monkeypatch.setattr(table_model, "next_logits", next_logits)
+    monkeypatch.setattr(TableTarget, "vocab_size", VOCAB)
+    monkeypatch.setattr(TableTarget, "eos", frozenset({EOS_ID}))
+
+
+def text_of(tokenizer: Any, tokens: list[int]) -> str:
+    return Text(tokenizer).decode(tokens)
+
+
+def walk(constraint: GrammarConstraint, rng: random.Random, most: int = 300) -> list[int]:
+    """A random answer that the constraint allows."""
+    tokens: list[int] = []
+    while len(tokens) < most and EOS_ID not in tokens:
+        tokens.append(rng.choice(np.flatnonzero(constraint([])).tolist()))
+        constraint.committed(tokens[-1:])
+    return tokens
+
+
+def test_any_walk_through_the_masks_is_valid_and_ends_where_it_may(grammars: Grammars, tokenizer: Any) -> None:
+    schema = grammars.compile(NESTED)
+    for seed in range(30):
+        tokens = walk(schema.constraint(), random.Random(seed))
+        assert tokens[-1] == EOS_ID
+        assert keeps_nested(json.loads(text_of(tokenizer, tokens))), text_of(tokenizer, tokens)
+
+
+def test_a_mask_depends_on_the_path_and_not_on_earlier_calls(grammars: Grammars) -> None:
+    rng = random.Random(5)
+    schema = grammars.compile(NESTED)
+    jumping = schema.constraint()
+    answer = walk(schema.constraint(), rng)[:-1]
+    committed = 0
+    for _ in range(200):
+        path = answer[committed : committed + rng.randrange(6)]
+        branch = rng.choice(np.flatnonzero(jumping(path)).tolist())
+        for asked in (path, [*path, branch] if branch != EOS_ID else path, path[:1]):
+            fresh = schema.constraint()
+            fresh.committed(answer[:committed])
+            assert np.array_equal(jumping(asked), fresh(asked)), (committed, asked)
+        if committed + 8 < len(answer) and rng.random() < 0.2:
+            jumping.committed(answer[committed : committed + 2])
+            committed += 2
+
+
+def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: Grammars) -> None:
+    """The slow twin asks for one mask after the other; the end of the answer never counts."""
+    rng = random.Random(3)
+    schema = grammars.compile(NESTED)
+    full = walk(schema.constraint(), rng)
+    for _ in range(100):
+        start = rng.randrange(len(full) - 1)
+        constraint = schema.constraint()
+        constraint.committed(full[:start])
+        path = [t if rng.random() < 0.9 else rng.randrange(VOCAB) for t in full[start : start + 8]]
+        count = 0
+        while count < len(path) and path[count] != EOS_ID and constraint(path[:count])[path[count]]:
+            count += 1
+        assert constraint.allowed(path) == count
+
+
+def test_what_is_forced_is_the_only_text_that_may_follow(grammars: Grammars, tokenizer: Any) -> None:
+    schema = grammars.compile(NESTED)
+    found = 0
+    for seed in range(8):
+        full = walk(schema.constraint(), random.Random(seed))[:-1]
+        for start in range(0, len(full), 3):
+            constraint = schema.constraint()
+            constraint.committed(full[:start])
+            forced = list(constraint.forced(full[start : start + 2]))
+            rest = text_of(tokenizer, full[start + 2 :])
+            assert rest.startswith(text_of(tokenizer, forced)), (forced, rest)
+            found += len(forced)
+    assert found > 100
+    assert not schema.constraint().forced([5, 6, 7]), "nothing after what breaks the schema"
+
+
+@pytest.mark.usefixtures("wide")
+async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = grammars.compile(NESTED)
+    verified: list[list[int]] = []
+    verify = TableTarget.verify
+
+    def spy(self: TableTarget, batch: Any) -> Any:
+        for work in batch:
+            committed = [*self._held[work.slot], work.tree.tokens[0]][len(PROMPT) :]
+            verified.extend([*committed, *path_to(work.tree, row)] for row in range(1, len(work.tree)))
+        return verify(self, batch)
+
+    monkeypatch.setattr(TableTarget, "verify", spy)
+    plain, guided = Speculation(policy="plain"), Speculation(policy="wanspec", k=2)
+    requests = [
+        GenerationRequest(PROMPT, 300, constraint=schema.constraint(), speculation=speculation, top_logprobs=0)
+        for speculation in (plain, guided)
+    ]
+    slow, slow_done, _ = await answer(requests[0], None, None)
+    assert not verified, "plain decoding stays plain"
+    worker = WorkerInStep(right=0.9)
+    fast, done, _ = await answer(requests[1], worker, TableDraft(), TargetInStep(worker))
+    assert fast == slow and done.usage.drafted["worker"] > 0
+    assert done.usage.accepted["grammar"] > 20 and done.usage.rounds < 0.8 * slow_done.usage.rounds
+    assert all(schema.constraint().allowed(tokens) == len(tokens) for tokens in verified)
+
+
+def test_a_path_that_breaks_the_schema_is_an_error_of_this_answer(grammars: Grammars) -> None:
+    constraint = grammars.compile(NESTED).constraint()
+    with pytest.raises(ConstraintError):
+        constraint([5, 6, 7])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.usefixtures("wide")
+async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
+    grammars: Grammars, tokenizer: Any, temperature: float
+) -> None:
+    schema = grammars.compile(NESTED)
+    for seed in range(6):
+        sampling = Sampling(temperature=temperature, seed=seed, top_p=0.95)
+        answers = []
+        for worker, local in ((None, None), (LoopWorker(0.0, 1.0), None), (LoopWorker(0.001, 0.3), TableDraft())):
+            request = GenerationRequest([*PROMPT, seed], 300, sampling, constraint=schema.constraint(), top_logprobs=2)
+            tokens, done, logprobs = await answer(request, worker, local)
+            assert done.finish == "stop" and len(logprobs) == len(tokens)
+            answers.append((tokens, logprobs))
+        assert answers[0] == answers[1] == answers[2]
+        assert keeps_nested(json.loads(text_of(tokenizer, answers[0][0])))
+        table = [table_model.next_logits([*PROMPT, seed, *answers[0][0][:n]]) for n in range(3)]
+        exact = [row.astype(np.float64) - np.log(np.exp(row.astype(np.float64)).sum()) for row in table]
+        assert [info.logprob for info in answers[0][1][:3]] == pytest.approx(
+            [row[token] for row, token in zip(exact, answers[0][0])]
+        )
+        assert [info.top[0][0] for info in answers[0][1][:3]] == [int(row.argmax()) for row in table]
+
+
+@pytest.mark.usefixtures("wide")
+async def test_a_workers_candidates_are_accepted_under_a_schema(grammars: Grammars) -> None:
+    """Worker and target in step, so that the count is the same on any machine."""
+    accepted = rounds = 0
+    for seed in range(6):
+        worker = WorkerInStep(right=1.0)
+        target = TargetInStep(worker)
+        schema, speculation = grammars.compile(NESTED), Speculation(policy="wanspec", k=2)
+        request = GenerationRequest([*PROMPT, seed], 300, constraint=schema.constraint(), speculation=speculation)
+        _, done, _ = await answer(request, worker, None, target)
+        accepted += done.usage.accepted.get("worker", 0)
+        rounds += done.usage.rounds
+    assert accepted > 0.2 * rounds
+
+
+class WorkerInStep(LoopWorker):
+    """Drafts all that it may as soon as a message arrives."""
+
+    def __init__(self, right: float) -> None:
+        super().__init__(0.0, right)
+        self.known, self.news = 0, threading.Condition()
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        super()._receive(body)
+        drafting = self.requests.get(body.request)
+        if drafting is not None and self.engine is not None:
+            for _ in range(4):
+                leaves, root = drafting.candidates(), drafting.tree.root
+                prefix = drafting.prefix.tokens
+                found = [propose([*prefix, *leaf.path(root)], self.rule.branching, self.right) for leaf in leaves]
+                drafting.record(leaves, found)
+            frame = drafting.delta()
+            if frame is not None:
+                self.engine.frame("w", frame)
+            with self.news:
+                self.known = len(drafting.prefix.tokens)
+                self.news.notify()
+
+    async def _draft(self, drafting: Drafting) -> None:
+        """Nothing is drafted in between."""
+
+
+class TargetInStep(TableTarget):
+    """Verifies only after the worker has read all that was chosen before."""
+
+    def __init__(self, worker: WorkerInStep) -> None:
+        super().__init__(pass_s=0.0)
+        self.worker = worker
+
+    def verify(self, batch: Any) -> Any:
+        (work,) = batch
+        with self.worker.news:
+            assert self.worker.news.wait_for(lambda: self.worker.known > len(self._held[work.slot]), 30)
+        return super().verify(batch)
+
+
+def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:
+    grammars = Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+    first = grammars.compile(LIST)
+    assert grammars.compile(LIST) is first
+    for n in range(MAX_KEPT_BYTES // 60_000 + 1):
+        schema = grammars.compile({"const": n, "description": "x" * 60_000})
+        assert sum(size for size, _ in grammars._judged.values()) <= MAX_KEPT_BYTES
+        assert grammars.compile({"const": n, "description": "x" * 60_000}) is schema
+    assert grammars.compile(LIST) is not first
+    for n in range(MAX_KEPT + 1):
+        grammars.compile({"const": n})
+        assert len(grammars._judged) <= MAX_KEPT
+    grammars.close()
+
+
+@pytest.mark.usefixtures("wide")
+async def test_classic_rejection_keeps_the_schema_too(grammars: Grammars, tokenizer: Any) -> None:
+    schema = grammars.compile(NESTED)
+    for seed in range(4):
+        request = GenerationRequest(
+            [*PROMPT, seed],
+            300,
+            Sampling(temperature=1.0, top_p=0.95, seed=0),
+            constraint=schema.constraint(),
+            speculation=Speculation(policy="colocated", verification="rejection"),
+        )
+        tokens, done, _ = await answer(request, None, TableDraft(0.9))
+        assert done.finish == "stop" and done.usage.verification == "rejection"
+        assert keeps_nested(json.loads(text_of(tokenizer, tokens)))
+
+
+@pytest.mark.usefixtures("wide")
+async def test_a_constraint_that_breaks_ends_its_own_answer_and_no_other() -> None:
+    class Breaks:
+        def __call__(self, path: Any) -> None:
+            raise ConstraintError("The JSON schema cannot be followed any further (too complex).")
+
+        def committed(self, tokens: Any) -> None: ...
+
+    engine = Engine(TableTarget(), None, EngineSettings(policy="plain"))
+    engine.start()
+    try:
+        good = engine.submit(GenerationRequest(PROMPT, 40, ignore_eos=True))
+        bad = engine.submit(GenerationRequest(PROMPT, 40, constraint=Breaks()))
+        ends = []
+        for stream in (good, bad):
+            async for event in stream:
+                if isinstance(event, DoneEvent):
+                    ends.append((event.finish, event.error))
+        assert ends[0] == ("length", None)
+        assert ends[1][0] == "error" and "JSON schema" in (ends[1][1] or "")
+    finally:
+        engine.stop()
+
+
+async def answer(
+    request: GenerationRequest, worker: LoopWorker | None, local: TableDraft | None, target: TableTarget | None = None
+) -> tuple[list[int], DoneEvent, list[Any]]:
+    engine = Engine(target or TableTarget(pass_s=0.001), local, EngineSettings(), worker)
+    if worker is not None:
+        worker.engine = engine
+    engine.start()
+    tokens: list[int] = []
+    logprobs: list[Any] = []
+    try:
+        async for event in engine.submit(request):
+            if isinstance(event, TokensEvent):
+                tokens += event.tokens
+                logprobs += event.logprobs or []
+                await asyncio.sleep(0)
+            else:
+                return tokens, event, logprobs
+    finally:
+        engine.stop()
+    raise AssertionError("the stream ended without a DoneEvent")
+
+
+LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": []},
+        {"type": "string", "minLength": 5, "maxLength": 2},
+        {"type": "array", "items": False, "minItems": 1},
+        {"type": "unheard-of"},
+        {"allOf": [{"type": "string"}, {"type": "integer"}]},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        {"$ref": "https://example.org/schema.json"},
+        {"not": {}},
+        {"type": "string", "pattern": "("},
+        {"type": "array", "uniqueItems": True},
+        {"type": "string", "format": "unheard-of"},
+        {"x-guidance": {"lenient": True}, "not": {}},
+        {"type": "string", "description": "x" * 70_000},
+    ],
+    ids=lambda schema: json.dumps(schema)[:40],
+)
+def test_a_schema_that_cannot_be_kept_is_refused(grammars: Grammars, schema: dict[str, Any]) -> None:
+    with pytest.raises(ClientError) as caught:
+        grammars.compile(schema)
+    assert (caught.value.status, caught.value.param) == (400, "response_format")
+    assert str(caught.value).startswith("Invalid 'response_format': ") and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("schema", [LIST, {"type": "object"}, {"anyOf": [False, {"type": "null"}]}, {"const": 1}])
+def test_a_schema_that_can_is_taken(grammars: Grammars, schema: dict[str, Any]) -> None:
+    assert grammars.compile(schema).constraint()([]).any()

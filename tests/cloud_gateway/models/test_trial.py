@@ -1,0 +1,137 @@
+"""Schemas are tried in a process of their own, whatever becomes of it; nothing of them is said but fixed texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_gateway.models import trial as module
+from cloud_gateway.models.grammar import _LAYOUT
+from cloud_gateway.models.trial import TOO_COMPLEX, Trial, TrialError
+from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
+from edgespec.core.errors import ClientError
+from tests.support.hostile_schemas import MAKERS, largest
+from tests.support.schemas import NESTED
+
+ENDLESS = MAKERS["allOf of patterns"](32)
+"""1.2 KB, for which the library takes more than 20 s."""
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    trial = Trial(_LAYOUT)
+    yield trial
+    trial.close()
+
+
+def fault(trial: Trial, schema: Any) -> str | None:
+    return trial.fault(json.dumps(schema))
+
+
+def pid(trial: Trial) -> int:
+    assert trial._process is not None
+    return trial._process.pid
+
+
+def test_what_can_be_compiled_has_no_fault(trial: Trial) -> None:
+    assert fault(trial, NESTED) is None and fault(trial, {"type": "object"}) is None
+
+
+def test_a_schema_that_takes_too_long_ends_the_process_not_the_next_one(trial: Trial) -> None:
+    assert fault(trial, NESTED) is None
+    first = pid(trial)
+    assert fault(trial, ENDLESS) == TOO_COMPLEX == COMPLEX
+    assert trial.killed == 1
+    assert fault(trial, NESTED) is None and pid(trial) != first
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_worst_schemas_take_no_time_of_the_gateways_own(trial: Trial, name: str) -> None:
+    text = json.dumps(largest(name))
+    fault(trial, True)
+    began = time.process_time()
+    trial.fault(text)
+    assert time.process_time() - began < 0.1
+
+
+def test_the_process_is_limited_in_memory_and_priority(trial: Trial) -> None:
+    fault(trial, NESTED)
+    proc = Path("/proc") / str(pid(trial))
+    (line,) = (line for line in (proc / "limits").read_text().splitlines() if line.startswith("Max address space"))
+    assert line.split()[3:5] == [str(MAX_MEMORY)] * 2
+    assert int((proc / "stat").read_text().rsplit(")", 1)[1].split()[16]) == os.nice(0) + NICENESS
+
+
+CANARY = "canary_7f3a"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": CANARY},
+        {"type": "string", "pattern": f"({CANARY}"},
+        {"type": "string", "pattern": f"(?={CANARY})"},
+        {"type": "string", "format": CANARY},
+        {"$ref": f"#/{CANARY}"},
+        {"$ref": f"https://{CANARY}.example/x"},
+        {"enum": []},
+        {"const": CANARY, "type": "integer"},
+        {"properties": CANARY},
+        {"required": CANARY},
+        {"oneOf": [{"type": "string"}, {"type": "string", "description": CANARY, "maxLength": 3}]},
+        {"patternProperties": {f"{CANARY}.*": {}, f".*{CANARY}": {}}},
+        {"multipleOf": 0, "type": "number", "title": CANARY},
+        {"allOf": [{"type": "string", "pattern": f"{CANARY}.*{i}.*"} for i in range(12)]},
+        {"not": {"const": CANARY}, "uniqueItems": True, "if": {}},
+    ],
+    ids=lambda schema: json.dumps(schema)[:40],
+)
+def test_a_refusal_is_a_fixed_text_and_quotes_nothing(trial: Trial, schema: Any) -> None:
+    text = fault(trial, schema)
+    assert text is not None and CANARY not in text
+    fixed = {OTHER, TOO_COMPLEX, *(sentence for _, sentence in FAULTS)}
+    assert text in fixed or text == "it has keywords that cannot be followed: 'if', 'not', 'uniqueItems'"
+
+
+def test_a_process_that_ended_by_itself_is_replaced(trial: Trial) -> None:
+    fault(trial, NESTED)
+    os.kill(pid(trial), signal.SIGTERM)
+    assert trial._process is not None
+    trial._process.wait()
+    assert fault(trial, NESTED) is None and trial.killed == 0
+
+
+def test_a_machine_too_busy_to_tell_is_not_the_clients_fault(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(trial, NESTED)
+    os.kill(pid(trial), signal.SIGSTOP)
+    monkeypatch.setattr(module, "MAX_WAIT_S", 0.05)
+    with pytest.raises(ClientError, match="too busy") as caught:
+        fault(trial, NESTED)
+    assert caught.value.status == 503
+    monkeypatch.undo()
+    assert fault(trial, NESTED) is None
+
+
+def test_a_program_that_does_not_start_is_said_so(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(TrialError, match="does not start"):
+        fault(trial, NESTED)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(TrialError, match="reinstall"):
+        fault(trial, NESTED)
+
+
+def test_closing_ends_the_process(trial: Trial) -> None:
+    fault(trial, NESTED)
+    ended = pid(trial)
+    trial.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(ended, 0)

@@ -1,0 +1,188 @@
+"""The worker's ranking: the target's own rule on the draft's logits, prices as probabilities, a learned spread."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.core.drafting.ranking import Ranker, Spread
+from edgespec.core.protocol.messages import MAX_COST, Sampling
+from edgespec.core.sampling.gumbel import gumbel_all
+from edgespec.core.sampling.logits import History, process
+from tests.support.timing import VOCAB as VOCABULARY
+from tests.support.timing import in_sorts
+
+VOCAB = 3000
+PROMPT = [5, 6, 7]
+
+
+def some_logits(seed: int, n: int = VOCAB) -> np.ndarray:
+    return (np.random.default_rng(seed).normal(size=n) * 3).astype(np.float32)
+
+
+rules = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.4, 1.0, 2.0]),
+    top_k=st.sampled_from([0, 1, 40]),
+    top_p=st.sampled_from([0.8, 1.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.7]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    seed=st.one_of(st.none(), st.integers(0, 2**63 - 1)),
+)
+paths = st.lists(st.integers(0, VOCAB - 1), max_size=4)
+
+
+@given(rules, paths, paths, st.integers(0, 2**32))
+def test_the_first_guess_is_what_the_target_would_take_if_it_had_the_drafts_logits(
+    rule: Sampling, answer: list[int], path: list[int], seed: int
+) -> None:
+    logits = some_logits(seed)
+    ranker = Ranker(rule, PROMPT)
+    ranker.committed(answer)
+    scores = process(logits, rule, History(PROMPT, answer), path)
+    if rule.temperature and rule.seed is not None:
+        scores = scores + gumbel_all(rule.seed, len(PROMPT) + len(answer) + len(path), VOCAB)
+    assert ranker(logits, path, 3).tokens[0] == int(np.argmax(scores))
+
+
+@given(rules, st.integers(0, 2**32), st.sampled_from([0.05, 0.5, 1.4]))
+def test_prices_are_those_of_the_slow_softmax_over_noisy_scores(rule: Sampling, seed: int, spread: float) -> None:
+    logits = some_logits(seed)
+    found = Ranker(rule, PROMPT, spread=Spread(spread))(logits, [], 4)
+    if rule.temperature == 0:
+        scores = process(logits, Sampling(1.0, repetition_penalty=rule.repetition_penalty), History(PROMPT)) / spread
+    else:
+        scores = process(logits, rule, History(PROMPT))
+        if rule.seed is not None:
+            scores = (scores + gumbel_all(rule.seed, len(PROMPT), VOCAB)) * rule.temperature / spread
+    order = np.argsort(-scores, kind="stable")[: len(found.tokens)]
+    assert found.tokens == order.tolist()
+    shifted = scores - scores.max()
+    prices = np.log(np.exp(shifted).sum()) - shifted[order]
+    np.testing.assert_allclose(found.costs, prices, atol=2e-3, rtol=1e-6)
+    assert all(cost >= 0 for cost in found.costs) and found.costs == sorted(found.costs)
+
+
+def test_plain_ranking_without_a_seed_prices_by_the_processed_distribution() -> None:
+    logits = some_logits(1)
+    found = Ranker(Sampling(temperature=0.5, top_k=20), PROMPT)(logits, [], 5)
+    p = np.exp(process(logits, Sampling(temperature=0.5, top_k=20)))
+    p /= p.sum()
+    np.testing.assert_allclose(np.exp(-np.array(found.costs)), np.sort(p)[::-1][:5])
+
+
+def test_a_spread_of_one_gives_a_greedy_request_the_papers_costs() -> None:
+    logits = some_logits(2)
+    found = Ranker(Sampling(), PROMPT, spread=Spread(1.0))(logits, [], 5)
+    q = np.exp(logits.astype(np.float64) - logits.max())
+    q /= q.sum()
+    np.testing.assert_allclose(np.exp(-np.array(found.costs)), np.sort(q)[::-1][:5], rtol=1e-4)
+    assert found.entropy == pytest.approx(-float(q @ np.log(q)), rel=1e-6)
+
+
+def test_fewer_guesses_come_back_where_fewer_tokens_are_possible() -> None:
+    assert len(Ranker(Sampling(temperature=1.0, top_k=2, seed=1), PROMPT)(some_logits(3), [], 8).tokens) == 2
+    assert (
+        len(Ranker(Sampling(temperature=1.0, seed=1), PROMPT, spread=Spread(0.05))(some_logits(3), [], 8).tokens) == 8
+    )
+
+
+def test_the_resolved_entropy_is_low_where_the_noise_has_decided() -> None:
+    rule = Sampling(temperature=1.0, seed=3)
+    flat = np.zeros(VOCAB, np.float32)
+    assert Ranker(rule, PROMPT)(flat, [], 1).entropy == pytest.approx(math.log(VOCAB))
+    assert Ranker(rule, PROMPT, spread=Spread(0.05), resolved=True)(flat, [], 1).entropy < 0.5
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("true_spread", [0.1, 0.5, 1.0])
+def test_the_spread_is_learned_from_what_the_target_chose(true_spread: float, temperature: float) -> None:
+    rng = np.random.default_rng(4)
+    ranker = Ranker(Sampling(temperature=temperature, seed=9), PROMPT)
+    for i in range(400):
+        draft = (rng.normal(size=200) * 2).astype(np.float32)
+        target = draft + true_spread * rng.gumbel(size=200)
+        ranker(draft, [], 4)
+        ranker.committed([int(np.argmax(target + temperature * gumbel_all(9, len(PROMPT) + i, 200)))])
+    grid = Spread.GRID.tolist()
+    assert abs(grid.index(ranker.spread.value) - grid.index(true_spread)) <= 1
+
+
+def test_it_learns_from_the_rows_along_a_commit_and_keeps_those_below_it() -> None:
+    observed: list[int | None] = []
+
+    class Watched(Spread):
+        def observe(self, scores: np.ndarray, chosen: int | None) -> None:
+            observed.append(chosen)
+
+    ranker = Ranker(Sampling(), PROMPT, spread=Watched())
+    rows = {(): 10, (1,): 11, (1, 2): 12, (9,): 13}
+    ranked = {path: ranker(some_logits(seed), path, 4).tokens for path, seed in rows.items()}
+    ranker.committed([1])
+    assert observed == [ranked[()].index(1) if 1 in ranked[()] else None]
+    ranker.committed([2, ranked[1, 2][0]])
+    assert len(observed) == 3 and observed[2] == 0
+
+
+ROWS = {
+    "infinite": [math.inf, 0.0, -math.inf, 5.0],
+    "all removed": [-math.inf] * 4,
+    "two infinite": [math.inf, math.inf, 1.0, 2.0],
+    "not a number": [1.0, math.nan, 2.0, 3.0],
+    "huge": [3.4e38, -3.4e38, 1e38, 0.0],
+    "equal": [0.0] * 4,
+}
+
+
+@pytest.mark.parametrize("rule", [
+    Sampling(), Sampling(repetition_penalty=0.01), Sampling(temperature=2.0, seed=3, repetition_penalty=10.0),
+    Sampling(temperature=1e-5, seed=3, logit_bias={0: 100.0}), Sampling(temperature=0.7, top_p=5e-324, min_p=5e-324),
+])  # fmt: skip
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_any_logits_are_ranked_with_finite_prices_and_leave_what_was_learnt_finite(
+    rule: Sampling, row: list[float]
+) -> None:
+    spread = Spread()
+    logits = np.array(row * 8, np.float32)
+    for resolved in (True, False):
+        ranker = Ranker(rule, [1, 2], spread=spread, resolved=resolved)
+        for _ in range(3):
+            found = ranker(logits, [], 4)
+            assert len(set(found.tokens)) == len(found.tokens) >= 1
+            assert all(0 <= cost <= MAX_COST / 1000 for cost in found.costs)
+            assert 0 <= found.entropy <= math.log(len(logits)) + 1e-6
+            ranker.committed([found.tokens[-1]])
+    assert np.isfinite(spread._loss).all()
+
+
+def test_scores_that_are_no_numbers_teach_the_spread_nothing() -> None:
+    spread, scores = Spread(), np.array([2.0, 1.0, -math.inf])
+    for _ in range(50):
+        for bad in (math.nan, math.inf):
+            spread.observe(np.array([bad, 1.0]), 0)
+        spread.observe(np.full(3, -math.inf), None)
+    assert spread.value == Spread().value
+    for _ in range(300):
+        spread.observe(scores, 0)
+    assert np.isfinite(spread._loss).all() and spread.value < Spread.START, "an honest observation counts"
+
+
+def test_a_prompt_in_parts_counts_for_repetition_only() -> None:
+    rule = Sampling(repetition_penalty=2.0, presence_penalty=5.0)
+    logits = np.array([4.0, 3.0, 1.0], np.float32)
+    ranker = Ranker(rule, [])
+    ranker.committed([0], answer=False)
+    assert ranker(logits, [], 3).tokens == [1, 0, 2]
+    ranker.committed([1])
+    assert ranker(logits, [], 3).tokens == [0, 2, 1]
+
+
+def test_a_real_vocabulary_takes_under_two_milliseconds() -> None:
+    logits = some_logits(6, VOCABULARY)
+    for rule in (Sampling(), Sampling(temperature=1.0, seed=1), Sampling(temperature=0.7, top_p=0.95, seed=1)):
+        ranker = Ranker(rule, PROMPT)
+        assert in_sorts(lambda: ranker(logits, [], 4)) < 1.2  # noqa: B023  called at once

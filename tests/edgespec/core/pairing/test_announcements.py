@@ -1,0 +1,90 @@
+"""What is remembered of announcements, when anybody makes as many as he likes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.core.pairing.announcements import MAX_ENTRIES, MAX_PER_HOST, Announcements
+
+
+def fakes(table: Announcements[str], count: int, first: int = 0) -> int:
+    """Puts announcements of hosts of their own; returns how many found room."""
+    return sum(table.put(f"fake {n}", [f"10.0.{n // 250}.{n % 250}"], f"fake {n}") for n in range(first, first + count))
+
+
+def test_a_flood_of_newcomers_does_not_push_out_what_has_not_failed() -> None:
+    table = Announcements[str]()
+    assert table.put("real", ["10.9.9.9"], "real")
+    assert fakes(table, 1000) == MAX_ENTRIES - 1
+    assert table.values()[0] == "real" and len(table.values()) == MAX_ENTRIES
+
+
+def test_a_latecomer_finds_room_as_soon_as_one_has_failed() -> None:
+    table = Announcements[str]()
+    fakes(table, MAX_ENTRIES)
+    assert not table.put("real", ["10.9.9.9"], "real")
+    table.failed(lambda value: value == "fake 3")
+    assert table.put("real", ["10.9.9.9"], "real")
+    assert "real" in table and "fake 3" not in table
+
+
+def test_one_host_has_few_entries_and_cannot_take_those_of_others() -> None:
+    table = Announcements[str]()
+    assert sum(table.put(f"fake {n}", ["10.0.0.66"], f"fake {n}") for n in range(200)) == MAX_PER_HOST
+    assert table.put("real", ["10.0.0.1"], "real")
+    table.failed(lambda value: value.startswith("fake"))
+    assert table.put("another", ["10.0.0.66"], "another")
+    assert "real" in table and len(table.values()) == MAX_PER_HOST + 1
+
+
+def test_what_failed_is_tried_last_and_what_changes_is_new() -> None:
+    table = Announcements[str]()
+    for name in ("a", "b", "c"):
+        table.put(name, [name], name)
+    table.failed(lambda value: value == "a")
+    assert table.values() == ["b", "c", "a"]
+    table.put("a", ["a"], "a")  # announced again, as mDNS does all the time: no reason to try it first
+    assert table.values() == ["b", "c", "a"]
+    table.put("a", ["a"], "a elsewhere")
+    assert table.values() == ["b", "c", "a elsewhere"]
+    table.remove("b")
+    table.remove("nobody")
+    assert table.values() == ["c", "a elsewhere"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_real_one_among_many_is_tried_within_a_few_rounds(seed: int) -> None:
+    """Three are tried in each round; whatever failed makes room for those that found none when they came."""
+    rng, table = random.Random(seed), Announcements[str]()
+    everybody = [f"fake {n}" for n in range(200)] + ["real"]
+    for _ in range(201 // 3 + 3):
+        for name in rng.sample(everybody, len(everybody)):
+            if name not in table:
+                table.put(name, [name], name)
+        tried = table.values()[:3]
+        if "real" in tried:
+            return
+        table.failed(lambda value: value in tried)  # noqa: B023
+    pytest.fail("the real one was never tried")
+
+
+NAMES = st.integers(0, 100)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "failed", "remove"]), NAMES, st.integers(0, 30)), max_size=300))
+def test_the_table_is_bounded_whatever_happens(moves: list[tuple[str, int, int]]) -> None:
+    table, known = Announcements[tuple[int, int]](), dict[str, tuple[int, int]]()
+    for move, name, host in moves:
+        if move == "put" and table.put(str(name), [str(host)], (name, host)):
+            known[str(name)] = name, host
+        elif move == "failed":
+            table.failed(lambda value: value[1] == host)  # noqa: B023
+        elif move == "remove":
+            table.remove(str(name))
+        values = table.values()
+        assert len(values) <= MAX_ENTRIES and set(values) <= set(known.values())
+        assert all(sum(value[1] == one for value in values) <= MAX_PER_HOST for one in range(31))

@@ -1,0 +1,57 @@
+"""What one source of pairing attempts may do, and what it cannot do to others."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.core.pairing.sources import FORGET_S, MAX_DELAY_S, MAX_SOURCES, MAX_WAITING, Delays, Waiting
+
+
+def test_the_delay_doubles_with_each_failure_and_is_forgotten() -> None:
+    delays = Delays()
+    waits = []
+    for _ in range(10):
+        delays.failed("a", 100.0)
+        waits.append(delays.wait_s("a", 100.0))
+    assert waits == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert (delays.wait_s("a", 159.0), delays.wait_s("a", 160.0)) == (1.0, 0.0)
+    assert delays.wait_s("b", 100.0) == 0.0
+    delays.failed("a", 100.0 + FORGET_S)
+    assert delays.wait_s("a", 100.0 + FORGET_S) == 0.0
+
+
+def test_any_number_of_failures_is_a_number() -> None:
+    delays = Delays()
+    for _ in range(5000):
+        delays.failed("a", 0.0)
+    assert delays.wait_s("a", 0.0) == MAX_DELAY_S
+
+
+def test_the_memory_of_failures_is_bounded_and_keeps_the_latest() -> None:
+    delays = Delays()
+    for number in range(3 * MAX_SOURCES):
+        delays.failed("attacker", 0.0)
+        delays.failed(str(number), 0.0)
+    assert len(delays._failures) == MAX_SOURCES
+    assert delays.wait_s("attacker", 0.0) == MAX_DELAY_S
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=60))
+def test_whoever_waits_is_one_of_its_source_and_few_in_all(moves: list[tuple[int, bool]]) -> None:
+    waiting, present = Waiting[int](), dict[int, str]()
+    for number, (source, leaves) in enumerate(moves):
+        if leaves and present:
+            one = next(iter(present))
+            waiting.leave(present.pop(one), one)
+            continue
+        gone = waiting.enter(str(source), number)
+        if gone is not None:
+            mates = {one for one, theirs in present.items() if theirs == str(source)}
+            assert gone in (mates or {next(iter(present))})
+            del present[gone]
+        present[number] = str(source)
+        assert len(present) <= MAX_WAITING and len(set(present.values())) == len(present)
+    for one, theirs in present.items():
+        waiting.leave(theirs, one)
+    assert not waiting._waiting

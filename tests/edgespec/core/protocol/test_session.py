@@ -1,0 +1,146 @@
+"""The open link: numbering, direction, limits, the end, and every deadline, without waiting for any."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol import signing
+from edgespec.core.protocol.session import State
+from edgespec.core.protocol.signing import seal
+from tests.support.sessions import COMMIT, HASH, TREE, WORKER_KEY, deliver, gateway, linked, reason_of, worker
+
+
+def test_a_replayed_frame_ends_the_link() -> None:
+    w, g = linked()
+    frame = w.send(TREE)
+    g.receive(frame, 0.0)
+    assert reason_of(g, frame).reason == "sequence"
+
+
+def test_a_skipped_frame_ends_the_link() -> None:
+    w, g = linked()
+    w.send(TREE)
+    assert reason_of(g, w.send(TREE)).reason == "sequence"
+
+
+def test_a_frame_of_an_older_session_of_the_same_worker_is_refused() -> None:
+    w, _ = linked()
+    w2, g2 = worker(), gateway(nonce=b"3" * 32)
+    for _ in range(2):
+        deliver(w2, g2)
+        deliver(g2, w2)
+    assert reason_of(g2, w.send(TREE)).reason == "session"
+
+
+def test_a_frame_does_not_come_back_as_one_of_the_other_direction() -> None:
+    w, _ = linked()
+    assert reason_of(w, w.send(m.Ping(1))).reason == "bad-signature"
+
+
+def test_only_16_kib_come_from_a_worker() -> None:
+    w, g = linked()
+    with pytest.raises(LocalProtocolError):
+        w.send(m.Tree(1, 1, 3, HASH, 1, *[[2**31 - 1] * 900 for _ in range(4)]))
+    frame = m.encode(m.Frame(w.session, 1, m.Tree(1, 1, 3, HASH, 1, *[[2**31 - 1] * 900 for _ in range(4)])))
+    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "oversize"
+
+
+def test_a_frame_that_may_not_be_sent_takes_no_number() -> None:
+    w, g = linked()
+    with pytest.raises(LocalProtocolError):
+        w.send(COMMIT)  # type: ignore[arg-type]
+    assert g.receive(w.send(TREE), 0.0) == [TREE]
+
+
+def test_nothing_follows_a_bye() -> None:
+    w, g = linked()
+    assert g.receive(w.send(m.Bye("stopping")), 0.0) == [m.Bye("stopping")]
+    assert g.state is w.state is State.CLOSED
+    with pytest.raises(LocalProtocolError):
+        w.send(TREE)
+    assert reason_of(g, b"").reason == "unexpected"
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+
+def test_an_unfinished_handshake_ends_after_ten_seconds() -> None:
+    for session in (worker(now=100.0), gateway(now=100.0)):
+        assert session.wake_at == 110.0
+        session.tick(109.9)
+        with pytest.raises(RemoteProtocolError) as caught:
+            session.tick(110.0)
+        assert (caught.value.reason, caught.value.close_code) == ("handshake-timeout", 4408)
+        assert session.wake_at == float("inf")
+
+
+def test_the_gateway_pings_at_once_and_every_second_and_measures() -> None:
+    w, g = linked()
+    now = 0.02
+    for _ in range(3):
+        assert g.wake_at == pytest.approx(now)
+        g.tick(now)
+        assert deliver(g, w, now + 0.01) == []
+        (sample,) = deliver(w, g, now + 0.03)
+        assert sample.rtt_s == pytest.approx(0.03)
+        now += 1.0
+
+
+def test_a_pong_nobody_asked_for_ends_the_link() -> None:
+    w, g = linked()
+    assert reason_of(g, w.send(m.Pong(123))).reason == "pong"
+
+
+def test_a_pong_counts_once() -> None:
+    w, g = linked()
+    g.tick(0.02)
+    deliver(g, w)
+    deliver(w, g)
+    assert reason_of(g, w.send(m.Pong(20000))).reason == "pong"
+
+
+def test_a_silent_peer_is_given_up_after_ten_seconds() -> None:
+    w, g = linked()
+    for now in range(1, 10):
+        g.tick(now)
+        w.tick(now)
+    with pytest.raises(RemoteProtocolError) as caught:
+        w.tick(10.03)
+    assert (caught.value.reason, caught.value.close_code) == ("silent", 4408)
+    with pytest.raises(RemoteProtocolError) as caught:
+        g.tick(11.1)
+    assert caught.value.reason == "silent"
+
+
+def test_a_peer_that_sends_but_does_not_read_is_given_up_after_five() -> None:
+    w, g = linked()
+    g.tick(0.02)
+    for now in range(1, 5):
+        g.receive(w.send(TREE), now)
+        g.tick(now)
+    g.receive(w.send(TREE), 5.0)
+    with pytest.raises(RemoteProtocolError) as caught:
+        g.tick(5.1)
+    assert (caught.value.reason, caught.value.close_code) == ("slow", 1013)
+
+
+# --- what sizes tell ---------------------------------------------------------------------------------------------
+
+
+def test_the_size_of_a_commit_does_not_tell_how_many_tokens_were_accepted() -> None:
+    """At most 17 tokens come of one round: the deepest path and the target's own."""
+    _, g = linked()
+    numbers = [m.Commit(2**40, 9, 100_000, [262_143] * count, HASH) for count in range(1, m.MAX_DEPTH + 2)]
+    others = [m.Ping(2**50), m.Close(2**40, 9, "done")]
+    assert {len(g.send(body)) for body in (*numbers, *others)} == {256}
+
+
+def test_the_size_of_a_tree_tells_its_nodes_only_to_a_power_of_two() -> None:
+    w, _ = linked()
+    sizes = set()
+    for count in range(1, m.MAX_NODES + 1):
+        nodes = [1000] * count
+        sizes.add(len(w.send(m.Tree(1, 1, 3, HASH, 1, nodes, nodes, nodes, nodes))))
+    assert sizes <= {256, 512, 1024, 2048}

@@ -1,0 +1,145 @@
+"""Envelopes: what was signed under one kind opens only under it, unchanged, and says little by its size."""
+
+import hashlib
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
+from edgespec.core.protocol import signing
+from edgespec.core.protocol.messages import MAX_FRAME_BYTES
+from edgespec.core.protocol.signing import HEADER_BYTES, SigningKey, bucket, check_public_key, seal, unseal, verify
+
+KEY = SigningKey(bytes(range(32)))
+KINDS = [
+    signing.WORKER_FRAME,
+    signing.GATEWAY_FRAME,
+    signing.GATEWAY_CHALLENGE,
+    signing.GATEWAY_REFUSE,
+    signing.WORKER_PROOF,
+]
+SMALL_ORDER_KEYS = [
+    bytes(32),
+    b"\x01" + bytes(31),
+    b"\xec" + b"\xff" * 30 + b"\x7f",
+    bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"),
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+]
+
+
+def resigned(rest: bytes, kind: str = signing.WORKER_FRAME) -> bytes:
+    """A frame with a right signature over whatever follows it."""
+    return KEY.sign(kind, rest) + rest
+
+
+def refused(frame: bytes, kind: str = signing.WORKER_FRAME, **limits: int) -> str:
+    with pytest.raises(RemoteProtocolError) as caught:
+        unseal(KEY.public, kind, frame, **limits)
+    return caught.value.reason
+
+
+@given(st.binary(max_size=3000))
+def test_what_was_sealed_opens_and_its_size_is_a_bucket(payload: bytes) -> None:
+    frame = seal(KEY, signing.WORKER_FRAME, payload)
+    assert unseal(KEY.public, signing.WORKER_FRAME, frame) == payload
+    assert len(frame) == bucket(HEADER_BYTES + len(payload))
+
+
+@given(st.binary(max_size=300), st.data())
+def test_any_flipped_bit_is_a_bad_signature(payload: bytes, data: st.DataObject) -> None:
+    frame = bytearray(seal(KEY, signing.WORKER_FRAME, payload))
+    bit = data.draw(st.integers(0, len(frame) * 8 - 1))
+    frame[bit // 8] ^= 1 << bit % 8
+    assert refused(bytes(frame)) == "bad-signature"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signature_of_one_kind_is_worth_nothing_as_another(kind: str) -> None:
+    frame = seal(KEY, kind, b"x")
+    for other in KINDS:
+        if other != kind:
+            assert refused(frame, other) == "bad-signature"
+
+
+def test_another_key_does_not_open_it() -> None:
+    frame = seal(SigningKey(bytes(32)), signing.WORKER_FRAME, b"x")
+    assert refused(frame) == "bad-signature"
+
+
+def test_the_slow_twin_agrees_what_is_signed() -> None:
+    frame = seal(KEY, signing.GATEWAY_FRAME, b"payload")
+    signed = b"edgespec/1 gateway-frame\0" + b"\0\x07payload" + bytes(256 - 64 - 2 - 7)
+    assert frame[64:] == signed[25:]
+    Ed25519PublicKey.from_public_bytes(KEY.public).verify(frame[:64], signed)
+    other = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    assert other.sign(signed) == frame[:64]
+
+
+def test_padding_must_be_zero_although_it_is_signed() -> None:
+    assert refused(resigned(b"\0\x01a" + bytes(188) + b"\x01")) == "padding"
+
+
+@pytest.mark.parametrize("size", [192 + 64, 192 + 256, 65536 - 64])
+def test_a_frame_longer_than_its_bucket_is_refused(size: int) -> None:
+    assert refused(resigned(b"\0\x01a" + bytes(size - 3))) == "padding"
+
+
+@pytest.mark.parametrize("length", [191, 192, 65535])
+def test_a_length_beyond_the_frame_is_refused(length: int) -> None:
+    assert refused(resigned(length.to_bytes(2, "big") + bytes(190))) == "padding"
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 66, 255])
+def test_a_stump_of_a_frame_is_refused(size: int) -> None:
+    assert refused(bytes(size)) == "padding"
+
+
+def test_longer_payloads_than_agreed_are_refused() -> None:
+    frame = seal(KEY, signing.WORKER_FRAME, bytes(1000))
+    assert refused(frame, max_payload=100) == "oversize"
+    assert refused(frame, max_payload=950) == "oversize"
+    assert refused(bytes(MAX_FRAME_BYTES + 1)) == "oversize"
+
+
+def test_the_longest_payload_fills_the_longest_frame_exactly() -> None:
+    assert len(seal(KEY, signing.WORKER_FRAME, bytes(signing.MAX_PAYLOAD_BYTES))) == MAX_FRAME_BYTES
+    with pytest.raises(LocalProtocolError):
+        seal(KEY, signing.WORKER_FRAME, bytes(signing.MAX_PAYLOAD_BYTES + 1))
+
+
+def test_buckets_are_few() -> None:
+    sizes = {bucket(size) for size in range(1, MAX_FRAME_BYTES + 1)}
+    assert sorted(sizes) == [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
+
+
+@pytest.mark.parametrize("key", SMALL_ORDER_KEYS)
+def test_small_order_keys_are_refused(key: bytes) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        check_public_key(key)
+    assert caught.value.reason == "weak-key"
+
+
+@pytest.mark.parametrize("key", [b"", bytes(31), b"\xff" * 32, b"\x02" + bytes(31)])
+def test_what_is_no_key_at_all_is_refused(key: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        check_public_key(key)
+
+
+def test_an_honest_key_passes() -> None:
+    check_public_key(KEY.public)
+
+
+def test_a_small_order_key_verifies_nothing_even_unchecked() -> None:
+    """The universal forgery (R = identity, S = 0) that the `cryptography` library lets through."""
+    forged = SMALL_ORDER_KEYS[1] + bytes(32)
+    with pytest.raises(RemoteProtocolError):
+        verify(SMALL_ORDER_KEYS[1], signing.WORKER_FRAME, b"anything", forged)
+
+
+def test_the_secret_half_is_never_shown() -> None:
+    seed = hashlib.sha256(b"seed").digest()
+    assert seed.hex()[:8] not in repr(SigningKey(seed))
+    with pytest.raises(LocalProtocolError):
+        SigningKey(b"short")

@@ -1,0 +1,223 @@
+"""The shared noise: its bits are those of the specification, everywhere, and its statistics are those of a good one."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.core.sampling.gumbel import (
+    gumbel,
+    gumbel_all,
+    hash_bits,
+    hash_bits_all,
+    noisy_argmax,
+    row_key,
+    shortlist,
+    uniform,
+)
+from tests.support.timing import VOCAB, in_sorts
+
+NUMERICS = Path(__file__).parents[4] / "docs" / "numerics.md"
+
+
+def slow_bits(seed: int, position: int, token: int) -> int:
+    """The specification in plain integers, written a second time."""
+
+    def mix(x: int) -> int:
+        x %= 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        return x ^ (x >> 31)
+
+    gamma = 0x9E3779B97F4A7C15
+    key = mix(mix(seed ^ int.from_bytes(b"edgespec", "big")) + gamma * (position + 1))
+    return mix(key + gamma * (token + 1))
+
+
+def slow_gumbel(seed: int, position: int, token: int) -> float:
+    u = ((slow_bits(seed, position, token) >> 12) + 0.5) / 2**52
+    return -math.log(-math.log(u))
+
+
+seeds = st.integers(0, 2**64 - 1)
+positions = st.integers(0, 2**40)
+token_lists = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20)
+
+
+def test_the_published_vector_holds() -> None:
+    row = re.compile(r"^\| (\d+) \| (\d+) \| (\d+) \| `0x(\w{16})` \| `0x(\w{16})` \| (\S+) \| (\S+) \|$", re.MULTILINE)
+    rows = row.findall(NUMERICS.read_text())
+    assert len(rows) >= 5
+    for seed, position, token, key, bits, u, g in rows:
+        place = int(seed), int(position), np.array([int(token)])
+        assert row_key(*place[:2]) == int(key, 16)
+        assert int(hash_bits(*place)[0]) == int(bits, 16) == slow_bits(*place[:2], int(token))
+        assert uniform(hash_bits(*place))[0] == float(u)
+        assert gumbel(*place)[0] == pytest.approx(float(g), rel=1e-14)
+
+
+@given(seeds, positions, token_lists)
+def test_bits_equal_plain_integers(seed: int, position: int, tokens: list[int]) -> None:
+    fast = hash_bits(seed, position, np.array(tokens))
+    assert [int(b) for b in fast] == [slow_bits(seed, position, t) for t in tokens]
+
+
+@given(seeds, positions, token_lists)
+def test_noise_equals_plain_floats(seed: int, position: int, tokens: list[int]) -> None:
+    slow = [slow_gumbel(seed, position, t) for t in tokens]
+    np.testing.assert_allclose(gumbel(seed, position, np.array(tokens)), slow, rtol=1e-13, atol=1e-15)
+
+
+@given(seeds, positions)
+def test_any_subset_has_the_bits_of_the_whole(seed: int, position: int) -> None:
+    whole = hash_bits_all(seed, position, 1000)
+    subset = np.array([999, 3, 500, 3])
+    assert (hash_bits(seed, position, subset) == whole[subset]).all()
+    assert (gumbel(seed, position, subset) == gumbel_all(seed, position, 1000)[subset]).all()
+
+
+@given(st.lists(seeds, min_size=1, max_size=5), positions)
+def test_many_seeds_at_once_have_the_bits_of_each(many: list[int], position: int) -> None:
+    column = np.array(many, dtype=np.uint64)[:, None]
+    together = hash_bits_all(column, position, 50)
+    for seed, row in zip(many, together):
+        assert (row == hash_bits_all(seed, position, 50)).all()
+
+
+def test_uniform_is_open_exact_and_symmetric() -> None:
+    ends = uniform(np.array([0, 2**64 - 1], dtype=np.uint64))
+    assert ends[0] == 2.0**-53 and ends[1] == 1 - 2.0**-53
+    assert np.isfinite(-np.log(-np.log(ends))).all()
+
+
+def test_a_seed_counts_modulo_two_to_the_64_and_a_position_is_not_negative() -> None:
+    assert row_key(-1, 5) == row_key(2**64 - 1, 5)
+    with pytest.raises(ValueError, match="negative"):
+        row_key(1, -1)
+
+
+def test_the_published_bits_do_not_move_with_the_caller() -> None:
+    tokens = np.arange(10)
+    hash_bits(1, 2, tokens)
+    hash_bits_all(1, 2, 10)
+    assert (tokens == np.arange(10)).all()
+    assert (hash_bits_all(1, 2, 10) == hash_bits(1, 2, tokens)).all()
+
+
+# --- the choice ----------------------------------------------------------------------------------------------------
+
+
+@given(seeds, st.integers(0, 1000), st.sampled_from([0.01, 0.5, 1.0, 3.0, 8.0]), st.integers(2000, 6000))
+def test_pruned_argmax_is_the_plain_one(seed: int, position: int, spread: float, n: int) -> None:
+    logits = np.random.default_rng(seed).normal(size=n) * spread
+    scores = logits + gumbel_all(seed, position, n)
+    token, margin = noisy_argmax(logits, seed, position)
+    assert token == int(np.argmax(scores))
+    second, first = np.partition(scores, -2)[-2:]
+    assert margin == pytest.approx(min(first - second, 1.0), abs=1e-12)
+
+
+@given(seeds, st.integers(0, 1000), st.integers(1, 3000))
+def test_a_subset_of_candidates_gives_the_same_token(seed: int, position: int, kept: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens = np.sort(rng.choice(5000, kept, replace=False))
+    logits = np.full(5000, -np.inf)
+    logits[tokens] = rng.normal(size=kept)
+    assert noisy_argmax(logits[tokens], seed, position, tokens) == noisy_argmax(logits, seed, position)
+
+
+@given(seeds, st.sampled_from([0.5, 1.0, 4.0, 8.0]), st.sampled_from([3.0, 9.0, 14.0]))
+def test_a_shortlist_misses_no_token_within_reach(seed: int, reach: float, below: float) -> None:
+    logits = np.full(20_000, -below)
+    logits[5] = 0.0
+    scores = logits + gumbel_all(seed, 3, len(logits))
+    tokens, short = shortlist(logits, seed, 3, reach=reach)
+    assert (short == scores[tokens]).all() and (np.diff(tokens) > 0).all()
+    assert set(np.flatnonzero(scores >= scores.max() - reach)) <= set(tokens.tolist())
+
+
+def test_huge_noise_far_below_the_best_logit_still_wins() -> None:
+    logits = np.zeros(VOCAB)
+    wins = 0
+    for seed in range(300):
+        logits[7] = 12.0  # the others together have 49151 / e**12 = 0.30 of its weight
+        wins += noisy_argmax(logits, seed, 0)[0] == 7
+    assert 200 < wins < 260  # 1 / 1.302 of 300 = 230, deviation 7.3
+
+
+def test_equal_scores_go_to_the_lowest_token() -> None:
+    tokens = np.array([4, 4, 9])
+    assert noisy_argmax(np.array([5.0, 5.0, -5.0]), 1, 1, tokens) == (4, 0.0)
+
+
+# --- statistical quality -------------------------------------------------------------------------------------------
+
+
+def chi_square_deviation(counts: np.ndarray, expected: float) -> float:
+    """The statistic in standard deviations from its mean (its degrees of freedom are many)."""
+    df = counts.size - 1
+    return float(((counts - expected) ** 2 / expected).sum() - df) / math.sqrt(2 * df)
+
+
+def columns() -> dict[str, np.ndarray]:
+    """Bits along each of the three arguments, the others fixed: about a million each."""
+    n = 1 << 20
+    return {
+        "tokens": hash_bits_all(7, 11, n),
+        "positions": np.array([slow_bits(7, i, 5) for i in range(n >> 4)], dtype=np.uint64),
+        "seeds": hash_bits_all(np.arange(n, dtype=np.uint64)[:, None], 11, 1)[:, 0],
+        "high seeds": hash_bits_all((np.arange(n, dtype=np.uint64) << np.uint64(40))[:, None], 3, 1)[:, 0],
+    }
+
+
+def test_every_byte_is_uniform_along_tokens_positions_and_seeds() -> None:
+    for name, bits in columns().items():
+        for shift in range(0, 64, 8):
+            counts = np.bincount((bits >> np.uint64(shift)).astype(np.int64) & 255, minlength=256)
+            deviation = chi_square_deviation(counts, len(bits) / 256)
+            assert abs(deviation) < 5, f"byte {shift // 8} along {name}: {deviation:.1f} deviations"
+
+
+def test_neighbours_are_independent_along_tokens_positions_and_seeds() -> None:
+    for name, bits in columns().items():
+        for lag in (1, 2, 3, 64, 576):
+            upper = (bits >> np.uint64(60)).astype(np.int64)
+            counts = np.bincount(upper[lag:] * 16 + upper[:-lag], minlength=256)
+            deviation = chi_square_deviation(counts, (len(bits) - lag) / 256)
+            assert abs(deviation) < 5, f"pairs at lag {lag} along {name}: {deviation:.1f} deviations"
+
+
+def test_rows_of_near_seeds_and_positions_do_not_correlate() -> None:
+    rows = [gumbel_all(seed, position, VOCAB) for seed in (0, 1, 2, 2**32, 2**63) for position in (0, 1, 2, 1000)]
+    correlations = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
+    assert np.abs(correlations).max() < 5 / math.sqrt(VOCAB)
+
+
+def test_one_changed_bit_of_any_argument_changes_half_of_the_bits() -> None:
+    rng = np.random.default_rng(1)
+    for argument, width in ((0, 64), (1, 31), (2, 31)):
+        changed = []
+        for _ in range(400):
+            place = [int(x) for x in rng.integers(0, 2**31, 3)]
+            other = place.copy()
+            other[argument] ^= 1 << int(rng.integers(width))
+            changed.append((slow_bits(*place) ^ slow_bits(*other)).bit_count())
+        assert abs(np.mean(changed) - 32) < 1, f"argument {argument} flips {np.mean(changed):.1f} bits"
+
+
+def test_moments_are_those_of_a_gumbel() -> None:
+    noise = gumbel_all(3, 4, 1 << 20)
+    assert abs(noise.mean() - np.euler_gamma) < 5 * math.pi / math.sqrt(6) / 1024
+    assert abs(noise.var() - math.pi**2 / 6) < 0.02
+
+
+def test_a_whole_vocabulary_takes_under_a_millisecond() -> None:
+    logits = np.random.default_rng(0).normal(size=VOCAB) * 3
+    assert in_sorts(lambda: gumbel_all(1, 2, VOCAB)) < 0.55
+    assert in_sorts(lambda: noisy_argmax(logits, 1, 2)) < 0.55

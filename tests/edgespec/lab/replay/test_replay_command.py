@@ -1,0 +1,123 @@
+"""`edgespec replay`: same decisions, policies side by side, and no altered trace is believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.format import Trace, seal, unseal
+from edgespec.__main__ import main
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared.paired import PairedGateways
+
+SHIPPED = Path(__file__).parents[3] / "traces"
+ONE = SHIPPED / "wanspec-20ms.trace"
+KEY = SigningKey(b"k" * 32)
+
+
+def replay(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    status = main(["replay", *map(str, arguments)])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_a_shipped_trace_decides_the_same_and_is_told_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = replay(capsys, ONE)
+    recorded = unseal(ONE.read_bytes())[0]
+    asked = sum(isinstance(event, trace.Decided) for event in recorded.events)
+    assert status == 0 and f"{asked} of {asked} decisions the same, bit for bit" in out
+    assert "verify" in out and "plain" in out and "frames" in out
+
+
+def test_three_policies_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+    wishes = [word for name in ("wanspec", "adaptive", "plain") for word in ("--policy", name)]
+    status, out, _ = replay(capsys, ONE, *wishes, "--json")
+    (table,) = json.loads(out)["compared"]
+    rows = {row["policy"]: row for row in table["rows"][1:]}
+    assert status == 0 and set(rows) == {"wanspec", "adaptive", "plain"}
+    assert rows["plain"]["passes"] == table["tokens"] and rows["plain"]["local_passes"] == 0
+    assert rows["wanspec"]["kind"] == "simulated" and rows["wanspec"]["ratio"] == 1
+    assert rows["plain"]["ratio"] > 1 and 0.9 < table["known"] <= 1
+    _, human, _ = replay(capsys, ONE, *wishes)
+    assert all(name in human for name in rows) and "estimate" in human
+
+
+def test_parameters_and_round_trips_make_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = replay(capsys, ONE, "--k", "1", "--k", "4", "--rtt-ms", "5", "--rtt-ms", "150", "--json")
+    rows = json.loads(out)["compared"][0]["rows"][2:]
+    assert [(row["k"], row["rtt_ms"]) for row in rows] == [(1, 5), (4, 5), (1, 150), (4, 150)]
+    assert rows[0]["ms_per_token"] < rows[2]["ms_per_token"]
+
+
+def test_the_same_seed_prints_the_same_table(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (SHIPPED / "worker-lost.trace", "--policy", "wanspec", "--rtt-ms", "30", "--json")
+    assert replay(capsys, *arguments) == replay(capsys, *arguments)
+
+
+@pytest.mark.parametrize("place", [3, 20, 60, 150, -1])
+def test_a_trace_with_one_changed_byte_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: int
+) -> None:
+    data = bytearray(ONE.read_bytes())
+    data[place] ^= 1
+    path = tmp_path / "altered.trace"
+    path.write_bytes(data)
+    status, out, err = replay(capsys, path, "--policy", "plain")
+    assert (status, out) == (65, "") and "altered" in err and len(err.splitlines()) == 1
+
+
+def test_a_signature_of_another_gateway_is_refused_where_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    signer = unseal(ONE.read_bytes())[1]
+    assert replay(capsys, ONE, "--key", key_id(signer))[0] == 0
+    assert replay(capsys, ONE, "--key", signer.hex())[0] == 0
+    status, _, err = replay(capsys, ONE, "--key", KEY.public.hex())
+    assert status == 65 and f"signed by gateway {key_id(signer)}" in err
+    assert replay(capsys, ONE, "--key", "what")[0] == 78
+
+
+def test_a_paired_gateway_is_called_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    signer = unseal(ONE.read_bytes())[1]
+    PairedGateways(tmp_path / "edgespec" / "worker" / "keys").add(signer, bytes(32), "hall", "wss://h:7443", 1)
+    assert "signed by hall (" in replay(capsys, ONE)[1]
+
+
+def test_a_decision_that_is_not_the_recorded_one_is_shown_and_ends_with_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = unseal(ONE.read_bytes())[0]
+    settings = msgspec.structs.replace(recorded.header, policy="plain")
+    path = tmp_path / "other.trace"
+    path.write_bytes(seal(Trace(settings, recorded.events), KEY))
+    status, out, _ = replay(capsys, path)
+    assert status == 1 and "are not the recorded ones" in out and "is a bare step" in out
+    status, out, _ = replay(capsys, path, "--json")
+    (row,) = json.loads(out)["traces"]
+    assert status == 1 and row["same"] < row["decisions"] and row["differences"][0]["now_act"] == ["verify", []]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nowhere.trace"], 65, "cannot be read"),
+        (["README.md"], 65, "no trace"),
+        ([ONE, "--policy", "magic"], 78, "there is no such policy"),
+        ([ONE, "--k", "0"], 78, "--k"),
+        ([ONE, "--k", "17"], 78, "`--k` takes whole numbers from 1 to 16."),
+        ([ONE, "--phi", "nan"], 78, "`--phi` takes nats from 0 to 100."),
+        ([ONE, "--rtt-ms", "-1"], 78, "--rtt-ms"),
+        ([SHIPPED / "colocated-k4.trace", "--policy", "wanspec"], 65, "--rtt-ms"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_an_exit_code(
+    capsys: pytest.CaptureFixture[str], arguments: list[str | Path], code: int, said: str
+) -> None:
+    status, _, err = replay(capsys, *arguments)
+    assert status == code and said in err and len(err.splitlines()) == 1

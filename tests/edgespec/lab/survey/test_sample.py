@@ -1,0 +1,106 @@
+"""The file of samples: whole lines only, whatever interrupts the writing, and no other file is touched."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from edgespec.lab.survey.errors import SurveyFileError
+from edgespec.lab.survey.sample import Sample, SampleFile, read
+
+
+def sample(at: float = 1.0, **fields: object) -> Sample:
+    return Sample(v=1, at=at, source="here", endpoint="e", model="m", outcome="ok", **fields)  # type: ignore[arg-type]
+
+
+def test_samples_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "s.jsonl"
+    written = [sample(1.5, ttft_ms=3.25, tokens=4, clock_scale=2.0), sample(2.0, retry_after_s=0.0)]
+    with SampleFile(path) as file:
+        assert file.earlier == []
+        for one in written:
+            file.append(one)
+    assert read([path]) == written
+    assert path.read_bytes().count(b"\n") == 2
+    with SampleFile(path) as again:
+        assert again.earlier == written
+        again.append(sample(3.0))
+    assert read([path, path]) == [*written, sample(3.0)] * 2
+
+
+@pytest.mark.parametrize("kept", [1, 7, 20, -1])
+def test_half_a_line_that_an_interruption_left_is_passed_over_and_cut_off(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "s.jsonl"
+    with SampleFile(path) as file:
+        file.append(sample(1.0))
+        file.append(sample(2.0))
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second[:kept])
+    assert read([path]) == [sample(1.0)]
+    with SampleFile(path) as file:
+        assert file.earlier == [sample(1.0)]
+        file.append(sample(3.0))
+    assert read([path]) == [sample(1.0), sample(3.0)]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"my only copy of something", 1),
+        (b"{}\n", 1),
+        (b'{"v":1,"at":1.0}\n', 1),
+        (b"\n", 1),
+        (b"\xff\n", 1),
+        (b'{"v":2,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok"}\n', 1),
+        (b'{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"fine"}\n', 1),
+        (b'{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok","ttft_ms":-1}\n', 1),
+        (b'{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok"}\nx\n', 2),
+    ],
+)
+def test_another_kind_of_file_is_refused_with_its_line_and_kept(tmp_path: Path, content: bytes, line: int) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(content)
+    for use in (lambda: read([path]), lambda: SampleFile(path)):
+        with pytest.raises(SurveyFileError, match=f"line {line}: this is no sample") as error:
+            use()
+        assert error.value.exit_code == 65
+    assert path.read_bytes() == content
+
+
+def test_two_surveys_do_not_write_to_one_file(tmp_path: Path) -> None:
+    with SampleFile(tmp_path / "s.jsonl"):
+        with pytest.raises(SurveyFileError, match="another survey writes to this file"):
+            SampleFile(tmp_path / "s.jsonl")
+    SampleFile(tmp_path / "s.jsonl").close()
+
+
+def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(SurveyFileError, match="No such file or directory\\); run `edgespec survey` first"):
+        read([tmp_path / "none.jsonl"])
+    with pytest.raises(SurveyFileError, match="Is a directory"):
+        read([tmp_path])
+    with pytest.raises(SurveyFileError, match="Is a directory"):
+        SampleFile(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SurveyFileError, match="cannot write it"):
+        SampleFile(tmp_path / "file" / "s.jsonl")
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with SampleFile(path) as file:
+        file.append(sample(1.0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 30, before[1]))
+        try:
+            with pytest.raises(SurveyFileError, match="cannot write it"):
+                file.append(sample(2.0))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+    assert read([path]) == [sample(1.0)]
+    assert path.read_bytes().endswith(b"\n")

@@ -1,0 +1,147 @@
+"""The command `edgespec survey`: as a process against local endpoints, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgespec.__main__ import main
+from edgespec.lab.survey.sample import read
+from tests.support.echo import until
+from tools.survey_demo import ChatEndpoint, Reply, serving
+
+SECRET = "sk-very-secret"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    return tmp_path
+
+
+def configuration(folder: Path, *servers: ChatEndpoint, key: str = "") -> Path:
+    text = "[schedule]\ninterval_s = 0.3\n" + "".join(
+        f'[[endpoints]]\nname = "e{n}"\nmodel = "m"\nbase_url = "{one.base_url}"\napi_key_env = "{key}"\n'
+        for n, one in enumerate(servers)
+    )
+    path = folder / "survey.toml"
+    path.write_text(text)
+    return path
+
+
+async def started(*argv: str, **variables: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    command = [sys.executable, "-m", "edgespec", "survey", *argv]
+    return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env={**os.environ, **variables})
+
+
+async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(home: Path) -> None:
+    servers = [ChatEndpoint(lambda: Reply(wait_s=0.02)) for _ in range(2)] + [ChatEndpoint(lambda: Reply(status=500))]
+    async with serving(*servers):
+        config, out = configuration(home, *servers, key="MY_KEY"), home / "s.jsonl"
+        command = ["--config", str(config), "--out", str(out), "--count", "4"]
+        process = await started(*command, MY_KEY=SECRET)
+        await until(lambda: out.exists() and len(read([out])) >= 3, timeout_s=30)
+        process.send_signal(signal.SIGINT)
+        shown = await process.communicate()
+        assert process.returncode == 128 + signal.SIGINT
+        assert b"Interrupted: the same command continues." in shown[0]
+        before = len(read([out]))
+        assert before < 12
+        process = await started(*command, "--json", MY_KEY=SECRET)
+        printed, errors = await process.communicate()
+        assert (process.returncode, errors) == (0, b"")
+    answer = json.loads(printed)
+    assert answer["samples"] == 12 - before
+    assert len(read([out])) == 12
+    for text in (*shown, printed, out.read_bytes()):
+        assert SECRET.encode() not in text
+        assert b"Count from" not in text
+    process = await started("report", str(out), "--json")
+    printed, errors = await process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+    figures = json.loads(printed)
+    assert [one["failure_rate"] for one in figures["endpoints"]] == [0.0, 0.0, 1.0]
+    assert [Path(path).name for path in figures["plots"]] == ["s-heatmap.png", "s-hours.png", "s-regions.png"]
+
+
+async def test_a_survey_without_any_reply_ends_with_69(home: Path) -> None:
+    server = ChatEndpoint(lambda: Reply(status=500))
+    async with serving(server):
+        process = await started("--config", str(configuration(home, server)), "--count", "1")
+        _, errors = await process.communicate()
+    assert process.returncode == 69
+    assert b"No endpoint gave an answer; `edgespec survey report" in errors
+    assert b"Traceback" not in errors
+    assert read([home / "xdg_state_home" / "edgespec" / "survey" / "samples.jsonl"])
+
+
+def test_the_table_names_failures_and_samples(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = '{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"%s","connect_ms":3.0,"ttft_ms":12.5}\n'
+    (home / "s.jsonl").write_text("".join(line % outcome for outcome in ("ok", "ok", "ok", "rate-limited")))
+    assert main(["survey", "report", str(home / "s.jsonl"), "--no-plots"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("4 requests", "25.0%", "12.5", "e failed: rate-limited 1."):
+        assert part in shown
+    assert list(home.iterdir()) == [home / "s.jsonl"], "no plots were asked for"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        ([], 78, "There are no endpoints to ask; name a configuration with [[endpoints]] by --config"),
+        (["--config", "none.toml"], 78, "none.toml: there is no such file"),
+        (
+            ["--config", "{config}", "--interval-s", "x"],
+            78,
+            'Option `schedule.interval_s`: `schedule.interval_s` is "x"',
+        ),
+        (["--config", "{config}", "--count", "-1"], 78, "a whole number from 0 to 100000"),
+        (["--config", "{config}", "--duration-h", "0"], 78, "a number from 0.001 to 744"),
+        (["--config", "{config}", "--out", "{config}"], 65, "line 1: this is no sample"),
+        (["--config", "{config}", "--out", "/proc/x/y"], 65, "cannot write it"),
+        (["--config", "{keyed}"], 78, "`api_key_env` of endpoint e0 names is not set"),
+        (["report"], 65, "samples.jsonl: cannot read it (No such file or directory); run `edgespec survey` first."),
+        (["report", "{config}"], 65, "line 1: this is no sample of `edgespec survey`, version 1"),
+        (["report", "{empty}"], 65, "there are no samples yet"),
+        (["report", "{good}", "--timezone", "Mars"], 78, "--timezone is `Mars`, but must be the name of a zone"),
+        (["report", "{good}", "--timezone", "../etc"], 78, "must be the name of a zone"),
+        (["report", "{good}", "--plots", "/proc/x/y"], 78, "the plots cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_its_exit_code(
+    home: Path, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, says: str
+) -> None:
+    (home / "keyed").mkdir()
+    files = {
+        "config": configuration(home, ChatEndpoint(Reply, port=9)),
+        "keyed": configuration(home / "keyed", ChatEndpoint(Reply, port=9), key="NO_SUCH_KEY"),
+        "empty": home / "empty.jsonl",
+        "good": home / "good.jsonl",
+    }
+    files["empty"].write_text("")
+    files["good"].write_text('{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok"}\n')
+    assert main(["survey", *(word.format(**files) for word in argv)]) == code
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.err.startswith("edgespec: ")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+def test_plots_without_matplotlib_are_refused_in_a_sentence(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (home / "s.jsonl").write_text('{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok"}\n')
+    assert main(["survey", "report", str(home / "s.jsonl")]) == 78
+    assert 'run `pip install "edgespec[survey]"`, or add --no-plots' in capsys.readouterr().err
+    assert main(["survey", "report", str(home / "s.jsonl"), "--no-plots"]) == 0

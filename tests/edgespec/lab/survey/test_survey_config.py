@@ -1,0 +1,106 @@
+"""The survey's configuration: what it accepts, what it refuses for the sake of others, and what it never shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.survey.config import SurveySettings, load
+from edgespec.shared.settings import override, parse
+
+ENDPOINT = '[[endpoints]]\nname = "a"\nbase_url = "https://api.example.com/v1"\nmodel = "m"\n'
+
+
+def message(text: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        parse(text, SurveySettings, "survey.toml")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def endpoint(**keys: str) -> str:
+    values = {"name": "a", "base_url": "https://api.example.com/v1", "model": "m", **keys}
+    return "[[endpoints]]\n" + "".join(f'{key} = "{value}"\n' for key, value in values.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[schedule]\ninterval_s = 0", "line 2: `schedule.interval_s` is 0, but must be a number from 0.1 to 86400."),
+        ("[schedule]\njitter = 2", "`schedule.jitter` is 2, but must be a number from 0 to 1."),
+        ("[schedule]\ncount = 1.5", "a whole number from 0 to 100000"),
+        ("[request]\nmax_tokens = 4096", "a whole number from 1 to 64"),
+        ('[request]\nprompt = ""', "text of 1 to 200 characters"),
+        ("[endpoints]\nname = 3", "line 1: `endpoints` must be tables, each under [[endpoints]]."),
+        ("endpoints = [1]", "line 1: `endpoints` must be tables, each under"),
+        ('[[endpoints]]\nname = "a"', "line 1: `endpoints[0].base_url` is missing, but must be there: an http://"),
+        (ENDPOINT + endpoint(nmae="b"), "line 9: unknown key `endpoints[1].nmae`; did you mean `name`?"),
+        (ENDPOINT + endpoint(), 'line 6: `endpoints[1].name` is "a", but must be another name than those before it.'),
+        (endpoint(base_url="ftp://x/v1"), "it does not begin with http:// or https:// and a host"),
+        (endpoint(base_url="https:///v1"), "it does not begin with http:// or https:// and a host"),
+        (endpoint(base_url="https://x:99999/v1"), "Port out of range"),
+        (endpoint(base_url="https://x/v1?key=1"), "it has a query, a fragment or a space"),
+        (endpoint(base_url="https://x/v1/chat/completions"), "/chat/completions is added to it"),
+        (endpoint(limit_field="tokens"), '"max_completion_tokens" or "max_tokens"'),
+        (endpoint(ca_file="ca.pem"), "a path that begins with / or ~"),
+        (endpoint(name="a\\u001b[2J"), "letters, digits, spaces"),
+        (endpoint(base_url="http://api.example.com/v1", api_key_env="KEY"), "https: its API key would cross public"),
+    ],
+)
+def test_a_mistake_is_reported_with_its_line_and_what_is_allowed(text: str, says: str) -> None:
+    assert says in message(text)
+    assert message(text).startswith("survey.toml, line ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        endpoint(api_key_env="sk-live-abc123"),
+        endpoint(base_url="https://user:sk-live-abc123@api.example.com/v1"),
+        endpoint(api_key="sk-live-abc123"),
+        '[endpoints]\napi_key_env = "sk-live-abc123"',
+    ],
+)
+def test_a_key_in_the_file_by_mistake_is_refused_and_not_shown(text: str) -> None:
+    assert "sk-live" not in message(text)
+    assert "abc123" not in message(text)
+
+
+def test_rates_that_would_load_a_host_are_refused() -> None:
+    assert "at least 10, or the survey would be a load on api.example.com" in message(
+        f"[schedule]\ninterval_s = 9\n{ENDPOINT}"
+    )
+    three = ENDPOINT + endpoint(name="b") + endpoint(name="c", base_url="https://other.example.com/v1")
+    assert "at least 20" in message(f"[schedule]\ninterval_s = 19\n{three}")
+    parse(f"[schedule]\ninterval_s = 20\n{three}", SurveySettings, "x")
+    mine = endpoint(base_url="http://127.0.0.1:8080/v1") + endpoint(name="b", base_url="http://[::1]:8080/v1")
+    parse(f"[schedule]\ninterval_s = 0.1\n{mine}", SurveySettings, "x")
+
+
+def test_the_command_line_is_held_to_the_same_rates() -> None:
+    settings = parse(ENDPOINT, SurveySettings, "x")
+    assert override(settings, "schedule.interval_s", "30").schedule.interval_s == 30
+    with pytest.raises(ConfigError, match="at least 10, or the survey would be a load"):
+        override(settings, "schedule.interval_s", "1")
+
+
+def test_keys_may_cross_a_network_of_ones_own_in_clear_text() -> None:
+    for host in ("127.0.0.1", "10.0.0.7", "gateway", "gateway.local", "[fd00::1]"):
+        parse(endpoint(base_url=f"http://{host}:8080/v1", api_key_env="KEY"), SurveySettings, "x")
+
+
+def test_too_many_endpoints_are_refused() -> None:
+    text = "[schedule]\ninterval_s = 86400\n" + "".join(endpoint(name=f"e{n}") for n in range(65))
+    assert "but must be at most 64" in message(text)
+
+
+def test_without_a_file_there_are_no_endpoints_and_the_usual_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert load() == SurveySettings()
+    (tmp_path / "edgespec").mkdir()
+    (tmp_path / "edgespec" / "survey.toml").write_text(ENDPOINT)
+    assert [one.host for one in load().endpoints] == ["api.example.com"]

@@ -1,0 +1,87 @@
+"""The stand-in for a wide-area link keeps order and takes the time that it says."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from edgespec.core.errors import AddressError
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.wan import Proxy, main
+
+
+@pytest.fixture
+def echo() -> tuple[str, int]:
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        while True:
+            try:
+                peer, _ = server.accept()
+            except OSError:
+                return
+            while data := peer.recv(65536):
+                peer.sendall(data)
+            peer.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    yield server.getsockname()
+    server.close()
+
+
+def connect(target: tuple[str, int], model: LinkModel) -> tuple[Proxy, socket.socket]:
+    proxy = Proxy(target, model)
+    threading.Thread(target=proxy.serve, daemon=True).start()
+    return proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+
+
+def test_a_round_trip_takes_what_was_asked_for(echo: tuple[str, int]) -> None:
+    proxy, sock = connect(echo, LinkModel(rtt_s=0.04))
+    sock.sendall(b"x")
+    sock.recv(1)  # the connection to the far end is made
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        sock.sendall(b"ping")
+        assert sock.recv(4) == b"ping"
+        took.append(time.monotonic() - began)
+    assert 0.04 <= min(took) < 0.05
+    proxy.close()
+
+
+def test_bytes_arrive_complete_and_in_order_through_jitter_and_loss(echo: tuple[str, int]) -> None:
+    proxy, sock = connect(echo, LinkModel(rtt_s=0.002, jitter_s=0.005, loss=0.2))
+    sent = bytes(i % 251 for i in range(200_000))
+    threading.Thread(target=lambda: (sock.sendall(sent), sock.shutdown(socket.SHUT_WR)), daemon=True).start()
+    received = b""
+    while data := sock.recv(65536):
+        received += data
+    assert received == sent
+    proxy.close()
+
+
+def test_a_cut_reaches_both_ends_at_once(echo: tuple[str, int]) -> None:
+    proxy, sock = connect(echo, LinkModel())
+    sock.sendall(b"x")
+    assert sock.recv(1) == b"x"
+    proxy.cut()
+    with contextlib.suppress(ConnectionError):
+        assert sock.recv(1) == b""
+    proxy.close()
+
+
+def test_an_address_in_use_is_a_sentence() -> None:
+    first = Proxy(("127.0.0.1", 1), LinkModel())
+    with pytest.raises(AddressError, match=f"127.0.0.1:{first.port}"):
+        Proxy(("127.0.0.1", 1), LinkModel(), ("127.0.0.1", first.port))
+    first.close()
+
+
+@pytest.mark.parametrize("option", [["--rtt-ms", "-4"], ["--rtt-ms", "nan"], ["--jitter-ms", "1e9"], ["--loss", "1"]])
+def test_a_link_that_cannot_be_is_refused_in_a_sentence(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--to", "127.0.0.1:1", *option]) == 78
+    assert "must be numbers from 0 to 60000" in capsys.readouterr().err

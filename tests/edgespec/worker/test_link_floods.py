@@ -1,0 +1,90 @@
+"""A gateway, or what stands at its address, that floods a worker: bounded work, and the worker goes on elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import CLIENT, Side
+
+from edgespec.core.errors import PairingError
+from edgespec.core.protocol.inflow import InflowLimits
+from edgespec.shared.address import Address
+from edgespec.worker.link import keep_linked
+from edgespec.worker.pair import pair
+from tests.support.floods import FLOOD_FRAMES, count_frames, frame, pour
+from tests.support.links import Daemon, GatewayUnderTest, make_certificate, serving, some_tree, until, worker_identity
+from tests.support.pairing import make_worker, some_code
+
+LIMITS = InflowLimits()
+PING = frame(9, masked=False)
+BEGIN, CONTINUE = frame(2, b"x", end=False, masked=False), frame(0, end=False, masked=False)
+
+
+@pytest.fixture
+def processed(monkeypatch: pytest.MonkeyPatch) -> Counter[Side]:
+    return count_frames(monkeypatch)
+
+
+async def flood(ws: ServerConnection) -> None:
+    """A gateway that answers the upgrade and then only floods."""
+    with contextlib.suppress(ConnectionClosed):
+        ws.transport.write(BEGIN)
+        await pour(ws, CONTINUE)
+        await ws.wait_closed()
+
+
+async def linking(gateway: GatewayUnderTest, daemon: Daemon, *addresses: Address) -> None:
+    async def where() -> list[Address]:
+        return [*addresses, gateway.address]
+
+    await keep_linked(
+        where, worker_identity(), gateway.pin, daemon, rng=random.Random(1), sleep=lambda s: asyncio.sleep(0)
+    )
+
+
+async def test_a_flood_before_the_welcome_ends_that_attempt(tmp_path: Path, processed: Counter[Side]) -> None:
+    """Its TLS key is right, as a gateway's whose key was stolen, and it proves nothing."""
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway:
+        thief = await serve(flood, "127.0.0.1", 0, ssl=gateway.tls, compression=None)
+        async with thief:
+            wrong = Address("127.0.0.1", thief.sockets[0].getsockname()[1])
+            task = asyncio.create_task(linking(gateway, daemon, wrong))
+            await until(lambda: daemon.link)
+            assert processed[CLIENT] <= LIMITS.unproven_frames + 8
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_linked_gateway_that_floods_is_left(tmp_path: Path, processed: Counter[Side]) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway:
+        task = asyncio.create_task(linking(gateway, daemon))
+        await until(gateway.links.workers)
+        ws, before = gateway.links.workers()[0].wire.ws, processed[CLIENT]
+        await pour(ws, PING)
+        await until(lambda: daemon.of("down"))
+        assert daemon.of("down")[0] == ("flood",) and processed[CLIENT] - before < 200
+        await until(lambda: daemon.link)
+        assert daemon.link is not None
+        daemon.link.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_pairing_with_a_machine_that_floods_fails_soon(tmp_path: Path, processed: Counter[Side]) -> None:
+    context, pin = make_certificate(tmp_path)
+    worker = make_worker(tmp_path)
+    async with await serve(flood, "127.0.0.1", 0, ssl=context, compression=None) as server:
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(PairingError):
+            await asyncio.wait_for(pair([address], some_code(pin), worker.key, "lab-7", worker.gateways), 20)
+        assert processed[CLIENT] <= LIMITS.unproven_frames < FLOOD_FRAMES

@@ -1,0 +1,133 @@
+"""Pairing at the worker, over real TLS WebSockets: which gateway it takes, what it is told, what it stores."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import serve
+
+from edgespec.core.errors import KeyStoreError, NoGatewayError, PairingError
+from edgespec.core.pairing.messages import PairingFailed, Reason, Reply
+from edgespec.core.protocol.messages import encode
+from edgespec.shared.address import Address
+from edgespec.shared.files import write_private
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.tls import new_identity, peer_spki_hash
+from edgespec.worker.pair import pair
+from tests.support.pairing import Gateway, Operator, Worker, by_hand, make_worker, refusal, served, some_code
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with served(tmp_path) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return make_worker(tmp_path)
+
+
+async def test_a_worker_that_cannot_store_says_so(gateway: Gateway, worker: Worker) -> None:
+    worker.gateways.add(b"x" * 32, b"y" * 32, "other", "", 1)
+    worker.gateways._file.chmod(0o644)
+    operator = Operator(gateway.desk)
+    with pytest.raises(KeyStoreError, match="run `chmod 600"):
+        await worker.pair(gateway, await operator.code())
+
+
+async def test_nothing_at_the_address_and_the_wrong_thing_there_are_told_apart(
+    gateway: Gateway, worker: Worker, tmp_path: Path
+) -> None:
+    code = some_code(gateway.spki)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    nobody = Address("127.0.0.1", port)
+    with pytest.raises(NoGatewayError, match=f"No gateway can be reached at 127.0.0.1:{port} \\(") as error:
+        await pair([nobody], code, worker.key, "lab-7", worker.gateways)
+    assert error.value.exit_code == 69
+    with pytest.raises(NoGatewayError, match="can be reached at no.such.host.invalid:7443"):
+        await pair([Address("no.such.host.invalid")], code, worker.key, "lab-7", worker.gateways)
+    with pytest.raises(NoGatewayError, match="No address of a gateway was given"):
+        await pair([], code, worker.key, "lab-7", worker.gateways)
+
+    async def chat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(chat, "127.0.0.1", 0) as other:
+        address = Address("127.0.0.1", other.sockets[0].getsockname()[1])
+        with pytest.raises(NoGatewayError, match="is not an edgespec gateway; check host and port"):
+            await pair([address], code, worker.key, "lab-7", worker.gateways)
+
+    operator = Operator(gateway.desk)  # the second address is tried, and the first costs no code
+    await pair([nobody, gateway.address], await operator.code(), worker.key, "lab-7", worker.gateways)
+
+
+async def test_of_several_gateways_the_one_that_waits_is_paired(
+    gateway: Gateway, worker: Worker, tmp_path: Path
+) -> None:
+    async with served(tmp_path / "idle") as idle:
+        operator = Operator(gateway.desk)
+        both = [idle.address, gateway.address]
+        stored = await pair(both, await operator.code(), worker.key, "lab-7", worker.gateways)
+        assert stored.key == gateway.key.public
+        with pytest.raises(PairingFailed, match="not waiting for a worker"):
+            await pair(both, some_code(gateway.spki), worker.key, "lab-7", worker.gateways)
+
+
+async def test_a_worker_that_turns_a_gateway_down_tells_it_why(worker: Worker, tmp_path: Path) -> None:
+    tls = KeyStore(tmp_path / "false").tls_identity()
+    told: list[Reason] = []
+
+    async def false_gateway(ws: Any) -> None:
+        await ws.recv()
+        await ws.send(encode(Reply(1, bytes(32), "small order", bytes(33))))
+        told.append(await refusal(ws))
+
+    async with serve(false_gateway, "127.0.0.1", 0, ssl=tls.context()) as server:
+        address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
+        with pytest.raises(PairingFailed, match="the other side's key is not valid or not its own"):
+            await pair([address], some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
+    assert told == [Reason.KEY]
+    assert worker.gateways.all() == []
+
+
+async def test_a_gateway_without_pairing_is_called_too_old(worker: Worker, tmp_path: Path) -> None:
+    tls = KeyStore(tmp_path / "old").tls_identity()
+    async with serve(
+        lambda ws: ws.close(),
+        "127.0.0.1",
+        0,
+        ssl=tls.context(),
+        process_request=lambda ws, request: ws.respond(404, "no\n"),
+    ) as server:
+        address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
+        with pytest.raises(PairingError, match="does not pair: it is older than this worker"):
+            await pair([address], some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
+
+
+@pytest.mark.parametrize("years", [(1990, 1991), (2090, 2091)])
+async def test_clocks_that_differ_by_decades_do_not_keep_machines_apart(
+    worker: Worker, tmp_path: Path, years: tuple[int, int]
+) -> None:
+    """The certificate has expired, or is not valid yet, for the worker's clock; the time limits are elapsed time."""
+    folder = KeyStore(tmp_path / "gateway").folder
+    begin, end = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in years)
+    write_private(folder / "tls.pem", new_identity(begin, end))
+    async with served(tmp_path) as gateway:
+        operator = Operator(gateway.desk)
+        stored = await worker.pair(gateway, await operator.code())
+        assert stored.spki == gateway.spki
+
+
+async def test_the_pin_that_is_stored_is_that_of_the_connection(gateway: Gateway) -> None:
+    async with by_hand(gateway) as ws:
+        assert peer_spki_hash(ws.transport.get_extra_info("ssl_object")) == gateway.spki
