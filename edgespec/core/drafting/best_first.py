@@ -100,13 +100,13 @@ class BestFirst(Drafting):
     def _learn(self, tokens: Sequence[int]) -> None:
         node = self.tree.root
         for token in tokens:
-            said = self._proposed.get(node)
-            if said is None:
+            proposal = self._proposed.get(node)
+            if proposal is None:
                 return
             width = self.rule.branching
-            named = list(said.tokens[:width])
+            named = list(proposal.tokens[:width])
             chosen = named.index(token) if token in named else None
-            self.calibrator.observe(said.costs[:width], said.entropy, chosen)
+            self.calibrator.observe(proposal.costs[:width], proposal.entropy, chosen)
             following = node.children.get(token)
             if following is None:
                 return
