@@ -27,6 +27,7 @@ from cloud_gateway.core.requests.steps import Cancelled, HostTime, Prefilled, St
 from cloud_gateway.core.verify.verification import method_of, told_to_workers, verification
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
+from cloud_gateway.engine.events import ClientLeft, FrameReceived, InboxEvent, RequestDeclined, WorkerDown, WorkerUp
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.engine.output_queue import Stream
@@ -85,7 +86,7 @@ class Engine:
         self._ids = itertools.count(1)
         self._queue = Waiting(settings.queue_limit)
         self._active: dict[int, Active] = {}
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[InboxEvent] = deque()
         self._outbox: list[Callable[[], None]] = []
         steering = Steering(target, self.local, self.stats, clock, self._emit, self._finish)
         self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add, steering.step)
@@ -142,23 +143,22 @@ class Engine:
 
     def frame(self, worker: str, frame: Tree) -> None:
         """A checked frame arrived from a worker."""
-        now = self.clock()
-        self._post_in(lambda: self.offloading.take(worker, frame, now))
+        self._post_in(FrameReceived(worker, frame, self.clock()))
 
     def worker_up(self, worker: str) -> None:
         """A worker was linked or resumed: requests without one may use it."""
-        self._post_in(self.offloading.assign_all)
+        self._post_in(WorkerUp(worker))
 
     def worker_down(self, worker: str, why: str) -> None:
         """A worker went, paused or was revoked: its requests move on at once."""
-        self._post_in(lambda: self.offloading.lose(worker))
+        self._post_in(WorkerDown(worker))
 
     def declined(self, worker: str, request: int) -> None:
         """A worker will not draft for this request."""
-        self._post_in(lambda: self.offloading.decline(worker, request))
+        self._post_in(RequestDeclined(worker, request))
 
-    def _post_in(self, item: Callable[[], None]) -> None:
-        self._inbox.append(item)
+    def _post_in(self, event: InboxEvent) -> None:
+        self._inbox.append(event)
         if not self._wake.is_set():  # where it is, a turn is still to come, and takes this in
             self._wake.set()
 
@@ -192,7 +192,7 @@ class Engine:
             generation.usage.why_off = "the request asked for it" if never else f"policy {policy.name}"
         if self.recorder is not None:
             generation.record(self.recorder.tape(number, name, chosen, len(request.tokens)), self._verify_s)
-        stream = Stream(lambda: self._post_in(lambda: self._cancel(active)))
+        stream = Stream(lambda: self._post_in(ClientLeft(active)))
         active = Active(generation, stream)
         return active
 
@@ -243,12 +243,25 @@ class Engine:
 
     def _take_in(self) -> None:
         while self._inbox:
-            item = self._inbox.popleft()
+            event = self._inbox.popleft()
             with Caught() as caught:
-                item()
+                self._apply(event)
             if caught.error is not None:
                 self.stats.faults += 1
-                log.error("an event from the links or a client was lost: %s", describe_fault(caught.error))
+                log.error("a %s was lost: %s", type(event).__name__, describe_fault(caught.error))
+
+    def _apply(self, event: InboxEvent) -> None:
+        match event:
+            case FrameReceived(worker, frame, at):
+                self.offloading.take(worker, frame, at)
+            case WorkerUp():
+                self.offloading.assign_all()
+            case WorkerDown(worker):
+                self.offloading.lose(worker)
+            case RequestDeclined(worker, request):
+                self.offloading.decline(worker, request)
+            case ClientLeft(active):
+                self._cancel(active)
 
     def _admit(self) -> None:
         """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile."""

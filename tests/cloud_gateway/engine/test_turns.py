@@ -1,0 +1,121 @@
+"""The engine turned by hand on a driven clock: what one turn does, and in which order. No thread, no sleep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cloud_gateway.core.requests.local_costs import MIN_BATCH, catch_up_batch, draft_costs
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.models.target_model import Pass, Work
+from tests.support.table_model import TableDraft, TableTarget, next_logits
+
+LONG = [1 + i % 30 for i in range(100)]
+SHORT = [3, 1, 4]
+
+
+class Told(TableTarget):
+    """Notes what it was asked, and says that a pass took 30 ms and one for each row."""
+
+    def __init__(self, slots: int = 4) -> None:
+        super().__init__(slots=slots, pass_s=0.0)
+        self.calls: list[tuple[str, Any]] = []
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        self.calls.append(("prefill", len(tokens)))
+        super().prefill(slot, tokens)
+
+    def verify(self, batch: Sequence[Work]) -> list[Any]:
+        self.calls.append(("verify", [len(work.tree) for work in batch]))
+        found = super().verify(batch)
+        self.passes = [Pass(len(work.tree), 0.030 + 0.001 * len(work.tree)) for work in batch]
+        return found
+
+
+def turned(local: TableDraft | None = None, slots: int = 4, **settings: Any) -> tuple[Engine, Told]:
+    target = Told(slots)
+    times = iter(range(10**9))
+    return Engine(target, local, EngineSettings(**settings), clock=lambda: next(times) * 1e-4), target
+
+
+def submit(engine: Engine, prompt: Sequence[int], count: int = 20, **more: Any) -> Any:
+    return engine.submit(GenerationRequest(list(prompt), count, ignore_eos=True, **more))
+
+
+def test_a_long_prompt_is_read_in_chunks_between_the_passes_of_others() -> None:
+    engine, target = turned(policy="plain", prefill_chunk=16)
+    submit(engine, SHORT)
+    for _ in range(3):
+        engine.turn()
+    submit(engine, LONG)
+    target.calls.clear()
+    for _ in range(7):
+        engine.turn()
+    chunks = [size for kind, size in target.calls if kind == "prefill"]
+    assert chunks == [16] * 6 + [3], "all but the last token, in chunks"
+    assert [kind for kind, _ in target.calls] == ["prefill", "verify"] * 7, "a pass of the other after every chunk"
+
+
+def test_a_backlog_is_read_in_batches_that_alternate_with_passes() -> None:
+    draft = TableDraft(0.7)
+    draft.token_s = 0.004  # a batch is as many tokens as take about one pass of the target
+    batches: list[int] = []
+    engine, target = turned(draft, policy="wanspec", prefill_chunk=128)
+    catch_up = draft.catch_up
+    draft.catch_up = lambda request, limit: batches.append(limit) or catch_up(request, limit)  # type: ignore[method-assign]
+    submit(engine, LONG, 12)
+    for _ in range(30):
+        engine.turn()
+    assert len(batches) > 5 and set(batches) <= {7, 8}, "31 ms at 4 ms a token"
+    assert len([kind for kind, _ in target.calls if kind == "verify"]) >= len(batches)
+
+
+@pytest.mark.parametrize(
+    ("verify_s", "token_s", "tokens"), [(0.031, 0.004, 7), (0.001, 0.004, MIN_BATCH), (0.03, 0, 30_000)]
+)
+def test_a_catch_up_batch_takes_about_a_pass_of_the_target(verify_s: float, token_s: float, tokens: int) -> None:
+    assert catch_up_batch(lambda rows: verify_s, token_s) == tokens
+    costs = draft_costs(lambda rows: verify_s, 0.005, 10, token_s, 4)
+    assert (costs.local_debt_s, costs.batch_debt_s) == (10 * token_s, tokens * token_s)
+
+
+def test_the_cost_curve_is_learnt_from_each_pass_alone() -> None:
+    engine, target = turned(TableDraft(1.0), policy="colocated", k=2)
+    for i in range(4):
+        submit(engine, [7, i, 2], 30)
+    for _ in range(40):
+        engine.turn()
+    assert any(len(rows) > 1 for kind, rows in target.calls if kind == "verify"), "several requests in one call"
+    assert engine._verify_s.points() == {1: 0.030, 3: pytest.approx(0.033)}, "nothing but three rows was verified"
+
+
+def test_one_request_of_several_is_verified_while_the_others_wait() -> None:
+    engine, target = turned(TableDraft(0.7), policy="colocated", k=3)
+    submit(engine, SHORT)
+    submit(engine, [9, 9], speculation=Speculation(policy="plain"))
+    for _ in range(12):
+        engine.turn()
+    alone = [rows for kind, rows in target.calls if kind == "verify" and rows == [1]]
+    assert len(alone) > 3, "the plain one does not wait for the other's drafts"
+
+
+def test_texts_are_plain_decodings_whatever_the_order() -> None:
+    engine, _ = turned(TableDraft(0.7), policy="colocated", k=2, prefill_chunk=5, slots=2)
+    prompts = [LONG, SHORT, [9, 8]]
+    streams = [submit(engine, prompt) for prompt in prompts]
+    heard: list[list[int]] = [[] for _ in streams]
+    for stream, into in zip(streams, heard):
+        stream.push = lambda event, into=into: into.extend(getattr(event, "tokens", ()))
+    for _ in range(300):
+        engine.turn()
+        outbox, engine._outbox = engine._outbox, []
+        for item in outbox:
+            item()
+    for prompt, emitted in zip(prompts, heard):
+        tokens = list(prompt)
+        for _ in range(20):
+            tokens.append(int(next_logits(tokens).argmax()))
+        assert emitted == tokens[len(prompt) :]
