@@ -1,7 +1,7 @@
 """The OpenAI-compatible API over HTTP (docs/api.md).
 
 A request goes through `connection` and `routes` (guards), `schema`, `options` and `sizes` (validation), `encoding`
-(text to tokens), `generation` (what the engine is asked), `answer` (tokens to text), `respond` and `stream` (what the
+(text to tokens), `generation` (the engine's requests), `answer` (tokens to text), `respond` and `sse` (what the
 client reads).
 """
 

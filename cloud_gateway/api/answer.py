@@ -1,4 +1,4 @@
-"""One choice of a response: the engine's tokens as text, cut at the first stop string, and what is told of them."""
+"""One choice of a response: the engine's tokens as text, cut at the first stop string, with logprobs and usage."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Stream(Protocol):
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     def cancel(self) -> None:
-        """Ends the answer after the round it is in; may be called twice."""
+        """Ends the completion after its current round; may be called twice."""
 
 
 class Engine(Protocol):
-    """What the API needs of the engine (cloud_gateway/engine/loop.py)."""
+    """The part of the engine that the API uses (cloud_gateway/engine/loop.py)."""
 
     def submit(self, request: GenerationRequest) -> Stream:
         """Queues a request. Raises ClientError 400 (context_length_exceeded) or 429."""
 
 
 class Detokeniser(Protocol):
-    """Tokens in, the text that is certain by now out (cloud_gateway/models/text.py)."""
+    """Incremental: returns text once it can no longer change (cloud_gateway/models/text.py)."""
 
     def feed(self, token: int) -> str: ...
     def flush(self) -> str: ...
@@ -49,7 +49,7 @@ class Stops(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """New text of an answer, and the tokens whose text begins in it, where their log-probabilities were asked for."""
+    """New text of a completion and, where log-probabilities were requested, the tokens whose text begins in it."""
 
     text: str
     logprobs: Sequence[Entry] | None = None
@@ -68,9 +68,9 @@ class Answer:
         spell: Spell | None = None,
         call_text: CallText | None = None,
     ) -> None:
-        """`key_reason`: why the API key keeps this answer from being offloaded, for the usage.
+        """`key_reason`: why this API key is not offloaded, for the usage.
 
-        `spell` where log-probabilities were asked for, `call_text` where the model may call tools.
+        `spell` where log-probabilities were requested, `call_text` where the model may call tools.
         """
         self.finish: Literal["stop", "length", "tool_calls"] | None = None
         self.calls: Sequence[Call] = ()
@@ -78,7 +78,7 @@ class Answer:
         self.first_token_at: float | None = None
         """On the clock of time.monotonic."""
         self.usage: Usage | None = None
-        """Known when the engine has ended the answer."""
+        """Set when the engine has ended the completion."""
         self.prompt_tokens = 0
         self._stream, self._events = stream, aiter(stream)
         self._detokeniser, self._stops = detokeniser, stops
@@ -86,12 +86,12 @@ class Answer:
         self._tokens = 0
         self._spell, self._call_text = spell, call_text
         self._waiting: deque[Entry] = deque()
-        """Of tokens whose text is not out yet."""
+        """Tokens whose text has not been returned yet."""
         self._decoded = self._passed = 0
-        """Characters of all tokens, and those that no stop string can take back."""
+        """Characters of all tokens, and those that no stop string can remove any more."""
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Text as soon as it is certain, never empty. Raises ClientError where the engine fails or shuts down."""
+        """Text once it can no longer change. Raises ClientError where the engine fails or shuts down."""
         async for event in self._events:
             if isinstance(event, DoneEvent):
                 text = self._end(event)
@@ -108,13 +108,13 @@ class Answer:
                 return
 
     @property
-    def tells_logprobs(self) -> bool:
-        """Whether log-probabilities were asked for."""
+    def has_logprobs(self) -> bool:
+        """Whether log-probabilities were requested."""
         return self._spell is not None
 
     @property
     def used_tokens(self) -> int:
-        """Tokens of the prompt and of the answer so far, for the API key's account."""
+        """Tokens of the prompt and of the completion so far, for the API key's limits."""
         return self.prompt_tokens + (self.usage.completion_tokens if self.usage is not None else self._tokens)
 
     def cancel(self) -> None:
@@ -122,17 +122,17 @@ class Answer:
         self._stream.cancel()
 
     async def settle(self) -> Usage:
-        """The usage, once all pieces are out; waits for the engine where a stop string cut the answer short."""
+        """The usage, after all pieces; waits for the engine where a stop string ended the text early."""
         if self.usage is None:
             async for event in self._events:
                 if isinstance(event, DoneEvent):
                     self._take_usage(event.usage)
         if self.usage is None:
-            raise internal("the engine ended an answer without saying so")
+            raise internal("the engine ended a completion without a final event")
         return self.usage
 
     def _text(self, event: TokensEvent) -> str:
-        """Token by token, so that the tokens up to a stop string are counted exactly, whoever drafted them."""
+        """Token by token, so that the tokens up to a stop string are counted exactly in every size of a round."""
         pieces = []
         infos: Sequence[TokenLogprob | None] = event.logprobs or [None] * len(event.tokens)
         for token, info in zip(event.tokens, infos):
@@ -147,7 +147,7 @@ class Answer:
         return "".join(pieces)
 
     def _piece(self, text: str) -> Piece:
-        """What goes out now of text that the stop strings let pass."""
+        """The piece to return for text that has passed the stop strings."""
         self._passed += len(text)
         ended = self.finish is not None
         entries = None if self._spell is None else self._entries(whole=ended and not self._stops.stopped)
@@ -170,7 +170,7 @@ class Answer:
         self._take_usage(done.usage)
         if done.finish == "error":
             self.failed = True
-            raise internal(done.error or "the engine failed without saying why")
+            raise internal(done.error or "the engine failed without a reason")
         if done.finish == "cancelled":
             raise unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")
         tail = self._stops.feed(self._detokeniser.flush())

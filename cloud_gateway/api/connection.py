@@ -1,8 +1,8 @@
 """One connection of the API or metrics port: aiohttp's, with bounds on what a client without a key can cost.
 
-The head of a request must arrive in time. A body that was not read is never parsed or inflated: after the response a
-little of it is thrown away, so that the client reads the response before its own writing fails, and the connection
-ends. What is not HTTP is answered in the shape of every other error, and neither answer nor log repeats a byte of it.
+The head of a request must arrive in time. A body that was not read is never parsed or decompressed: after the response
+a little of it is discarded, so that the client reads the response before its own writing fails, and the connection
+ends. What is not HTTP is answered with an error of the usual shape, and neither response nor log repeats a byte of it.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from edgespec.core.errors import ClientError
 from edgespec.shared.occasional import Occasional
 
 MAX_DROPPED_BYTES = 64 * 1024
-"""Of an unread body, thrown away after the response; an ordinary chat request is shorter."""
+"""Of an unread body, discarded after the response; an ordinary chat request is shorter."""
 DROP_S = 1.0
 """For that body to arrive: a round trip and a little more."""
 MAX_HEAD_LINE = 8190
-"""Bytes of the request line, and of one header, as nginx and Apache have it."""
+"""Bytes of the request line, and of one header; the limit of nginx and Apache."""
 
 lines = Occasional(logging.getLogger("cloud_gateway.api"))
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long a connection may keep the gateway waiting, in seconds."""
+    """Maximum times for which the gateway waits for a client, in seconds."""
 
     head_s: float = 10.0
     """From the first byte of a request, or from the connection's beginning, to the end of the headers."""
     idle_s: float = 75.0
-    """Between two requests; longer than the 60 s that proxies keep theirs, so that they close first."""
+    """Between two requests; longer than the 60 s of common proxies, so that they close first."""
     unread_s: float = 20.0
     """For a client that does not read its response to take any of it, once the buffers are full."""
 
 
 class Connection(RequestHandler):
-    """What the acceptor makes of a connection."""
+    """The protocol of one connection: aiohttp's handler with these bounds."""
 
     __slots__ = (
         "_acceptor",
@@ -116,7 +116,7 @@ class Connection(RequestHandler):
             self._unread.cancel()
 
     def proven(self) -> bool:
-        """A valid key came over this connection, so it makes no room for newcomers. False where none is left."""
+        """A valid key came over this connection: it is not dropped for newer ones. False where the port is full."""
         seat = self._acceptor.seat(self.transport)
         return seat is None or seat.proven()
 
@@ -126,7 +126,7 @@ class Connection(RequestHandler):
         self._idle.add(key, self)
 
     def close_idle(self) -> None:
-        """Makes room for another connection of the same key."""
+        """Closes the connection for a newer one of the same key."""
         self._key = None
         if self._between_requests():
             self.force_close()
@@ -152,7 +152,7 @@ class Connection(RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The response to a request that is none, or that failed outside the application; the connection ends."""
+        """The response to invalid HTTP, or to a request that failed outside the application; the connection ends."""
         if request.writer.output_size > 0:
             raise ConnectionError  # a response has begun: aiohttp closes the connection
         if status < 500:
@@ -166,12 +166,12 @@ class Connection(RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """The type only: texts of HTTP errors quote what they were sent."""
+        """Logs the type only: texts of HTTP errors quote the request."""
         error = kw.get("exc_info")
         lines.warning(("lost", type(error).__name__), f"a connection ended by {type(error).__name__}")
 
     def _wait_for_reader(self) -> None:
-        """Gives the client up if it has read nothing by the end of `unread_s`, else waits again."""
+        """Disconnects the client if it has read nothing by the end of `unread_s`, else waits again."""
         if self.transport is not None:
             self._unread_bytes = self.transport.get_write_buffer_size()
             self._unread = self._loop.call_later(self._times.unread_s, self._check_reader)

@@ -21,7 +21,7 @@ class _Job:
 
 
 class TurnedThreads:
-    """A few threads; of one key one piece of work runs at a time, and keys take turns. For use on one event loop."""
+    """A few threads; each key has one piece of work running at a time, and keys take turns. For one event loop."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -29,7 +29,7 @@ class TurnedThreads:
         self._turns: Turns[_Job] = Turns()
 
     async def run(self, key: str, work: Callable[[], T]) -> T:
-        """The result of `work`. If the caller is cancelled, work that has not begun is given up."""
+        """The result of `work`. If the caller is cancelled, work that has not begun is dropped."""
         job = _Job(key, work)
         self._turns.add(key, job, most=1)
         self._begin()
@@ -40,7 +40,7 @@ class TurnedThreads:
         return result
 
     def close(self) -> None:
-        """Begins nothing more; what waits is answered with 503."""
+        """Begins no more work; callers that wait get a 503."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         for job in self._turns:

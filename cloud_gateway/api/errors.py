@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, so that its clients raise the classes that their users know (docs/api.md)."""
+"""Errors in OpenAI's shape, so that its clients raise their own classes of errors (docs/api.md)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
     413: ("request_too_large", "The request body is larger than this gateway takes."),
     417: ("expectation_failed", "The header 'Expect' asks for something else than '100-continue'."),
 }
-"""Code and sentence for what the HTTP library refuses by itself."""
+"""Code and sentence for requests that the HTTP library itself refuses."""
 
 
 def unavailable(why: str, *, code: str, retry_after_s: float = 5.0) -> ClientError:
-    """503: the gateway cannot serve anybody just now."""
+    """503: the gateway cannot serve any request at present."""
     return ClientError(why, status=503, code=code, retry_after_s=retry_after_s)
 
 
 def internal(error: BaseException | str) -> ClientError:
-    """500 for a failure of ours: the client gets a reference, the log gets the failure under it."""
+    """500 for a failure of the gateway: the response has a reference, under which the log has the failure."""
     reference = secrets.token_hex(4)
     if isinstance(error, EdgespecError | str):
         log.error("request failed (reference %s): %s", reference, error)
@@ -44,7 +44,7 @@ def internal(error: BaseException | str) -> ClientError:
 
 
 def as_client_error(error: Exception, request: web.Request) -> ClientError:
-    """What the client is told of any exception."""
+    """The error that a client gets for any exception."""
     if isinstance(error, ClientError):
         return error
     if isinstance(error, web.RequestPayloadError):
@@ -62,7 +62,7 @@ def error_object(error: ClientError) -> dict[str, object]:
 
 
 def error_response(error: ClientError, allow: str | None = None) -> web.Response:
-    """The whole response; `Retry-After` in whole seconds where the error says when to come back."""
+    """The whole response; with `Retry-After` in whole seconds where the error has a time."""
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))

@@ -28,11 +28,11 @@ class ChatFormat:
         return {**self._delta(index, {"content": piece.text}), "logprobs": chat_logprobs(piece.logprobs)}
 
     def calls(self, index: int, calls: Sequence[Call]) -> Json:
-        """A chunk's choice with all tool calls of the answer."""
+        """A chunk's choice with all tool calls of the completion."""
         return self._delta(index, {"tool_calls": [{"index": n, **call.object()} for n, call in enumerate(calls)]})
 
     def closing(self, index: int, finish: str | None) -> Json:
-        """The last chunk's choice, which says why the answer ended."""
+        """The last chunk's choice, with the finish reason."""
         return self._delta(index, {}, finish)
 
     def choice(
@@ -43,7 +43,7 @@ class ChatFormat:
         logprobs: Sequence[Entry] | None = None,
         calls: Sequence[Call] = (),
     ) -> Json:
-        """A whole answer."""
+        """A whole choice."""
         message: Json = {"role": "assistant", "content": text, "refusal": None}
         if calls:
             message |= {"content": text.strip() or None, "tool_calls": [call.object() for call in calls]}
@@ -67,7 +67,7 @@ class TextFormat:
         return self.choice(index, piece.text, None, piece.logprobs)
 
     def calls(self, index: int, calls: Sequence[Call]) -> Json:
-        """Never asked for: text completions have no tools."""
+        """Never called: text completions have no tools."""
         raise NotImplementedError
 
     def closing(self, index: int, finish: str | None) -> Json:
@@ -82,7 +82,7 @@ class TextFormat:
         logprobs: Sequence[Entry] | None = None,
         calls: Sequence[Call] = (),
     ) -> Json:
-        """A whole answer, or a part of one."""
+        """A whole choice, or a part of one."""
         return {"index": index, "text": text, "logprobs": text_logprobs(logprobs), "finish_reason": finish}
 
 
@@ -90,7 +90,7 @@ Format = ChatFormat | TextFormat
 
 
 class Envelope:
-    """What all objects of one response share: id, time, model, fingerprint."""
+    """The fields that all objects of one response share: id, time, model, fingerprint."""
 
     def __init__(self, form: Format, model: ServedModel) -> None:
         self.form = form
@@ -106,7 +106,7 @@ class Envelope:
         return {**self._common, "object": self.form.whole_kind, "choices": choices, "usage": usage}
 
     def chunk(self, choice: Json | None, extra: Json) -> Json:
-        """One event of a stream; `extra` is its `usage` where that was asked for."""
+        """One event of a stream; `extra` is its `usage` where that was requested."""
         choices = [] if choice is None else [choice]
         return {**self._common, "object": self.form.chunk_kind, "choices": choices, **extra}
 

@@ -1,4 +1,4 @@
-"""From a validated body to what the engine is asked for."""
+"""From a validated body to the engine's requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloud_gateway.core.requests.request import Constraint, GenerationRequest, S
 from edgespec.core.protocol.messages import Sampling
 
 SEED_SPAN = 2**63
-"""Seeds of the engine are 63 bits wide; the API takes signed 64-bit ones and folds the negative half onto them."""
+"""Seeds of the engine are 63 bits wide; the API accepts signed 64-bit ones and maps the negative half onto them."""
 
 
 def generations(
@@ -25,9 +25,9 @@ def generations(
     cache_scope: bytes = b"",
     constraint: Callable[[], Constraint] | None = None,
 ) -> list[GenerationRequest]:
-    """The answers to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter.
+    """The completions to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter.
 
-    `constraint` makes a fresh one for each answer.
+    `constraint` returns a new one for each completion.
     """
     n = body.n or 1
     for prompt in prompts:

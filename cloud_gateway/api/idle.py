@@ -10,25 +10,25 @@ MAX_IDLE_PER_KEY = 64
 
 
 class Idle(Protocol):
-    """What is kept of a connection."""
+    """A connection in the table."""
 
     def close_idle(self) -> None:
-        """Closes it, once its last response is out."""
+        """Closes it after its last response."""
 
 
 class IdleConnections:
-    """Of one listener. The oldest of a key makes room for its newest."""
+    """The idle connections of one listener. Beyond the bound, the oldest of a key is closed."""
 
     def __init__(self, most: int = MAX_IDLE_PER_KEY) -> None:
         self._most = most
         self._by_key: dict[str, OrderedDict[Idle, None]] = {}
-        """Only keys that have one."""
+        """Only keys with idle connections."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_key.values()))
 
     def add(self, key: str, connection: Idle) -> None:
-        """A request has ended. Closes the oldest one of this key where there are too many."""
+        """A request has ended. Closes the oldest connection of this key where there are too many."""
         mine = self._by_key.setdefault(key, OrderedDict())
         mine[connection] = None
         if len(mine) > self._most:

@@ -28,8 +28,8 @@ log = logging.getLogger("cloud_gateway.api")
 MAX_CONNECTIONS, MAX_UNPROVEN = 1024, 256
 """Of the API, and of those the ones that have not presented a valid key yet."""
 API_RATE_PER_S, API_BURST_S = 1000.0, 4.0
-"""New connections of one source in the long run, and the seconds of it that may come at once. A proxy brings
-everybody's from one address, so this only bounds the time that accepting takes (a fifth of a millisecond each)."""
+"""New connections a second of one source, and the burst in seconds of that rate. Behind a proxy all clients have one
+address, so the rate only bounds the time that accepting takes (a fifth of a millisecond each)."""
 
 
 def api_limits(
@@ -51,7 +51,7 @@ def api_limits(
 
 
 METRICS_LIMITS = AdmissionLimits(total=64, unproven=32, unproven_per_source=32, rate_per_s=100, burst=200)
-"""Nobody presents a key there, and one Prometheus needs one connection."""
+"""The port has no keys, and one Prometheus needs one connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where a client on this machine reaches it."""
+        """Its URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     async def close(self) -> None:
-        """Stops listening and drops what is still open."""
+        """Stops listening and drops open connections."""
         self.acceptor.close()
         await self.acceptor.wait_closed()
         await self.runner.cleanup()
@@ -100,7 +100,7 @@ async def listen(
 
 
 def check_free(host: str, port: int, section: str) -> None:
-    """Raises AddressError where something that listens only later could not."""
+    """Raises AddressError where an address that is bound later is not free now."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     with socket.socket(family, kind) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two shapes, and their way from tokens to the text that they belong to."""
+"""Log-probabilities in OpenAI's two shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Spell = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One token of an answer; `offset` in characters from the answer's beginning to where the token's text begins."""
+    """One token of a completion; `offset`: characters of the completion before the token's text."""
 
     spelling: bytes
     logprob: float
@@ -22,7 +22,7 @@ class Entry:
 
 
 def entry(token: int, info: TokenLogprob, offset: int, spell: Spell) -> Entry:
-    """What the engine says of a token, in bytes."""
+    """The engine's log-probabilities of a token, with tokens spelled as bytes."""
     return Entry(spell(token), info.logprob, [(spell(other), logprob) for other, logprob in info.top], offset)
 
 
@@ -37,7 +37,7 @@ def chat_logprobs(entries: Sequence[Entry] | None) -> dict[str, object] | None:
 
 
 def text_logprobs(entries: Sequence[Entry] | None) -> dict[str, object] | None:
-    """A text completion's `logprobs`; the token itself is among its alternatives, as OpenAI has it."""
+    """A text completion's `logprobs`; the token itself is among its alternatives, as in OpenAI's API."""
     if entries is None:
         return None
     return {
@@ -56,7 +56,7 @@ def _item(spelling: bytes, logprob: float) -> dict[str, object]:
 
 
 def _name(spelling: bytes) -> str:
-    """The text, or for a piece of a character its bytes in OpenAI's notation."""
+    """The text, or for a part of a character its bytes in OpenAI's notation."""
     try:
         return spelling.decode()
     except UnicodeDecodeError:

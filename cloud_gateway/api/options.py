@@ -1,4 +1,4 @@
-"""Which of our own request options (`edgespec`, docs/api.md) a client may use: the operator's choice."""
+"""Which request options of `edgespec` (docs/api.md) clients may use, as the operator configures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgespec.core.protocol.messages import MAX_DEPTH
 
 OPTIONS = frozenset(Extension.__struct_fields__)
 ALWAYS = {"offload": "never"}
-"""Values that a client may ask for in any case: who does not want a worker to see a prompt needs nobody's leave."""
+"""Values that every client may send: keeping a prompt from workers needs no permission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +20,21 @@ class ClientOptions:
 
     names: Set[str] = frozenset({"offload", "ignore_eos"})
     policies: Set[str] = frozenset()
-    """Policies that may be asked for where `policy` is among `names`; none means: any."""
+    """Policies that clients may request where `policy` is among `names`; empty: any."""
     max_k: int = MAX_DEPTH
 
-    def check(self, wish: Extension | None) -> None:
-        """Raises ClientError 400 naming the option that is the operator's."""
-        for name in wish.__struct_fields__ if wish is not None else ():
-            value = getattr(wish, name)
+    def check(self, requested: Extension | None) -> None:
+        """Raises ClientError 400 naming an option that the operator has not allowed."""
+        for name in requested.__struct_fields__ if requested is not None else ():
+            value = getattr(requested, name)
             if value is not None and name not in self.names and ALWAYS.get(name) != value:
                 raise _refusal(name, f'to add "{name}" to `api.client_options`')
-        if wish is None:
+        if requested is None:
             return
-        if wish.policy is not None and self.policies and wish.policy not in self.policies:
+        if requested.policy is not None and self.policies and requested.policy not in self.policies:
             known = ", ".join(sorted(self.policies))
             raise _refusal("policy", "to add it to `api.client_policies`", f" or ask for one of {known}")
-        if wish.k is not None and wish.k > self.max_k:
+        if requested.k is not None and requested.k > self.max_k:
             raise _refusal("k", "to raise `api.client_max_k`", f" or ask for at most {self.max_k}")
 
 

@@ -1,4 +1,4 @@
-"""One log line for each API request: who, how much, how long, how it ended. No text of request or completion."""
+"""One log line for each API request: key, tokens, time, outcome. No text of request or completion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("cloud_gateway.api")
 
 _lines = Occasional(log)
 MAX_CANCELLED_LINES = 20
-"""A minute, of one key: who gives requests up as fast as it sends them would fill the log, at no cost of its own."""
+"""A minute, of one key: a client that cancels requests as fast as it sends them would fill the log."""
 _cancelled = itertools.count()
 _COMPLETED = web.RequestKey("completed", bool)
 
@@ -48,7 +48,7 @@ def outcome(answer: Answer) -> str:
 def refused(request: web.Request, key: Key | None, error: ClientError) -> None:
     """A request got an error instead. One line a minute for each key and kind; without a key for each kind."""
     if request.get(_COMPLETED):
-        return  # it has its line
+        return  # `completed` has logged it
     level = logging.WARNING if error.status >= 500 else logging.INFO
     who = f"API key {named(key)}" if key is not None else "no API key"
     text = f"{request[ID]} of {who} from {request.remote}: refused with {error.status} {error.code}"

@@ -9,11 +9,11 @@ from aiohttp import web
 HEADER = "x-request-id"
 """OpenAI's name for it; the official client shows it as `_request_id`."""
 ID = web.RequestKey("id", str)
-"""Under which the guard leaves the id in the request."""
+"""The guard (routes.py) stores the id in the request under it."""
 
 
 def new_id() -> str:
-    """Made here: an id of the client's choice could be anything, also a secret."""
+    """A new id. A client's own is not used, since it could contain anything, also a secret."""
     return f"req_{secrets.token_hex(12)}"
 
 

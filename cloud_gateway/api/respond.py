@@ -1,4 +1,4 @@
-"""One response from its answers: as a whole, or as a stream of events."""
+"""One response from its choices: as a whole, or as a stream of events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgespec.core.errors import ClientError
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The answers of one request, in the order of their index."""
+    """The choices of one request, in the order of their index."""
 
     envelope: Envelope
     answers: Sequence[Answer]
@@ -29,12 +29,12 @@ class Job:
     """Whether a stream ends with a usage chunk."""
 
     async def usage(self) -> Json:
-        """The `usage` object, once all pieces are out."""
+        """The `usage` object, after all pieces."""
         return usage_object(self.prompt_tokens, [await answer.settle() for answer in self.answers])
 
 
 async def whole(job: Job) -> web.Response:
-    """Waits for all answers. Raises ClientError where one fails."""
+    """Waits for all choices. Raises ClientError where one fails."""
     found: list[list[Piece]] = [[] for _ in job.answers]
     async with aclosing(merged([answer.pieces() for answer in job.answers])) as items:
         async for item in items:
@@ -50,15 +50,15 @@ async def whole(job: Job) -> web.Response:
 
 def _choice(job: Job, index: int, pieces: Sequence[Piece], answer: Answer) -> Json:
     text = "".join(piece.text for piece in pieces)
-    told = [entry for piece in pieces for entry in piece.logprobs or ()] if answer.tells_logprobs else None
-    return job.envelope.form.choice(index, text, answer.finish, told, answer.calls)
+    logprobs = [entry for piece in pieces for entry in piece.logprobs or ()] if answer.has_logprobs else None
+    return job.envelope.form.choice(index, text, answer.finish, logprobs, answer.calls)
 
 
 async def streamed(job: Job, request: web.Request, limits: Limits) -> web.StreamResponse:
-    """Sends events as answers grow.
+    """Sends events while text is generated.
 
-    The headers go out with the first of them, or after `keepalive_s`: a failure before that has a status of its own
-    (raises ClientError), a later one becomes an event. Raises ClientGoneError.
+    The headers are sent with the first event, or after `keepalive_s`: a failure before that has its own status (raises
+    ClientError), a later one becomes an event. Raises ClientGoneError.
     """
     events = EventStream(request, limits.write_timeout_s)
     try:

@@ -1,4 +1,4 @@
-"""Every route with its guard, in one table; what is not in it does not exist (design section 9)."""
+"""All routes with their guards, in one table, so that no route exists without a guard."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Guard = Literal["public", "key"]
 Endpoint = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CLIENT_LEFT = 499
-"""Status in the metrics, after nginx, where nobody was there any more to be told one."""
+"""Status in the metrics where the client closed the connection before the response; nginx's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method and path, who may use it, and what answers."""
+    """One method and path, with its guard and its handler."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ ROUTES = (
 
 
 def make_app(api: Api, keys: KeyRing) -> web.Application:
-    """The app of the API listener. Run it with `handler_cancellation=True`, so that answers end when clients leave."""
+    """The app of the API listener. Run it with `handler_cancellation=True`: completions then end when clients leave."""
     table: dict[web.AbstractRoute, Route] = {}
 
     @web.middleware
@@ -61,12 +61,12 @@ def make_app(api: Api, keys: KeyRing) -> web.Application:
             response = await handler(request)
             status = response.status
         except ClientGoneError:
-            response = web.Response(status=CLIENT_LEFT)  # into the void; aiohttp needs something to close
-        except Exception as error:  # noqa: BLE001 - the last place where a failure can become an answer
+            response = web.Response(status=CLIENT_LEFT)  # never sent; aiohttp needs a response to close
+        except Exception as error:  # noqa: BLE001 - the last place where a failure can become a response
             allow = error.headers.get("Allow") if isinstance(error, web.HTTPException) else None
-            told = as_client_error(error, request)
-            report.refused(request, request.get(KEY), told)
-            response = error_response(told, allow)
+            shown = as_client_error(error, request)
+            report.refused(request, request.get(KEY), shown)
+            response = error_response(shown, allow)
             status = response.status
         finally:
             api.metrics.request(route.path if route is not None else "other", status)
@@ -88,16 +88,16 @@ async def _show_quota(api: Api, request: web.Request, response: web.StreamRespon
 
 
 async def _expect_later(request: web.Request) -> None:
-    """Nothing: a client that waits for "100 Continue" gets it when its body is about to be read (service.py)."""
+    """Does nothing: "100 Continue" is sent when the body is about to be read (service.py)."""
 
 
 def _admit(request: web.Request, route: Route | None, keys: KeyRing, max_body_bytes: int) -> None:
-    """Lets a request through to its endpoint, with its key, before a byte of its body is read.
+    """Checks a request and stores its key, before a byte of its body is read.
 
     Raises ClientError 401, 413, 415, 503, HTTPException 404 or 405.
     """
     if route is None:
-        raise request.match_info.http_exception or web.HTTPNotFound  # the latter: a route behind the table's back
+        raise request.match_info.http_exception or web.HTTPNotFound  # the latter: a route that is not in the table
     if route.guard == "key":
         key = keys.check(request.headers.get("Authorization"))
         if isinstance(request.protocol, Connection) and not request.protocol.proven():
@@ -111,7 +111,7 @@ def _admit(request: web.Request, route: Route | None, keys: KeyRing, max_body_by
 
 
 async def _ended(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """The response, after which a connection stays open only to who has a key and has sent the whole body."""
+    """The response; the connection then stays open only if the request had a key and its body was read."""
     unread = not request.content.is_eof()
     if not response.prepared and (unread or (KEY not in request and response.status >= 400)):
         response.force_close()

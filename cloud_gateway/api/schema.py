@@ -1,7 +1,7 @@
 """The bodies of API requests, decoded and validated once (docs/api.md lists every parameter).
 
 Unknown parameters are refused by name, as OpenAI does. Known ones are served, ignored where they cannot change the
-answer, or refused where they would change it and are not supported.
+completion, or refused where they would change it and are not supported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RANGES: Mapping[str, Range] = {
     "edgespec.k": K,
     "edgespec.phi": PHI,
 }
-"""By the name of the parameter, for the sentence that refuses a value."""
+"""Ranges by parameter, for error messages."""
 
 Count = Annotated[int, Meta(ge=1, le=ranges.MAX_ID)]
 Penalty = Annotated[float, ranges.PENALTY.meta]
@@ -50,7 +50,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class Extension(Struct, forbid_unknown_fields=True):
-    """Our own `edgespec` parameter: how this request may be sped up. None means: as the gateway is configured."""
+    """The parameter `edgespec`: how this request is speculated. None means: as the gateway is configured."""
 
     offload: Literal["auto", "never"] | None = None
     policy: str | None = None
@@ -61,7 +61,7 @@ class Extension(Struct, forbid_unknown_fields=True):
 
 
 class Common(Struct, kw_only=True):
-    """What chat and text completions share."""
+    """Parameters that chat and text completions share."""
 
     model: str
     max_tokens: Count | None = None
@@ -89,7 +89,7 @@ class Part(Struct):
 
 
 class ChatMessage(Struct):
-    """One message. Fields of former answers that clients send back (`refusal`, `annotations`, ...) are ignored."""
+    """One message. Fields of earlier responses that clients send back (`refusal`, `annotations`, ...) are ignored."""
 
     role: str
     content: str | list[Part] | None = None
@@ -100,7 +100,7 @@ class ChatMessage(Struct):
 
 
 class JsonSchema(Struct):
-    """`response_format.json_schema`. The schema is always kept to the letter, whatever `strict` says."""
+    """`response_format.json_schema`. The schema is always enforced completely, for any value of `strict`."""
 
     name: Name
     schema: dict[str, Any]
@@ -138,7 +138,7 @@ IGNORED = frozenset(
     "user metadata store service_tier parallel_tool_calls safety_identifier prediction"
     " prompt_cache_key prompt_cache_options prompt_cache_retention".split()
 )
-"""OpenAI's parameters that cannot change the answer here."""
+"""OpenAI's parameters that cannot change the completion here."""
 
 HARMLESS: Mapping[str, tuple[bytes, ...]] = {
     "top_logprobs": (b"0",),
@@ -157,10 +157,10 @@ HARMLESS: Mapping[str, tuple[bytes, ...]] = {
     "verbosity": (),
     "web_search_options": (),
 }
-"""OpenAI's parameters that are not supported, with the values (beside null) that ask for nothing and are let pass."""
+"""OpenAI's parameters that are not supported, with the values that request nothing and are accepted, beside null."""
 
 SHOWN = 64
-"""Characters of a client's own words that a message repeats."""
+"""Characters of a client's input that an error message repeats at most."""
 JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -191,12 +191,12 @@ def decode(data: bytes, kind: type[Body]) -> Body:
 
 @functools.cache  # reading the annotations takes longer than decoding a body
 def _names(kind: type[Common]) -> frozenset[str]:
-    """The parameters of one endpoint."""
+    """Names of one endpoint's parameters."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 
 
 def _check_chat(body: ChatBody) -> None:
-    """Parameters that contradict each other."""
+    """Raises ClientError 400 for parameters that contradict each other."""
     if body.top_logprobs is not None and not body.logprobs:
         raise refusal("top_logprobs", "it is only allowed together with 'logprobs': true")
     wanted = body.response_format
@@ -213,7 +213,7 @@ def _check_chat(body: ChatBody) -> None:
 
 
 def wanted_schema(body: Common) -> dict[str, Any] | None:
-    """The JSON schema that the answer must satisfy, or None."""
+    """The JSON schema that the completion must satisfy, or None."""
     wanted = body.response_format if isinstance(body, ChatBody) else None
     if wanted is None or wanted.type == "text":
         return None
@@ -269,7 +269,7 @@ def _validation(text: str) -> ClientError:
 
 
 def chat_messages(messages: list[ChatMessage], *, tools: bool = False) -> list[dict[str, Any]]:
-    """Messages as the chat template takes them, which knows `tools` or not. Raises ClientError 400."""
+    """Messages for the chat template; `tools`: whether it supports them. Raises ClientError 400."""
     rendered = []
     for index, message in enumerate(messages):
         at = f"messages[{index}]"

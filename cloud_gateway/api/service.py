@@ -1,4 +1,4 @@
-"""What the endpoints do: text to tokens, tokens to the engine, its events to the client."""
+"""The endpoints: text to tokens, tokens to the engine, its events to the client."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from edgespec.core.errors import ClientError
 
 KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
-"""Under which the guard leaves the caller's key in the request."""
+"""The guard (routes.py) stores the caller's key in the request under it."""
 State = Literal["loading", "serving", "draining"]
 T = TypeVar("T")
 
@@ -74,12 +74,12 @@ class Grammars(Protocol):
         """Raises ClientError 400."""
 
     def close(self) -> None:
-        """Ends what compiles, at once."""
+        """Ends compilations at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What answers requests, once it is loaded. Without `grammars` there is no `response_format`."""
+    """The loaded models behind the endpoints. Without `grammars` there is no `response_format`."""
 
     engine: Engine
     text: Text
@@ -89,7 +89,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is made of a body before any answer is asked for."""
+    """The tokens, schema and tools of a body, before it is submitted to the engine."""
 
     prompts: Sequence[list[int]]
     schema: Schema | None = None
@@ -117,11 +117,11 @@ class Api:
         self._schemas = TurnedThreads("schema", 1)
 
     def serve(self, backend: Backend) -> None:
-        """The models are loaded: requests are taken from now on."""
+        """The models are loaded: requests are accepted from now on."""
         self._backend, self.state = backend, "serving"
 
     async def drain(self, grace_s: float) -> None:
-        """Takes no more requests; those running may end within `grace_s` seconds, then they are cancelled."""
+        """Refuses new requests; those running may end within `grace_s` seconds, then they are cancelled."""
         self.state = "draining"
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
@@ -136,13 +136,13 @@ class Api:
     # --- endpoints -----------------------------------------------------------------------------------------------
 
     async def healthz(self, request: web.Request) -> web.StreamResponse:
-        """200 while requests are taken, 503 otherwise; says nothing else to the public."""
+        """200 while requests are accepted, 503 otherwise; shows nothing else, since it needs no key."""
         body = msgspec.json.encode({"status": "ok" if self.state == "serving" else self.state})
         status = 200 if self.state == "serving" else 503
         return web.Response(body=body, status=status, content_type="application/json")
 
     async def models(self, request: web.Request) -> web.StreamResponse:
-        """The one model."""
+        """`GET /v1/models`: the one model."""
         listing = {"object": "list", "data": [model_object(self._ready().model)]}
         return web.Response(body=msgspec.json.encode(listing), content_type="application/json")
 
@@ -159,12 +159,12 @@ class Api:
         """`POST /v1/completions`."""
         return await self._complete(request, CompletionBody, _prompts, TextFormat())
 
-    # --- what they share -----------------------------------------------------------------------------------------
+    # --- common --------------------------------------------------------------------------------------------------
 
     async def _complete(
         self, request: web.Request, kind: type[Body], prepare: Callable[[Body, Backend], Prepared], form: Format
     ) -> web.StreamResponse:
-        """Reads, checks, tokenises, submits and responds; what can be counted is checked before it costs anything."""
+        """Reads, checks, tokenises, submits and responds; sizes are checked before any expensive work."""
         context, key = self._ready().model.context, request[KEY]
         visit, answers = self.quotas.enter(key.id), list[Answer]()
         try:
@@ -183,7 +183,7 @@ class Api:
             visit.end(sum(answer.used_tokens for answer in answers))
 
     async def _schema(self, key: str, body: Common, backend: Backend) -> Schema | None:
-        """The JSON schema that the answer must satisfy, compiled. Raises ClientError 400."""
+        """The JSON schema that the completion must satisfy, compiled. Raises ClientError 400."""
         wanted, grammars = wanted_schema(body), backend.grammars
         if wanted is None:
             return None
@@ -218,9 +218,9 @@ class Api:
     def _submit(
         self, body: Common, backend: Backend, prepared: Prepared, request: web.Request, visit: Visit
     ) -> list[Answer]:
-        """All answers of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
+        """All choices of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
         key, constraint = request[KEY], prepared.schema.constraint if prepared.schema else None
-        wishes = generations(
+        requests = generations(
             body,
             prepared.prompts,
             backend.model,
@@ -230,30 +230,30 @@ class Api:
             constraint=constraint,
         )
         most_running = self.limits.key_running if self.several_keys() else None
-        wishes = [
+        requests = [
             replace(
-                wish,
+                one,
                 id=request[ID],
                 key=key.id,
                 key_name=key.name,
                 groups=frozenset(key.groups),
                 most_running=most_running,
             )
-            for wish in wishes
+            for one in requests
         ]
-        visit.reserve_tokens(sum(len(wish.tokens) + wish.max_tokens for wish in wishes), time.monotonic())
+        visit.reserve_tokens(sum(len(one.tokens) + one.max_tokens for one in requests), time.monotonic())
         asked = body.edgespec is None or body.edgespec.offload != "never"
         answers: list[Answer] = []
         try:
-            for wish in wishes:
-                stream = backend.engine.submit(wish)
+            for one in requests:
+                stream = backend.engine.submit(one)
                 text = backend.text
                 reason = KEY_FORBIDS if asked and not key.offload else None
-                spell = text.spell if wish.top_logprobs is not None else None
+                spell = text.spell if one.top_logprobs is not None else None
                 call_text = CallText(prepared.tools) if prepared.tools else None
-                stops = text.stops(wish.stop)
+                stops = text.stops(one.stop)
                 answer = Answer(stream, text.detokeniser(), stops, reason, spell=spell, call_text=call_text)
-                answer.prompt_tokens = len(wish.tokens)
+                answer.prompt_tokens = len(one.tokens)
                 answers.append(answer)
         except ClientError as error:
             for answer in answers:
@@ -277,7 +277,7 @@ class Api:
             if expect.lower() != "100-continue":
                 raise web.HTTPExpectationFailed
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0  # the response proper has not begun
+            request.writer.output_size = 0  # so that aiohttp does not count it as the beginning of the response
         data, most = bytearray(), self.limits.max_body_bytes
         try:
             async with asyncio.timeout(self.limits.read_timeout_s):
@@ -306,7 +306,7 @@ class Api:
 
 
 def _prepared(body: ChatBody, backend: Backend) -> Prepared:
-    """The prompt of a chat, and the tools that its answer may call. Raises ClientError 400."""
+    """The prompt of a chat, and the tools that the model may call. Raises ClientError 400."""
     tools = offered(body.tools, body.tool_choice)
     messages = chat_messages(body.messages, tools=backend.text.has_tools)
     prompt = backend.text.render_chat(messages, tools)

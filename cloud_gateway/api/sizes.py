@@ -1,4 +1,4 @@
-"""What can be counted before anything is tokenised: prompts, answers, bytes. Each check takes linear time at most."""
+"""Checks of sizes before anything is tokenised: prompts, completions, bytes. Each takes linear time at most."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_structure(data: bytes, context: int) -> None:
 
 
 def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
-    """The number of answers that the body asks for. Raises ClientError 400."""
+    """The number of completions that the body requests. Raises ClientError 400."""
     prompts = _prompts(body)
     answers = (body.n or 1) * len(prompts)
     if answers > limits.max_choices:
@@ -49,7 +49,7 @@ def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
 
 
 def check_tokens(tokens: int, model: ServedModel, param: str) -> None:
-    """Raises ClientError 400 where a prompt of so many tokens leaves no room for an answer."""
+    """Raises ClientError 400 where a prompt of so many tokens leaves no room for a completion."""
     if not tokens:
         raise refusal(param, "it has no tokens")
     if tokens >= model.context:
@@ -57,7 +57,7 @@ def check_tokens(tokens: int, model: ServedModel, param: str) -> None:
 
 
 def too_long(what: str, model: ServedModel, param: str) -> ClientError:
-    """The error for a prompt that does not fit, in the words by which libraries recognise OpenAI's."""
+    """The error for a prompt that does not fit, in OpenAI's words, which some libraries search for."""
     sentence = (
         f"This model's maximum context length is {model.context} tokens. However, your {param} resulted in {what}"
     )
@@ -74,7 +74,7 @@ def _prompts(body: Common) -> Sequence[Any]:
 
 
 def _message_bytes(message: ChatMessage) -> int:
-    """Of what the template shows of a message; the message itself counts as one token at least."""
+    """Bytes of a message's content and calls, and those of one token for the message itself."""
     content = message.content
     parts = [content] if isinstance(content, str) else [part.text or "" for part in content or ()]
     calls = sum(len(bytes(call)) for call in message.tool_calls or ())

@@ -1,4 +1,4 @@
-"""Server-sent events to one client (WHATWG HTML, section 9.2), and several answers taken in the order they come."""
+"""Server-sent events to one client (WHATWG HTML, section 9.2), and several sources merged in order of arrival."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp import web
 HEADERS: Mapping[str, str] = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",  # nginx would hold the events back
+    "X-Accel-Buffering": "no",  # nginx would buffer the events
 }
 
 
@@ -32,7 +32,7 @@ class EventStream:
 
     @property
     def opened(self) -> bool:
-        """Whether the headers, and with them the status, are out."""
+        """Whether the headers, and with them the status, have been sent."""
         return self.response.prepared
 
     async def open(self) -> None:
@@ -53,7 +53,7 @@ class EventStream:
         await self._write(b"data: [DONE]\n\n")
 
     async def keep_alive(self) -> None:
-        """A comment, which clients skip and proxies count as traffic."""
+        """A comment: clients ignore it, and proxies keep the connection open."""
         await self._write(b": keep-alive\n\n")
 
     async def _write(self, data: bytes) -> None:
@@ -74,9 +74,9 @@ T = TypeVar("T")
 async def merged(
     sources: Sequence[AsyncIterator[T]], idle_s: float | None = None
 ) -> AsyncGenerator[tuple[int, T | None] | None, None]:
-    """What several sources give, as (index, piece); (index, None) where one ends; None after `idle_s` without anything.
+    """Items of several sources as (index, item); (index, None) where one ends; None after `idle_s` without an item.
 
-    An exception of one source is raised at once; the other sources are then given up.
+    An exception of one source is raised at once; the other sources are then cancelled.
     """
     waiting = {asyncio.ensure_future(anext(source, None)): index for index, source in enumerate(sources)}
     try:

@@ -1,7 +1,8 @@
-"""Tool calls: what a request offers, and what the model writes when it calls one.
+"""Tool calls: the tools that a request offers, and the calls in the model's text.
 
-Models are told of tools by their own chat template. Only the most common form of a call is read, that of the Hermes
-and Qwen families: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, at the end of the answer, once or more.
+The model's chat template writes the tools into the prompt. Only the most common form of a call is parsed, that of the
+Hermes and Qwen families: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once or more at the end of the
+completion.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from edgespec.core.errors import ClientError
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 MAX_CALLS = 128
-"""Calls of one answer; a request may offer as many tools."""
+"""Calls of one completion; a request may offer as many tools."""
 _SPACE = re.compile(r"\s*")
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class Function(Struct):
-    """A function that the model may call. `strict` asks for a grammar, which calls do not have here yet."""
+    """A function that the model may call. `strict` is refused, since calls are not constrained by a grammar."""
 
     name: Name
     description: str | None = None
@@ -42,7 +43,7 @@ class Tool(Struct):
 
 
 class CalledFunction(Struct):
-    """A call of a former answer; `arguments` is JSON in a string."""
+    """A call in an earlier message; `arguments` is JSON in a string."""
 
     name: str
     arguments: str
@@ -58,7 +59,7 @@ class Called(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that the model wrote; `arguments` is JSON in a string, as OpenAI has it."""
+    """A call that the model wrote; `arguments` is JSON in a string, as in OpenAI's API."""
 
     name: str
     arguments: str
@@ -70,9 +71,9 @@ class Call:
 
 
 def offered(tools: list[Tool] | None, choice: Raw) -> list[dict[str, Any]] | None:
-    """The tools as the chat template takes them, None where the model must not call one. Raises ClientError 400."""
-    wish = msgspec.json.decode(choice)
-    if wish not in (None, "none", "auto"):
+    """The tools for the chat template, None where the model must not call one. Raises ClientError 400."""
+    requested = msgspec.json.decode(choice)
+    if requested not in (None, "none", "auto"):
         raise _refusal("tool_choice", "only 'none' and 'auto' are supported here: the model decides")
     names: set[str] = set()
     for index, tool in enumerate(tools or ()):
@@ -83,7 +84,7 @@ def offered(tools: list[Tool] | None, choice: Raw) -> list[dict[str, Any]] | Non
         if tool.function.strict:
             raise _refusal(f"tools[{index}].function.strict", "calls are not constrained by their schema here")
         names.add(tool.function.name)
-    if not tools or wish == "none":
+    if not tools or requested == "none":
         return None
     return [{"type": "function", "function": _function(tool.function)} for tool in tools]
 
@@ -97,7 +98,7 @@ def _function(function: Function) -> dict[str, Any]:
 
 
 def former_calls(calls: list[Raw], at: str) -> list[dict[str, Any]]:
-    """An assistant message's `tool_calls` as templates take them: arguments as an object. Raises ClientError 400."""
+    """An assistant message's `tool_calls` for the template: arguments as an object. Raises ClientError 400."""
     rendered = []
     for index, raw in enumerate(calls):
         try:
@@ -111,15 +112,15 @@ def former_calls(calls: list[Raw], at: str) -> list[dict[str, Any]]:
 
 
 class CallText:
-    """Lets the text before the first call pass and keeps the rest until the answer ends."""
+    """Returns the text before the first call at once and holds the rest until the completion ends."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names, self._held, self._calling = names, "", False
         self._kept: list[str] = []
-        """What came after the first call began, in pieces, since joining them each time would take quadratic time."""
+        """Text from the first call on, in pieces, since joining them each time would take quadratic time."""
 
     def feed(self, text: str) -> str:
-        """What is surely no call."""
+        """The text that cannot be part of a call."""
         if self._calling:
             self._kept.append(text)
             return ""
@@ -133,14 +134,14 @@ class CallText:
         return passed
 
     def end(self) -> tuple[str, list[Call]]:
-        """The rest of the text, or the calls: a call that cannot be read, or of an unknown tool, stays text."""
+        """The rest of the text, or the calls: a call that cannot be parsed, or of an unknown tool, stays text."""
         held = "".join([self._held, *self._kept])
         calls = read_calls(held, self._names) if self._calling else None
         return (held, []) if calls is None else ("", calls)
 
 
 def read_calls(text: str, names: Collection[str]) -> list[Call] | None:
-    """The calls that `text` consists of, or None where it is anything else. Reads each character once."""
+    """The calls that `text` consists of, or None where it is anything else. Linear in the length of `text`."""
     calls: list[Call] = []
     at = _after_space(text, 0)
     while at < len(text):

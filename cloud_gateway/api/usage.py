@@ -1,4 +1,4 @@
-"""The `usage` object: OpenAI's counts, and what speculation did in our `edgespec` extension."""
+"""The `usage` object: OpenAI's counts, and figures of speculation in the `edgespec` extension."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def usage_object(prompt_tokens: int, choices: Sequence[Usage]) -> dict[str, obje
 
 
 def combined(choices: Sequence[Usage]) -> Usage:
-    """One Usage for all choices of a response: counts and times are summed, of texts the first one stands."""
+    """One Usage for all choices of a response: counts and times are summed, of texts the first one is kept."""
     total = choices[0]
     for usage in choices[1:]:
         total = Usage(
@@ -79,8 +79,8 @@ def worker_share(usage: Usage) -> float | None:
 def offload_share(usage: Usage) -> float | None:
     """1 - (draft passes at the gateway) / (those of co-located speculative decoding), the latter estimated.
 
-    Co-located decoding makes COLOCATED_DEPTH draft passes in each round, and is taken to need no more rounds than this
-    answer took, so the share is rather too low than too high. None where nothing was drafted.
+    Co-located decoding makes COLOCATED_DEPTH draft passes in each round, and is assumed to need no more rounds than
+    this completion took, so the share is a low estimate. None where nothing was drafted.
     """
     if not usage.rounds or not sum(usage.drafted.values()):
         return None

@@ -1,4 +1,4 @@
-"""Links on one side, engine and metrics on the other: what the one says is told to the others, on the event loop."""
+"""Forwards the events of links to the engine and the metrics, on the event loop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Bridge:
         self._metrics, self._paired = metrics, paired
 
     def on_up(self, worker: WorkerInfo) -> None:
-        """A worker is linked: requests may use it, and the list of workers remembers the day."""
+        """A worker is linked: requests may use it, and its `last_seen` is stored."""
         worker.groups = self._paired.groups_of(worker.hello.worker_key)
         self.engine.worker_up(worker.id)
         asyncio.get_running_loop().run_in_executor(None, self._note_seen, worker.hello.worker_key)
 
     def on_down(self, worker: WorkerInfo, why: str) -> None:
-        """Its requests move on."""
+        """Its requests move to other workers."""
         self.engine.worker_down(worker.id, why)
 
     def on_tree(self, worker: WorkerInfo, tree: Tree) -> None:
@@ -38,15 +38,15 @@ class Bridge:
         self.engine.frame(worker.id, tree)
 
     def on_pause(self, worker: WorkerInfo, reason: str) -> None:
-        """As if it had gone, while its link stays."""
+        """Treated as down; the link stays open."""
         self.engine.worker_down(worker.id, reason)
 
     def on_resume(self, worker: WorkerInfo) -> None:
-        """As if it had come."""
+        """Treated as up."""
         self.engine.worker_up(worker.id)
 
     def on_decline(self, worker: WorkerInfo, decline: Decline) -> None:
-        """This one request moves on."""
+        """This one request moves to another worker."""
         self.engine.declined(worker.id, decline.request)
 
     def on_rejected(self, reason: str) -> None:
@@ -56,5 +56,5 @@ class Bridge:
     def _note_seen(self, key: bytes) -> None:
         try:
             self._paired.seen(key)
-        except KeyStoreError as error:  # only a date for people is lost
+        except KeyStoreError as error:  # only the last-seen date is lost
             log.warning("%s", error)
