@@ -29,6 +29,9 @@ _quiet.setLevel(logging.CRITICAL)  # `websockets` logs tracebacks; links.py logs
 TOTAL_RATE = 5.0
 """New connections of all sources, in multiples of one source's rate: by default 100 TLS handshakes a second, which
 take a third of a core; the rest is left to linked workers and clients of the API."""
+WORKER_FRAMES_PER_S = 200.0
+"""Of one worker, which sends at most `TREES_PER_S` trees. A frame with 64 nodes costs up to half a millisecond from TLS
+to the merge, so that a flood of them takes a tenth of one core."""
 BURST_S = 5.0
 """New connections at once, in seconds of their rate: after a restart all workers behind one address reconnect."""
 
@@ -52,7 +55,7 @@ class LinkLimits:
     """Bounds on what peers can make the gateway do."""
 
     admission: AdmissionLimits = field(default_factory=link_admission)
-    inflow: InflowLimits = field(default_factory=InflowLimits)
+    inflow: InflowLimits = field(default_factory=lambda: InflowLimits(frames_per_s=WORKER_FRAMES_PER_S))
 
 
 DEFAULT_LINK_LIMITS = LinkLimits()

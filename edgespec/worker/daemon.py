@@ -23,6 +23,7 @@ from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import ModelError, RemoteProtocolError
+from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Tree
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.occasional import Occasional
@@ -95,6 +96,7 @@ class Daemon:
     _inbox: deque[FromGateway | None] = field(default_factory=deque)
     _wake: threading.Event = field(default_factory=threading.Event)
     _sendable: bool = True
+    _tree_rate: Bucket = field(default_factory=lambda: Bucket(TREES_PER_S, TREES_BURST))
     _stopping: bool = False
     _model_failures: int = 0
     _lines: Occasional = field(default_factory=lambda: Occasional(log))
@@ -142,12 +144,17 @@ class Daemon:
             self._send_one()
             work = None if self.paused else self._next()
             if work is None:
-                self._wake.wait()
+                self._wake.wait(self._rate_wait_s())
                 self._wake.clear()
                 continue
             self._draft(*work)
             self._send_one()
             self.stats.host_s += self.clock() - began - (self.stats.drafting_s - modelled)
+
+    def _rate_wait_s(self) -> float | None:
+        """Seconds until the next tree may be sent, where the rate limit holds one back; None: no time limit."""
+        wait_s = self._tree_rate.free_at - self.clock()
+        return wait_s if wait_s > 0 and self._requests else None
 
     def _next(self) -> tuple[Drafting, list[Node]] | None:
         """The next request that can draft, and its leaves; without leaves it has to catch up first.
@@ -196,7 +203,7 @@ class Daemon:
 
     def _send_one(self) -> None:
         """Sends the next delta of the request that waited longest, if the link is writable."""
-        if not self._sendable:
+        if not self._sendable or self._tree_rate.free_at > self.clock():
             return
         for number in list(self._requests):
             tree = self._isolated(self._requests[number], lambda drafting: drafting.delta())
@@ -205,6 +212,7 @@ class Daemon:
                 self._sendable = False
                 self.stats.frames += 1
                 self.stats.nodes += len(tree.tokens)
+                self._tree_rate.take(1, self.clock())
                 self.outlet.send(tree)
                 return
 

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.handshake import CloseCode
 
+TREES_PER_S = 180.0
+"""Tree frames that a worker sends at most; nodes drafted in between wait in its tree and share the next frame."""
+TREES_BURST = 32
+"""Tree frames at once, as after a commit for each of many requests; below the gateway's own burst."""
 MAX_HEAD_BYTES = 8192
 """Of the HTTP request or response before the first frame; in this protocol they have about 250."""
 FRAMES_AT_ONCE = 16
@@ -30,7 +34,7 @@ class InflowLimits:
     unproven_frames: int = 64
     """The handshake takes two."""
     frames_per_s: float = 1000.0
-    """A worker sends one per draft step; more wait in the peer's own buffers."""
+    """A gateway sends a commit per round of each request; more wait in the peer's own buffers."""
     frames_burst: int = 64
     bytes_per_s: float = 4e6
     """A worker's trees make 0.5 MB/s at 1000 frames a second; a prompt of 8192 tokens is 40 KB."""
@@ -49,6 +53,7 @@ class Bucket:
         self._paid_at = float("-inf")
 
     def take(self, count: int, now: float) -> None:
+        """Counts `count` items at `now`."""
         self._paid_at = max(self._paid_at, now) + count * self._step_s
 
     @property

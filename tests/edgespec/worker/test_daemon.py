@@ -17,6 +17,7 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.errors import ModelError, RemoteProtocolError
+from edgespec.core.protocol.inflow import Bucket
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.context import Row
@@ -144,6 +145,18 @@ def test_while_the_link_is_busy_nodes_wait_and_a_commit_prunes_them(start: Calla
     second = desk.next_tree()
     assert second.prefix_len == len(PROMPT) + 1
     assert second.first == first.first + len(first.tokens), "what was pruned never got a number"
+
+
+def test_frames_beyond_the_rate_wait_and_their_nodes_share_the_next(start: Callable[..., Desk]) -> None:
+    began = time.monotonic()
+    desk = start(_tree_rate=Bucket(5.0, 2))
+    desk.daemon.take(opened())
+    frames = [frame for frame in desk.settle() if isinstance(frame, Tree)]
+    tree = CandidateTree(PROMPT)
+    assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in frames)
+    assert tree.depth() == RULE.max_depth, "nothing is lost"
+    assert 3 <= len(frames) <= 3 + 5.0 * (time.monotonic() - began)
+    assert max(len(frame.tokens) for frame in frames[2:]) > max(len(frame.tokens) for frame in frames[:2])
 
 
 def test_several_requests_share_the_model_step_by_step(start: Callable[..., Desk]) -> None:
