@@ -1,5 +1,5 @@
-"""JSON schemas that are as costly as 64 KiB can make them: for whoever follows references again and again, pairs up
-patterns, or goes down as deep as they go."""
+"""JSON schemas of at most 64 KiB that are as costly as possible for code that follows references repeatedly, compares
+patterns in pairs, or recurses to their full depth."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def tiny_settings(folder: Path) -> GatewaySettings:
 
 def chosen(target: Path, draft: Path, context: int, policy: str) -> GatewaySettings:
     settings = GatewaySettings()
-    wishes: dict[str, object] = {
+    options: dict[str, object] = {
         "target.model": str(target),
         "target.dtype": "float32",
         "target.context": context,
@@ -71,7 +71,7 @@ def chosen(target: Path, draft: Path, context: int, policy: str) -> GatewaySetti
         "local_draft.threads": 1,
         "policy.name": policy,
     }
-    for key, value in wishes.items():
+    for key, value in options.items():
         settings = override(settings, key, value)
     return settings
 

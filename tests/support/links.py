@@ -57,7 +57,7 @@ def some_tree(first: int = 1, request: int = 1, **changes: Any) -> m.Tree:
 
 @dataclass
 class Seen:
-    """Everything that the links told the engine, in order."""
+    """All calls of the links to the engine, in order."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     on_tree_raises: Exception | None = None

@@ -122,7 +122,7 @@ def some_code(spki: bytes, nameplate: int = 4821, words: tuple[str, ...] = ("aco
 
 
 def wrong(gateway: Gateway, code: Code) -> Code:
-    """One word of the code guessed wrong."""
+    """The code with one wrong word."""
     return some_code(gateway.spki, code.nameplate, ("acorn" if code.words[0] != "acorn" else "album", *code.words[1:]))
 
 

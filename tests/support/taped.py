@@ -21,7 +21,7 @@ SETTINGS = {name: Speculation(policy=name, k=2, phi=1.5) for name in POLICIES}
 
 async def record(
     folder: Path,
-    wishes: list[Speculation],
+    speculations: list[Speculation],
     count: int = 60,
     *,
     worker: LoopWorker | None = None,
@@ -37,10 +37,10 @@ async def record(
     worker.engine = engine
     engine.start()
     try:
-        for wish in wishes:
+        for speculation in speculations:
             emitted = 0
             wanted = GenerationRequest(
-                PROMPT, count, sampling or Sampling(), ignore_eos=True, speculation=wish, constraint=constraint
+                PROMPT, count, sampling or Sampling(), ignore_eos=True, speculation=speculation, constraint=constraint
             )
             async for event in engine.submit(wanted):
                 emitted += 0 if isinstance(event, DoneEvent) else len(event.tokens)

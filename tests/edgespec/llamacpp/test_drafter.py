@@ -45,7 +45,7 @@ def drafter(model: Path) -> Iterator[Drafter]:
     made.shutdown()
 
 
-def test_it_says_what_it_drafts_with(model: Path, drafter: Drafter) -> None:
+def test_it_reports_its_model(model: Path, drafter: Drafter) -> None:
     assert (drafter.vocab_size, drafter.context, drafter.sequences) == (64, 512, 8)
     assert drafter.tokenizer_digest == gguf_tokenizer_digest(model)
     assert len(drafter.model_digest) == 32
@@ -60,7 +60,7 @@ def test_a_step_over_a_tree_equals_each_leaf_from_scratch(drafter: Drafter, slow
     assert drafter.rows == len(PROMPT) + 8  # the tree's distinct nodes, (4, 7) and (4, 7, 8) included
 
 
-def test_the_answers_come_in_the_order_of_the_paths_also_when_one_is_asked_twice(drafter: Drafter) -> None:
+def test_proposals_are_in_the_order_of_the_paths_with_repeated_paths_too(drafter: Drafter) -> None:
     drafter.open("r", PROMPT)
     first, again, other = drafter.step("r", [(3,), (3,), (4,)], 2)
     assert first == again != other
@@ -111,9 +111,7 @@ def test_a_commit_off_the_tree_keeps_the_part_that_agrees(drafter: Drafter, slow
     assert drafter.rows - before == 2
 
 
-def test_a_commit_drops_what_lies_beside_it_even_where_the_tokens_below_are_the_same(
-    drafter: Drafter, slow: SlowDrafter
-) -> None:
+def test_a_commit_drops_other_paths_even_if_their_tokens_below_are_equal(drafter: Drafter, slow: SlowDrafter) -> None:
     drafter.open("r", PROMPT)
     drafter.step("r", [(3, 4), (5, 6, 7)], 2)
     assert drafter.commit("r", [3]) == 1
@@ -268,22 +266,22 @@ class Walk(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 2), tokens=tokens)
     def commit(self, pick: int, tokens: list[int]) -> None:
         request = self.pick(pick)
-        owed = self.drafter.pending(request)
+        backlog = self.drafter.pending(request)
         matched = self.drafter.commit(request, tokens)
         assert 0 <= matched <= len(tokens)
-        assert self.drafter.pending(request) == owed + len(tokens) - matched
+        assert self.drafter.pending(request) == backlog + len(tokens) - matched
         self.committed[request] += tokens
 
     @precondition(lambda self: self.committed)
     @rule(pick=st.integers(0, 2), limit=st.integers(1, 40))
     def catch_up(self, pick: int, limit: int) -> None:
         request = self.pick(pick)
-        owed = self.drafter.pending(request)
+        backlog = self.drafter.pending(request)
         try:
             left = self.drafter.catch_up(request, limit)
         except DraftMemoryError:
             return
-        assert left == max(owed - 1 - limit, 0)
+        assert left == max(backlog - 1 - limit, 0)
 
     @precondition(lambda self: self.committed)
     @rule(pick=st.integers(0, 2), keep=st.booleans())

@@ -48,7 +48,7 @@ def drafter(model: Path) -> Iterator[Drafter]:
 # --- limits -------------------------------------------------------------------------------------------------------
 
 
-def test_when_sequence_ids_run_out_the_tip_idle_longest_goes_and_nothing_breaks(
+def test_without_free_sequence_ids_the_tip_idle_longest_is_dropped(
     model: Path, slow: SlowDrafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(edgespec.llamacpp.drafter, "IDS_PER_REQUEST", 1)
@@ -72,9 +72,7 @@ def test_when_sequence_ids_run_out_the_tip_idle_longest_goes_and_nothing_breaks(
     drafter.shutdown()
 
 
-def test_when_cells_run_out_closed_prefixes_go_then_idle_tips_then_the_request_is_refused(
-    model: Path, slow: SlowDrafter
-) -> None:
+def test_without_free_cells_cached_prefixes_are_dropped_before_idle_tips(model: Path, slow: SlowDrafter) -> None:
     drafter = Drafter(model, context=256, sequences=4, requests=3)
     long = [i % 50 for i in range(120)]
     drafter.open("old", [5, *long], b"s")
@@ -158,7 +156,7 @@ def test_a_model_is_not_used_beyond_the_context_that_it_was_trained_for(tmp_path
 
 
 @pytest.mark.parametrize("bad", [[64], [-1], [2**31 - 1]])
-def test_a_token_outside_the_vocabulary_is_refused_before_the_model_sees_it(bad: list[int], drafter: Drafter) -> None:
+def test_a_token_outside_the_vocabulary_is_refused_before_evaluation(bad: list[int], drafter: Drafter) -> None:
     with pytest.raises(ValueError, match="vocabulary of 64"):
         drafter.open("r", bad)
     drafter.open("r", PROMPT)

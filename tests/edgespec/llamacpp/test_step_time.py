@@ -63,7 +63,7 @@ def test_what_the_configuration_leaves_open_follows_from_the_curve() -> None:
     curve = {1: 1.0, 2: 1.1, 4: 1.2, 8: 2.0, 16: 4.0}
     algorithm2 = draft_rule(DraftSection(order="algorithm2"), curve)
     best_first = draft_rule(DraftSection(), curve)
-    told = draft_rule(DraftSection(branching=3, sequences=5), curve)
+    given = draft_rule(DraftSection(branching=3, sequences=5), curve)
     assert (algorithm2.branching, algorithm2.sequences, type(algorithm2)) == (2, 4, DraftRule)
     assert (best_first.branching, best_first.sequences, type(best_first)) == (4, 16, BestFirstRule)
-    assert (told.branching, told.sequences) == (3, 5)
+    assert (given.branching, given.sequences) == (3, 5)

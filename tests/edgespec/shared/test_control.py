@@ -114,7 +114,7 @@ async def test_a_handlers_error_arrives_as_the_same_class_with_its_exit_code(tmp
             await ask(path, "fail", kind="PairingFailed")
 
 
-async def test_a_fault_in_a_handler_is_told_without_detail_and_leaves_the_daemon_alive(
+async def test_a_failing_handler_is_reported_without_detail_and_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "gateway.sock"
@@ -157,7 +157,7 @@ async def test_a_command_that_hangs_up_cancels_its_handler(tmp_path: Path) -> No
         await asyncio.wait_for(desk.closed.wait(), 10)
 
 
-async def test_a_daemon_that_stops_ends_its_handlers_and_says_so_to_the_command(tmp_path: Path) -> None:
+async def test_a_daemon_that_stops_ends_its_handlers_and_the_command(tmp_path: Path) -> None:
     path = tmp_path / "gateway.sock"
     async with serving(path) as desk:
         events = await asyncio.to_thread(lambda: stream(path, "wait"))
@@ -167,7 +167,7 @@ async def test_a_daemon_that_stops_ends_its_handlers_and_says_so_to_the_command(
         await asyncio.to_thread(lambda: next(events))
 
 
-async def test_a_daemon_that_does_not_answer_is_told(tmp_path: Path) -> None:
+async def test_a_daemon_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "gateway.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(str(path))
@@ -176,7 +176,7 @@ async def test_a_daemon_that_does_not_answer_is_told(tmp_path: Path) -> None:
             await asyncio.to_thread(lambda: call(path, "double", timeout_s=0.2))
 
 
-def test_when_nobody_listens_the_command_says_what_to_start(tmp_path: Path) -> None:
+def test_without_a_daemon_the_error_names_the_command_to_start_it(tmp_path: Path) -> None:
     with pytest.raises(AddressError, match="The gateway is not running; start it with `cloud-gateway serve`."):
         call(tmp_path / "gateway.sock", "double")
     with pytest.raises(AddressError, match="The worker is not running; start it with `edgespec run`."):
@@ -204,7 +204,7 @@ async def test_a_second_daemon_is_refused_while_the_first_lives(tmp_path: Path) 
         pass
 
 
-async def test_a_socket_that_cannot_be_made_is_told(tmp_path: Path, short: Path) -> None:
+async def test_a_socket_that_cannot_be_made_is_reported(tmp_path: Path, short: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(AddressError, match="cannot be made"):
         await ControlServer(tmp_path / "file" / "gateway.sock", {}).start()

@@ -17,7 +17,7 @@ from edgespec.shared.fields import AUTO_MODELS, machine_name, pin, thread_count
 from edgespec.shared.modelref import resolve_model
 
 
-def test_a_machine_without_a_configured_name_shows_its_host_name_as_the_wire_allows_it() -> None:
+def test_the_default_name_is_the_host_name_in_a_form_valid_on_the_wire() -> None:
     assert machine_name("lab 7") == "lab 7"
     assert msgspec.convert(machine_name(""), Name)
 

@@ -64,7 +64,7 @@ def test_folder_and_file_are_for_their_owner_alone_whatever_the_umask(tmp_path: 
     assert read_private(inner / "key") == b"secret"
 
 
-def test_a_file_that_others_may_read_is_refused_with_the_command_that_mends_it(folder: Path) -> None:
+def test_a_file_that_others_may_read_is_refused_with_the_chmod_command(folder: Path) -> None:
     path = folder / "it's a key"
     path.write_bytes(b"secret")
     path.chmod(0o640)
@@ -76,7 +76,7 @@ def test_a_file_that_others_may_read_is_refused_with_the_command_that_mends_it(f
     assert read_private(path) == b"secret"
 
 
-def test_a_folder_that_others_may_enter_is_refused_with_the_command_that_mends_it(folder: Path) -> None:
+def test_a_folder_that_others_may_enter_is_refused_with_the_chmod_command(folder: Path) -> None:
     folder.chmod(0o750)
     with pytest.raises(KeyStoreError, match="mode 0750") as error:
         private_folder(folder)
@@ -105,7 +105,7 @@ def test_another_users_file_is_refused(folder: Path) -> None:
         read_private(folder / "key")
 
 
-def test_what_a_dead_process_left_is_cleared_and_a_link_planted_there_is_not_followed(folder: Path) -> None:
+def test_a_dead_processs_file_is_replaced_and_a_planted_link_not_followed(folder: Path) -> None:
     (folder / ".key.new").write_bytes(b"half")
     write_private(folder / "key", b"whole")
     victim = folder / "victim"
@@ -138,7 +138,7 @@ def test_a_full_disk_leaves_the_former_list_as_it_was(small_disk: Path) -> None:
     assert [path.name for path in (small_disk / "keys").iterdir()] == ["workers.json"]
 
 
-def test_a_disk_too_full_for_the_folder_is_told_too(small_disk: Path) -> None:
+def test_a_disk_too_full_for_the_folder_is_reported(small_disk: Path) -> None:
     fill(small_disk)
     with pytest.raises(KeyStoreError, match="the disk is full|No space left"):
         for i in range(100):
@@ -159,7 +159,7 @@ def test_a_file_size_limit_is_a_full_disk_for_any_user(folder: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("key", b"former")]
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(KeyStoreError, match="Not a directory"):
         private_folder(tmp_path / "file" / "keys")

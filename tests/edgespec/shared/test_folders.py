@@ -62,7 +62,7 @@ def test_a_command_finds_the_users_daemon_first_and_then_the_systems(tmp_path: P
     assert folders.find_socket("worker", str(own)) == own / "worker.sock"
 
 
-def test_a_folder_that_is_closed_to_this_user_counts_as_there_so_that_opening_it_says_why(tmp_path: Path) -> None:
+def test_a_folder_closed_to_this_user_counts_as_existing(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     tmp_path.chmod(0o755)

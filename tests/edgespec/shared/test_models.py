@@ -103,13 +103,13 @@ def test_no_network_is_one_sentence_that_says_what_to_check(
     assert left_behind() == []
 
 
-def test_a_disk_without_room_is_said_before_anything_is_downloaded(model: models.Model) -> None:
+def test_a_disk_without_room_is_reported_before_anything_is_downloaded(model: models.Model) -> None:
     with pytest.raises(ModelError, match="MB free, and 2000000001 MB are needed"):
         models.fetch(replace(model, size=10**15), silent)
     assert left_behind() == []
 
 
-def test_a_cache_that_cannot_be_written_is_said(
+def test_a_cache_that_cannot_be_written_is_reported(
     model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")

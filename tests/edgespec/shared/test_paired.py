@@ -1,4 +1,4 @@
-"""The lists of paired machines: whole, private, shared between processes, and never guessed when damaged."""
+"""The lists of paired machines: atomic, private, shared between processes, and refused when damaged."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def wrong(change: dict[str, object]) -> bytes:
         wrong({"name": "\x1b"}),
     ],
 )
-def test_a_damaged_list_is_told_and_left_alone(folder: Path, data: bytes) -> None:
+def test_a_damaged_list_is_reported_and_left_unchanged(folder: Path, data: bytes) -> None:
     workers = PairedWorkers(folder)
     workers.add(A, "x")
     (folder / "workers.json").write_bytes(data)

@@ -1,4 +1,4 @@
-"""What systemd is told, over a real datagram socket."""
+"""Notifications to systemd, over a real datagram socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_states_arrive_in_one_datagram(tmp_path: Path, monkeypatch: pytest.Monke
         assert systemd.recv(1000) == b"READY=1\nSTATUS=two lines"
 
 
-def test_a_socket_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_cannot_be_reached_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for address in (str(tmp_path / "none"), "vsock:2:1"):
         monkeypatch.setenv("NOTIFY_SOCKET", address)
         with pytest.raises(OSError):

@@ -143,7 +143,7 @@ def test_the_line_is_right_in_every_notation(text: str, line: int) -> None:
     assert message(text).startswith(f"x.toml, line {line}: `link.port` is 70000")
 
 
-def test_a_nested_table_is_told_from_its_parent() -> None:
+def test_a_nested_table_is_distinguished_from_its_parent() -> None:
     text = "[link]\nport = 1\n[link.deep]\nport = 0"
     assert message(text).startswith("x.toml, line 4: `link.deep.port` is 0")
 
@@ -170,7 +170,7 @@ def test_the_line_of_any_key_is_the_line_it_was_written_on(
     assert find_line("\n".join(lines), ("a", "zzz")) is None
 
 
-def test_a_missing_a_binary_and_a_too_long_file_are_told(tmp_path: Path) -> None:
+def test_a_missing_a_binary_and_a_too_long_file_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such file; name an existing one with --config"):
         load(tmp_path / "none.toml", Root)
     with pytest.raises(ConfigError, match="cannot be read \\(Is a directory\\)"):
@@ -184,7 +184,7 @@ def test_a_missing_a_binary_and_a_too_long_file_are_told(tmp_path: Path) -> None
         load(binary, Root)
 
 
-def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "secret.toml"
     file.write_text("port = 1")
     file.chmod(0)
@@ -200,7 +200,7 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
             os.seteuid(0)
 
 
-def test_the_command_line_may_replace_any_key_and_is_held_to_the_same_rules() -> None:
+def test_the_command_line_may_replace_any_key_under_the_same_rules() -> None:
     settings = Root()
     assert override(settings, "link.port", 1).link.port == 1
     assert override(settings, "link.port", "1").link.port == 1

@@ -65,7 +65,7 @@ def test_a_made_certificate_is_valid_from_long_ago_and_without_end() -> None:
     assert tls.NOT_AFTER.year == 9999
 
 
-def test_a_file_with_a_certificate_but_another_key_is_told(tmp_path: Path) -> None:
+def test_a_file_with_a_certificate_but_another_key_is_reported(tmp_path: Path) -> None:
     one, two = tls.new_identity().decode(), tls.new_identity().decode()
     mark = "-----BEGIN CERT"
     mixed = one.split(mark)[0] + mark + two.split(mark)[1]

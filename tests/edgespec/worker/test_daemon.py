@@ -88,7 +88,7 @@ def opened(request: int = 1, prompt: list[int] = PROMPT) -> Open:
     return Open(request, 1, len(prompt), prompt, Sampling())
 
 
-def test_it_streams_a_tree_that_a_gateway_can_merge_until_it_is_deep_enough(start: Callable[..., Desk]) -> None:
+def test_it_streams_a_tree_that_a_gateway_can_merge_up_to_the_depth(start: Callable[..., Desk]) -> None:
     desk = start()
     desk.daemon.take(opened())
     tree = CandidateTree(PROMPT)
@@ -100,7 +100,7 @@ def test_it_streams_a_tree_that_a_gateway_can_merge_until_it_is_deep_enough(star
 
 
 @pytest.mark.parametrize(("step_s", "leaves"), [(None, 4), (lambda n: 1.0, 4), (lambda n: 1.0 * n, 1)])
-def test_best_first_tells_four_children_and_takes_as_many_leaves_as_pay(
+def test_best_first_sends_four_children_and_chooses_the_leaves_by_cost(
     start: Callable[..., Desk], step_s: Callable[[int], float] | None, leaves: int
 ) -> None:
     desk = start(rule=BestFirstRule(sequences=4, max_depth=4, max_nodes=64), step_s=step_s)
@@ -181,7 +181,7 @@ def test_a_sampled_request_is_ranked_with_the_targets_own_noise(start: Callable[
     for frame in desk.settle():
         assert isinstance(frame, Tree)
         first.setdefault(frame.request, frame.tokens[0])
-    assert len({first[seed] for seed in seeds} | {first[9]}) > 1, "another seed, another best guess"
+    assert len({first[seed] for seed in seeds} | {first[9]}) > 1, "another seed, another best token"
     desk.daemon.take(Commit(1, 1, len(PROMPT), [first[1]], prefix_hash([*PROMPT, first[1]])))
     assert desk.settle() and desk.broken.empty()
 
@@ -247,7 +247,7 @@ def test_a_closed_or_replaced_epoch_is_not_served(start: Callable[..., Desk]) ->
         (Commit(1, 1, len(PROMPT), [3], b"x" * 32), "prefix"),
     ],
 )
-def test_a_gateway_that_breaks_the_protocol_is_told_off_and_the_thread_lives(
+def test_a_protocol_violation_is_reported_and_the_thread_continues(
     start: Callable[..., Desk], message: Commit | Open, reason: str
 ) -> None:
     desk = start()
@@ -378,7 +378,7 @@ def test_the_loop_ends_when_the_model_itself_fails_again_and_again(model: Path) 
     decode, calls = context.decode, itertools.count()
 
     def failing(rows: Sequence[Row]) -> bool:
-        if next(calls) != 2:  # one success between starts the count anew
+        if next(calls) != 2:  # one success between resets the count
             raise ModelError("llama.cpp could not evaluate a batch")
         return decode(rows)
 

@@ -92,7 +92,7 @@ async def test_the_gateways_pings_are_answered(tmp_path: Path) -> None:
         assert 0 < gateway.links.workers()[0].rtt.min_s < 0.5
 
 
-async def test_it_says_goodbye_when_cancelled(tmp_path: Path) -> None:
+async def test_it_sends_a_bye_when_cancelled(tmp_path: Path) -> None:
     daemon = Daemon()
     async with serving(tmp_path) as gateway:
         async with running(gateway, daemon):
@@ -126,15 +126,15 @@ async def test_the_next_address_is_tried_at_once(tmp_path: Path) -> None:
                 assert sleeps.waits_s == []
 
 
-async def test_an_impostor_hears_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
+async def test_an_impostor_receives_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
     """mDNS is a hint only: a machine with another TLS key gets no byte, and the next address has its turn."""
     (tmp_path / "impostor").mkdir()
-    daemon, heard, ended = Daemon(), bytearray(), asyncio.Event()
+    daemon, received, ended = Daemon(), bytearray(), asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1000):
-                heard.extend(data)
+                received.extend(data)
         ended.set()
         writer.close()
 
@@ -145,7 +145,7 @@ async def test_an_impostor_hears_nothing_and_the_real_gateway_is_found(tmp_path:
         async with running(gateway, daemon, addresses=[wrong, gateway.address]):
             await until(lambda: daemon.link)
             await asyncio.wait_for(ended.wait(), 10)
-            assert heard == b"" and len(gateway.links.workers()) == 1
+            assert received == b"" and len(gateway.links.workers()) == 1
 
 
 async def test_the_upgrade_names_no_software(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_the_upgrade_names_no_software(tmp_path: Path) -> None:
         assert "User-Agent" not in ws.request.headers and "Server" not in ws.response.headers
 
 
-async def test_after_a_link_the_next_attempt_waits_and_begins_with_the_first_address(tmp_path: Path) -> None:
+async def test_after_a_link_the_next_attempt_waits_and_starts_with_address_one(tmp_path: Path) -> None:
     daemon, sleeps = Daemon(), Sleeps()
     async with serving(tmp_path) as gateway:
         async with running(gateway, daemon, addresses=[gateway.address] * 2, sleep=sleeps):
@@ -166,7 +166,7 @@ async def test_after_a_link_the_next_attempt_waits_and_begins_with_the_first_add
             assert len(sleeps.waits_s) == 1
 
 
-async def test_a_gateway_with_another_signing_key_is_not_believed(
+async def test_a_gateway_with_another_signing_key_is_not_accepted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon, sleeps = Daemon(), Sleeps()
@@ -178,7 +178,7 @@ async def test_a_gateway_with_another_signing_key_is_not_believed(
 
 
 @pytest.mark.parametrize("standing", ["unpaired", "revoked"])
-async def test_whoever_is_not_paired_stops_for_good(tmp_path: Path, standing: Any) -> None:
+async def test_a_worker_that_is_not_paired_ends(tmp_path: Path, standing: Any) -> None:
     async with serving(tmp_path) as gateway:
         gateway.standing[worker_identity().key.public] = standing
         async with running(gateway, Daemon()) as task:
@@ -268,7 +268,7 @@ async def test_a_gateway_that_accepts_and_closes_is_not_hammered(tmp_path: Path)
     assert max(sleeps.waits_s) > 8
 
 
-async def test_only_a_link_of_a_minute_starts_the_back_off_anew(tmp_path: Path) -> None:
+async def test_only_a_link_of_a_minute_resets_the_back_off(tmp_path: Path) -> None:
     sleeps, now = Sleeps(), [0.0]
     daemon = Daemon()
     async with serving(tmp_path) as gateway:
@@ -334,7 +334,7 @@ async def choked(gateway: GatewayUnderTest) -> AsyncIterator[tuple[Choke, Addres
 
 
 async def test_a_busy_link_is_not_writable_until_it_has_drained(tmp_path: Path) -> None:
-    """Nodes that cannot leave stay in the tree; the daemon is told when to go on."""
+    """Nodes that cannot be sent stay in the tree; `on_writable` follows when they can."""
     daemon = Daemon()
     async with serving(tmp_path) as gateway, choked(gateway) as (choke, address):
         async with running(gateway, daemon, addresses=[address]):
@@ -347,11 +347,11 @@ async def test_a_busy_link_is_not_writable_until_it_has_drained(tmp_path: Path) 
                 link.send(some_tree(2 * sent - 1))
                 await asyncio.sleep(0)
             assert not link.writable and sent < 300  # of 256 bytes: the buffers of this machine hold far more
-            told = len(daemon.of("writable"))
+            calls = len(daemon.of("writable"))
             await asyncio.sleep(0.1)
-            assert len(daemon.of("writable")) == told
+            assert len(daemon.of("writable")) == calls
             choke.flowing.set()
-            await until(lambda: len(daemon.of("writable")) == told + 1)
+            await until(lambda: len(daemon.of("writable")) == calls + 1)
             assert link.writable
             await until(lambda: len(gateway.seen.of("tree")) == sent)
 

@@ -1,4 +1,4 @@
-"""Pairing at the worker, over real TLS WebSockets: which gateway it takes, what it is told, what it stores."""
+"""Pairing at the worker, over real TLS WebSockets: which gateway it accepts, errors, what it stores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def worker(tmp_path: Path) -> Worker:
     return make_worker(tmp_path)
 
 
-async def test_a_worker_that_cannot_store_says_so(gateway: Gateway, worker: Worker) -> None:
+async def test_a_worker_that_cannot_store_the_gateway_reports_it(gateway: Gateway, worker: Worker) -> None:
     worker.gateways.add(b"x" * 32, b"y" * 32, "other", "", 1)
     worker.gateways._file.chmod(0o644)
     operator = Operator(gateway.desk)
@@ -42,7 +42,7 @@ async def test_a_worker_that_cannot_store_says_so(gateway: Gateway, worker: Work
         await worker.pair(gateway, await operator.code())
 
 
-async def test_nothing_at_the_address_and_the_wrong_thing_there_are_told_apart(
+async def test_an_unreachable_address_and_another_service_have_different_errors(
     gateway: Gateway, worker: Worker, tmp_path: Path
 ) -> None:
     code = some_code(gateway.spki)
@@ -83,20 +83,20 @@ async def test_of_several_gateways_the_one_that_waits_is_paired(
             await pair(both, some_code(gateway.spki), worker.key, "lab-7", worker.gateways)
 
 
-async def test_a_worker_that_turns_a_gateway_down_tells_it_why(worker: Worker, tmp_path: Path) -> None:
+async def test_a_worker_that_refuses_a_gateway_sends_the_reason(worker: Worker, tmp_path: Path) -> None:
     tls = KeyStore(tmp_path / "false").tls_identity()
-    told: list[Reason] = []
+    reasons: list[Reason] = []
 
     async def false_gateway(ws: Any) -> None:
         await ws.recv()
         await ws.send(encode(Reply(1, bytes(32), "small order", bytes(33))))
-        told.append(await refusal(ws))
+        reasons.append(await refusal(ws))
 
     async with serve(false_gateway, "127.0.0.1", 0, ssl=tls.context()) as server:
         address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
         with pytest.raises(PairingFailed, match="the other side's key is not valid or not its own"):
             await pair([address], some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
-    assert told == [Reason.KEY]
+    assert reasons == [Reason.KEY]
     assert worker.gateways.all() == []
 
 

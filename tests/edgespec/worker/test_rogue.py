@@ -66,7 +66,7 @@ async def silent() -> AsyncIterator[Address]:
         yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
-async def test_a_rogue_gateway_first_in_line_is_skipped_and_learns_nothing(
+async def test_a_rogue_gateway_first_in_line_is_skipped_and_gets_nothing(
     gateway: Gateway, worker: Worker, tmp_path: Path
 ) -> None:
     operator = Operator(gateway.desk)

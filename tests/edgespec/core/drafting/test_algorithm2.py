@@ -43,7 +43,7 @@ def test_a_step_takes_at_most_s_leaves_the_most_probable_ones() -> None:
     assert [leaf.token for leaf in machine.candidates()] == [7, 8]
 
 
-def test_deltas_number_nodes_in_the_order_sent_and_name_earlier_frames_nodes() -> None:
+def test_deltas_number_nodes_in_the_order_sent_across_frames() -> None:
     machine = drafting(branching=2, theta=0.5)
     machine.record(machine.candidates(), [UNSURE])
     first = machine.delta()
@@ -57,7 +57,7 @@ def test_deltas_number_nodes_in_the_order_sent_and_name_earlier_frames_nodes() -
     assert machine.delta() is None and not machine.has_delta
 
 
-def test_a_commit_along_the_tree_re_roots_it_and_unsent_nodes_hang_below_the_new_prefix() -> None:
+def test_a_commit_along_the_tree_re_roots_it_with_its_unsent_nodes() -> None:
     machine = drafting(branching=2, theta=0.5)
     machine.record(machine.candidates(), [UNSURE])
     machine.delta()

@@ -1,4 +1,4 @@
-"""The best-first rule: what it evaluates, what it tells, and that its frames are those of `Drafting`."""
+"""The best-first rule: which leaves it evaluates, which nodes it sends, and frames equal to those of `Drafting`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_leaves_come_in_order_of_path_probability() -> None:
     assert len(costs) == 8 and all(a <= b for a, b in pairwise(costs))
 
 
-def test_an_unlikely_child_is_told_once_a_commit_makes_it_likely() -> None:
+def test_an_unlikely_child_is_sent_once_a_commit_makes_it_likely() -> None:
     machine = drafting(floor=0.05)
     grow(machine, 1, 0.5, 0.1)
     second = machine.tree.root.children[101]
@@ -76,7 +76,7 @@ def test_the_number_of_leaves_follows_the_step_curve() -> None:
     assert len(steep.candidates()) == 1
 
 
-def test_it_learns_from_commits() -> None:
+def test_it_is_updated_by_commits() -> None:
     machine = BestFirst(1, 1, len(PROMPT))
     machine.commit(0, PROMPT)
     for _ in range(150):

@@ -10,12 +10,12 @@ import pytest
 from edgespec.core.drafting.calibration import Calibrator
 
 
-def test_it_begins_with_what_the_draft_says() -> None:
+def test_it_starts_with_the_drafts_own_probabilities() -> None:
     for q in (0.9, 0.5, 0.03):
         assert Calibrator()(-math.log(q), 1.0, 0) == pytest.approx(q)
 
 
-def test_it_learns_that_a_draft_is_too_sure() -> None:
+def test_it_corrects_an_overconfident_draft() -> None:
     rng, calibrator = random.Random(1), Calibrator()
     for _ in range(400):
         calibrator.observe([-math.log(0.9), -math.log(0.05)], 0.5, 0 if rng.random() < 0.6 else None)

@@ -37,7 +37,7 @@ paths = st.lists(st.integers(0, VOCAB - 1), max_size=4)
 
 
 @given(rules, paths, paths, st.integers(0, 2**32))
-def test_the_first_guess_is_what_the_target_would_take_if_it_had_the_drafts_logits(
+def test_the_first_proposal_is_the_targets_choice_for_equal_logits(
     rule: Sampling, answer: list[int], path: list[int], seed: int
 ) -> None:
     logits = some_logits(seed)
@@ -84,7 +84,7 @@ def test_a_spread_of_one_gives_a_greedy_request_the_papers_costs() -> None:
     assert found.entropy == pytest.approx(-float(q @ np.log(q)), rel=1e-6)
 
 
-def test_fewer_guesses_come_back_where_fewer_tokens_are_possible() -> None:
+def test_fewer_proposals_are_returned_where_fewer_tokens_are_possible() -> None:
     assert len(Ranker(Sampling(temperature=1.0, top_k=2, seed=1), PROMPT)(some_logits(3), [], 8).tokens) == 2
     assert (
         len(Ranker(Sampling(temperature=1.0, seed=1), PROMPT, spread=Spread(0.05))(some_logits(3), [], 8).tokens) == 8
@@ -143,9 +143,7 @@ ROWS = {
     Sampling(temperature=1e-5, seed=3, logit_bias={0: 100.0}), Sampling(temperature=0.7, top_p=5e-324, min_p=5e-324),
 ])  # fmt: skip
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_any_logits_are_ranked_with_finite_prices_and_leave_what_was_learnt_finite(
-    rule: Sampling, row: list[float]
-) -> None:
+def test_any_logits_give_finite_costs_and_leave_the_spread_finite(rule: Sampling, row: list[float]) -> None:
     spread = Spread()
     logits = np.array(row * 8, np.float32)
     for resolved in (True, False):

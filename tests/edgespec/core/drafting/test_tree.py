@@ -36,7 +36,7 @@ def paths_of(tree: SpeculationTree) -> dict[tuple[int, ...], Node]:
         st.one_of(st.tuples(st.integers(0, 50), tokens, st.floats(0, 5)), st.lists(tokens, min_size=1, max_size=3))
     )
 )
-def test_appending_and_advancing_keeps_exactly_the_paths_that_still_continue_the_committed_tokens(steps) -> None:
+def test_exactly_the_paths_that_continue_the_committed_tokens_are_kept(steps) -> None:
     tree, twin = SpeculationTree(9), PathSet()
     for step in steps:
         if isinstance(step, tuple):
@@ -55,7 +55,7 @@ def test_appending_and_advancing_keeps_exactly_the_paths_that_still_continue_the
             assert paths_of(tree)[path].cost - base == pytest.approx(cost)
 
 
-def test_advance_says_how_many_tokens_it_held_and_starts_afresh_after_a_miss() -> None:
+def test_advance_returns_the_tokens_matched_and_resets_after_a_miss() -> None:
     tree = SpeculationTree(0)
     a = tree.append(tree.root, 1, 0.1, 0.0)
     tree.append(a, 2, 0.1, 0.0)

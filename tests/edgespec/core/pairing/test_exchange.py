@@ -63,7 +63,7 @@ def until_confirm(w: WorkerExchange, g: GatewayExchange) -> Confirm:
     return confirm
 
 
-def test_the_right_code_pairs_and_each_side_learns_the_others_key_and_name() -> None:
+def test_the_right_code_pairs_and_each_side_gets_the_others_key_and_name() -> None:
     w, g = worker(), gateway()
     accepted = answer(w, answer(g, until_confirm(w, g)))
     assert isinstance(accepted, Accepted)
@@ -76,7 +76,7 @@ def test_the_right_code_pairs_and_each_side_learns_the_others_key_and_name() -> 
     assert (g.peer.key, g.peer.name, g.peer.version) == (WORKER.key.public, "lab-7", 1)
 
 
-def test_the_gateway_finds_a_wrong_code_and_tells_no_proof_of_its_own() -> None:
+def test_the_gateway_detects_a_wrong_code_before_it_sends_a_proof() -> None:
     w, g = worker(WRONG), gateway()
     confirm = until_confirm(w, g)
     with pytest.raises(PairingFailed) as failure:
@@ -95,7 +95,7 @@ def test_the_worker_finds_a_gateway_that_does_not_know_the_code() -> None:
         assert failure.value.reason is Reason.CODE
 
 
-def test_a_relay_that_ends_the_tls_connection_is_found_although_it_forwards_every_message() -> None:
+def test_a_relay_that_ends_tls_and_forwards_every_message_is_detected() -> None:
     w, g = worker(spki=OTHER_SPKI), gateway(spki=SPKI)
     confirm = until_confirm(w, g)
     with pytest.raises(PairingFailed) as failure:

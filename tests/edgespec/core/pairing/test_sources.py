@@ -38,7 +38,7 @@ def test_the_memory_of_failures_is_bounded_and_keeps_the_latest() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=60))
-def test_whoever_waits_is_one_of_its_source_and_few_in_all(moves: list[tuple[int, bool]]) -> None:
+def test_waiting_connections_are_one_per_source_and_limited_in_total(moves: list[tuple[int, bool]]) -> None:
     waiting, present = Waiting[int](), dict[int, str]()
     for number, (source, leaves) in enumerate(moves):
         if leaves and present:

@@ -70,11 +70,11 @@ class Walk(RuleBasedStateMachine):
         self.drain()
         assert self.window.wake_at is None or self.window.wake_at > self.now
 
-    @rule(kind=st.sampled_from(["honest", "guess", "relay", "burnt", "replay"]), source=SOURCES, data=st.data())
+    @rule(kind=st.sampled_from(["honest", "wrong words", "relay", "burnt", "replay"]), source=SOURCES, data=st.data())
     def begin(self, kind: str, source: str, data: st.DataObject) -> None:
         code = self.shown or Code(1, ("none",), 7)
-        if kind == "guess":
-            code = Code(code.nameplate, ("guess",), 7)
+        if kind == "wrong words":
+            code = Code(code.nameplate, ("wrong words",), 7)
         if kind == "burnt" and self.burnt:
             code = data.draw(st.sampled_from(sorted(self.burnt, key=str)))
         worker = WorkerExchange(code, THEM, RELAY if kind == "relay" else SPKI, _random.randbytes)
@@ -91,7 +91,7 @@ class Walk(RuleBasedStateMachine):
         except PairingFailed as failure:
             assert failure.reason is not Reason.BUSY or stays
             self.drain()
-            assert self.failures == fails  # whoever is turned away has burnt and counted nothing
+            assert self.failures == fails  # a refused attempt burns and counts nothing
             return
         assert not stays and not waits and self.shown is not None and start.nameplate == self.shown.nameplate
         if running is not None:
@@ -109,7 +109,7 @@ class Walk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.shown is not None)
     @rule(source=SOURCES, nameplate=st.integers(1, 9999))
-    def guess_a_nameplate(self, source: str, nameplate: int) -> None:
+    def try_a_nameplate(self, source: str, nameplate: int) -> None:
         assert self.shown is not None
         if nameplate == self.shown.nameplate:
             return

@@ -145,7 +145,7 @@ def test_an_attempt_that_outlives_the_window_fails() -> None:
     assert exchange.state is State.FAILED
 
 
-def test_while_one_worker_is_paired_another_is_told_to_wait_at_no_cost() -> None:
+def test_while_one_worker_is_paired_another_gets_busy_and_burns_nothing() -> None:
     w = window()
     code = w.open(0.0)
     exchange, worker, reply = parked(w, code, 0.0, "10.0.0.1")

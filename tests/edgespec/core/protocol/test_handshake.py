@@ -1,4 +1,4 @@
-"""The handshake: who gets in, what both sides sign, and which refusals a worker believes."""
+"""The handshake: admission, signatures of both sides, and which refusals a worker accepts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.support.sessions import (
 )
 
 
-def test_an_honest_handshake_opens_both_sides_with_one_session_id() -> None:
+def test_a_correct_handshake_opens_both_sides_with_one_session_id() -> None:
     w, g = linked()
     assert w.state is g.state is State.OPEN
     assert w.session == g.session and len(w.session) == 16
@@ -106,7 +106,7 @@ def test_a_gateway_that_lets_another_tokenizer_in_is_not_served() -> None:
     assert reason_of(w, m.encode(rightly_signed)).reason == "tokenizer"
 
 
-def test_a_relay_that_ends_tls_is_caught_before_anything_is_said() -> None:
+def test_a_relay_that_ends_tls_is_detected_before_anything_is_sent() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         worker(seen=b"r" * 32)
     assert caught.value.reason == "pin"
@@ -139,7 +139,7 @@ def test_the_gateways_own_signature_does_not_serve_as_a_proof() -> None:
 
 
 @pytest.mark.parametrize(("standing", "code"), [("unpaired", 4401), ("revoked", 4403)])
-def test_a_worker_that_is_not_paired_learns_so_signed_and_stops(standing: Standing, code: int) -> None:
+def test_a_worker_that_is_not_paired_gets_a_signed_bye_and_stops(standing: Standing, code: int) -> None:
     w, g = worker(), gateway(standing)
     deliver(w, g)
     deliver(g, w)
@@ -151,7 +151,7 @@ def test_a_worker_that_is_not_paired_learns_so_signed_and_stops(standing: Standi
 
 
 @pytest.mark.parametrize("standing", ["paired", "unpaired", "revoked"])
-def test_without_its_secret_nobody_learns_whether_a_key_is_paired(standing: Standing) -> None:
+def test_without_its_secret_a_keys_pairing_status_is_not_revealed(standing: Standing) -> None:
     """The same challenge, and the same error for a wrong proof: the lookup is not even made."""
     asked: list[bytes] = []
 
@@ -231,7 +231,7 @@ def test_a_recorded_refusal_does_not_stop_the_worker_later() -> None:
         ["hello", "edgespec/2", *range(30)],
     ],
 )
-def test_another_version_is_told_so_whatever_its_hello_looks_like(hello: list[Any]) -> None:
+def test_another_version_gets_a_refusal_whatever_its_hello_contains(hello: list[Any]) -> None:
     g = gateway()
     error = reason_of(g, m.encode(hello))
     assert (error.reason, error.close_code) == ("version", 4426)
@@ -314,7 +314,7 @@ def test_the_worked_example_of_the_specification_is_what_the_code_does() -> None
         assert value.rstrip("0") in squeezed, name
 
 
-def test_an_implementation_from_the_specification_alone_makes_the_same_bytes() -> None:
+def test_an_implementation_of_the_specification_makes_the_same_bytes() -> None:
     """The slow twin: hashlib, struct, msgpack and another Ed25519 library, following docs/protocol.md word by word."""
     worker_key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     gateway_key = Ed25519PrivateKey.from_private_bytes(bytes(range(32, 64)))

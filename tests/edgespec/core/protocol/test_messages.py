@@ -161,7 +161,7 @@ def test_an_entropy_may_be_that_of_equally_likely_tokens_and_hardly_more(vocab_s
     assert uniform + 20 < m.max_entropy(vocab_size) <= uniform + 51
 
 
-def test_the_largest_cost_is_that_of_a_path_drawn_blindly_from_any_vocabulary() -> None:
+def test_the_largest_cost_is_that_of_a_uniformly_drawn_path() -> None:
     assert m.MAX_DEPTH * 1000 * math.log(2**18) <= m.MAX_COST
 
 

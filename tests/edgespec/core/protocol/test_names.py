@@ -1,4 +1,4 @@
-"""Names of machines: what cannot be told apart by eye is not allowed, and no two are the same."""
+"""Names of machines: look-alike characters are not allowed, and no two names are the same."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_names_that_look_like_others_are_refused(name: str) -> None:
 
 
 @given(st.lists(NAMES, max_size=12), NAMES)
-def test_a_free_name_is_a_name_and_is_not_taken(taken: list[str], wish: str) -> None:
+def test_a_free_name_is_a_name_and_is_not_taken(taken: list[str], requested: str) -> None:
     names: list[str] = []
-    for one in [*taken, wish, wish, wish.swapcase(), wish]:
+    for one in [*taken, requested, requested, requested.swapcase(), requested]:
         names.append(free_name(one, names))
     assert len({name.casefold() for name in names}) == len(names)
     assert all(msgspec.convert(name, Name) == name and len(name) <= MAX_NAME for name in names)

@@ -88,7 +88,7 @@ def test_the_gateway_pings_at_once_and_every_second_and_measures() -> None:
         now += 1.0
 
 
-def test_a_pong_nobody_asked_for_ends_the_link() -> None:
+def test_an_unsolicited_pong_ends_the_link() -> None:
     w, g = linked()
     assert reason_of(g, w.send(m.Pong(123))).reason == "pong"
 
@@ -137,7 +137,7 @@ def test_the_size_of_a_commit_does_not_tell_how_many_tokens_were_accepted() -> N
     assert {len(g.send(body)) for body in (*numbers, *others)} == {256}
 
 
-def test_the_size_of_a_tree_tells_its_nodes_only_to_a_power_of_two() -> None:
+def test_the_size_of_a_tree_shows_its_nodes_only_to_a_power_of_two() -> None:
     w, _ = linked()
     sizes = set()
     for count in range(1, m.MAX_NODES + 1):

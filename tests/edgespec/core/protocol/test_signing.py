@@ -127,7 +127,7 @@ def test_what_is_no_key_at_all_is_refused(key: bytes) -> None:
         check_public_key(key)
 
 
-def test_an_honest_key_passes() -> None:
+def test_a_generated_key_passes() -> None:
     check_public_key(KEY.public)
 
 

@@ -174,7 +174,7 @@ def test_min_p_is_a_share_of_the_best() -> None:
     assert kept(logits, min_p=1.0) == [0]
 
 
-def test_a_bias_of_minus_a_hundred_bans_and_one_beyond_the_vocabulary_is_ignored() -> None:
+def test_a_bias_of_minus_100_bans_and_one_beyond_the_vocabulary_is_ignored() -> None:
     p = Processor(Sampling(temperature=1.0, logit_bias={0: -100.0, 99: 5.0}))
     assert p.candidates(np.array([3, 2, 1], np.float32)).probabilities(3)[0] < 1e-40
 
@@ -218,7 +218,7 @@ def test_a_mask_that_allows_only_infinite_logits_still_leaves_a_token() -> None:
     assert int(np.argmax(found)) == 1
 
 
-def test_presence_and_frequency_count_the_answer_and_repetition_the_prompt_too() -> None:
+def test_presence_and_frequency_count_completions_repetition_also_prompts() -> None:
     zeros = np.ones(3, np.float32)
     history = History([0, 0], [1, 1])
     openai = process(zeros, Sampling(temperature=1.0, presence_penalty=0.5, frequency_penalty=0.25), history)
