@@ -1,7 +1,7 @@
 """Chats as prompts in which only the chat template's own control tokens are control tokens.
 
-What a client sends stays text, however it is cut over messages and fields. Ordinary chats become the same tokens as in
-transformers' `apply_chat_template`, which makes control tokens of everything that looks like one.
+What a client sends stays text, also where it is split over messages and fields. Ordinary chats become the same tokens
+as in transformers' `apply_chat_template`, which turns all text that equals a control token into one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("cloud_gateway.models.chat")
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 _REFUSALS = (jinja2.TemplateError, TypeError, KeyError, ValueError, RecursionError)
-"""What a template raises where it does not take these messages. The last: tools nested too deeply for `tojson`."""
+"""What a template raises for messages that it refuses. The last: tools nested too deeply for `tojson`."""
 _ASK: Messages = [{"role": "user", "content": "a b"}]
 _CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "look", "arguments": {"at": "sky"}}}
 _TOOL = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
@@ -40,12 +40,12 @@ PROBES: Sequence[tuple[Messages, Tools]] = (
         [{"type": "function", "function": _TOOL}],
     ),
 )
-"""Chats without any control token in them, on which a template is tried when the model is loaded."""
+"""Chats without control tokens, with which a template is tested when the model is loaded."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class ChatEncoder:
-    """Renders and encodes chats for one model. Raises ModelError where its template hides what it writes itself."""
+    """Renders and encodes chats for one model. Raises ModelError where its template's own text cannot be traced."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -60,10 +60,10 @@ class ChatEncoder:
         self._looked_for = re.compile("|".join(map(re.escape, looked_for)) or "(?!)")
         tried = [self._same_as_before(messages, tools) for messages, tools in PROBES]
         if False in tried or True not in tried:
-            raise ModelError("The model's chat template writes control tokens in a way that cannot be told from text.")
+            raise ModelError("The control tokens of the model's chat template cannot be distinguished from text.")
 
     def encode(self, messages: Messages, tools: Tools) -> list[int]:
-        """The tokens of a chat that asks for the assistant's next message. Raises ClientError 400.
+        """The tokens of a chat, as a prompt for the assistant's next message. Raises ClientError 400.
 
         Two renderings prove each time that no control token comes from the client: the one with marks is the
         template's ordinary result, and the one of the same chat with neutral contents has the same control tokens.
@@ -71,7 +71,7 @@ class ChatEncoder:
         try:
             refuse_reserved([messages, tools])
             text, marked = self._rendered(messages, tools), self._marked(messages, tools)
-            if plain(marked) != text:  # a second chance for a template that writes the time
+            if plain(marked) != text:  # again, for a template that writes the time, which may have changed
                 text, marked = self._rendered(messages, tools), self._marked(messages, tools)
             neutral = Neutral(self._template.constants, self._looked_for)
             without = self._marked(neutral.of(messages), neutral.of(tools))
@@ -111,7 +111,7 @@ class ChatEncoder:
         )
 
     def _same_as_before(self, messages: Messages, tools: Tools) -> bool | None:
-        """Whether a harmless chat has the tokens that transformers gives it; None where the template refuses it."""
+        """Whether a harmless chat gets the same tokens as in transformers; None where the template refuses it."""
         try:
             text = self._rendered(messages, tools)
         except _REFUSALS:
@@ -123,9 +123,9 @@ class ChatEncoder:
 
 
 class Neutral:
-    """One chat with its contents replaced by letters that mean nothing.
+    """Replaces the contents of one chat by meaningless letters.
 
-    Kept are lengths, white space at the ends, equality of short strings, and whatever the template may look for.
+    Lengths, white space at the ends, equality of short strings, and strings that the template may search for are kept.
     """
 
     def __init__(self, constants: frozenset[str], looked_for: re.Pattern[str]) -> None:
@@ -165,7 +165,7 @@ class Neutral:
 
 
 def _numbered(length: int, number: int) -> str:
-    """So many letters, others for each number as far as there is room."""
+    """`length` letters, which differ for different numbers as far as `length` allows."""
     digits = ""
     while number:
         number, digit = divmod(number, len(_DIGITS))

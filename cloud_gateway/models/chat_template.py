@@ -1,15 +1,15 @@
-"""Chat templates that show which characters of their result they wrote themselves.
+"""Chat templates whose own text is marked in their result.
 
     template = ChatTemplate(source, control=["<|im_start|>", "<|im_end|>"])
     marked = template.render(messages=own_roles(messages), ...)
-    plain(marked)            what the template gives without marks
+    plain(marked)            the template's result without marks
     template.written(marked) the control tokens that the template itself wrote, with their places
 
 Marking the client's strings instead would change what a template finds where it looks into them (`'</think>' in
 content`, `|trim`, `content[0]`). So the template's own text is marked: in its syntax tree, every constant that is
 written to the result and that is a control token, or could be a part of one, is moved to a plane of code points to
-which Unicode assigns nothing. Constants that are only compared or searched for stay as they are. A mark that gets lost
-on a way that this module does not follow makes a control token plain text, never the reverse.
+which Unicode assigns nothing. Constants that are only compared or searched for are not changed. Where this module does
+not follow an expression and a mark is lost, a control token becomes plain text, never the reverse.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from jinja2.visitor import NodeTransformer
 from edgespec.core.errors import ClientError
 
 MARK = 0xD0000
-"""A marked character is this far above the plain one. No letter stands in planes 4 to 13, today or as planned."""
+"""Distance of a marked character from the plain one. Unicode has no letters in planes 4 to 13 and plans none."""
 STAND_IN = 0xC0000
 """From here on, one code point for each control token (cloud_gateway/models/control_tokens.py)."""
 _RESERVED = re.compile("[\U00040000-\U000dffff]")
 _MARKED = re.compile("[\U000d0000-\U000dffff]+")
 ROLES = frozenset({"system", "user", "assistant", "tool"})
-"""The only values of a request that may be a part of a control token: templates write `'<|' + role + '|>'`."""
+"""The only values of a request that may be part of a control token: templates write `'<|' + role + '|>'`."""
 _WRITES_ITS_INPUT = frozenset({"default", "d", "indent", "join", "replace", "safe", "string", "trim"})
-"""Filters that pass the characters of their input on."""
+"""Filters whose result contains the characters of their input."""
 _SHOWN, _OWN = "__shown", "__own"
 Span = tuple[int, int, str]
 """Start and end of a control token in a rendered chat, and the token."""
 
 
 class Own(str):
-    """A string of the template or the gateway: plain where a template compares it, marked where it is written."""
+    """A string of the template or the gateway: compared without marks, written with them."""
 
     __slots__ = ()
 
 
 def refuse_reserved(value: Any) -> None:
-    """Raises ClientError 400 where a string of the client, however deep, has a character that is used for marks."""
+    """Raises ClientError 400 where a string of the client, at any depth, has a character that is used for marks."""
     if isinstance(value, str):
         if not value.isascii() and (found := _RESERVED.search(value)):
             name = f"U+{ord(found[0]):X}"
@@ -66,7 +66,7 @@ def refuse_reserved(value: Any) -> None:
 
 
 def own_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages as templates take them: without fields that are None, and their known roles as the gateway's own."""
+    """The messages for the template: without fields that are None, and with known roles as `Own`."""
     own = [{key: value for key, value in message.items() if value is not None} for message in messages]
     for message in own:
         if message.get("role") in ROLES:
@@ -88,7 +88,7 @@ class ChatTemplate:
         environment = _environment(source)
         tree = environment.parse(source)
         self.constants = frozenset(_constants(tree))
-        """What the template may look for in a chat: its strings and the names of fields."""
+        """Strings that the template may search a chat for: its own strings and the names of fields."""
         tree = _Marking(self._parts, environment).visit(tree)
         code = environment.compile(tree)
         self._template = Template.from_code(environment, code, environment.make_globals(None))
@@ -102,23 +102,23 @@ class ChatTemplate:
         return self._template.render(**own, **variables, **helpers)
 
     def written(self, marked: str) -> list[Span]:
-        """The control tokens that the template wrote."""
+        """The control tokens that the template wrote, with their places."""
         return [(*found.span(), self._tokens[found[0]]) for found in self._search.finditer(marked)]
 
 
 class _Parts:
-    """Marks what is a control token, or could be a part of one, in a constant of a template."""
+    """Marks control tokens, and possible parts of one, in a constant of a template."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = tokens
         self._whole = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
 
     def mark_all(self, text: str) -> str:
-        """Every character but white space, which templates trim, and characters beyond the first plane."""
+        """Marks every character but white space, which templates trim, and characters beyond the first plane."""
         return "".join(char if char.isspace() or ord(char) > 0xFFFF else chr(ord(char) + MARK) for char in text)
 
     def mark(self, text: str) -> str:
-        """Control tokens in the text, and what at its ends may be the rest or the beginning of one."""
+        """Marks control tokens in the text, and ends of the text that may be the rest or the beginning of one."""
         if any(text in token for token in self._tokens):
             return self.mark_all(text)
         head = max((_overlap(token, text) for token in self._tokens), default=0)
@@ -135,7 +135,7 @@ def _overlap(left: str, right: str) -> int:
 
 
 def _shown(parts: _Parts, value: Any) -> Any:
-    """A value on its way to the result, also each one of a list that is about to be joined."""
+    """The value as it is written to the result; of a list that is joined, each item."""
     if isinstance(value, Own):
         return parts.mark_all(value)
     if isinstance(value, list | tuple) and any(isinstance(item, Own) for item in value):
@@ -221,8 +221,8 @@ class _Marking(NodeTransformer):
         return node
 
     def _call(self, node: nodes.Call) -> None:
-        """Arguments of macros may be written; of a string's methods only what `join` joins and `replace` puts in; of a
-        dictionary's what `get` finds."""
+        """Arguments of macros may be written; of a string's methods only what `join` joins and `replace` inserts; of a
+        dictionary's what `get` returns."""
         if isinstance(node.node, nodes.Name):
             node.args = [self._value(one) for one in node.args]
             for keyword in node.kwargs:

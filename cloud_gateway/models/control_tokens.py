@@ -1,4 +1,4 @@
-"""Which tokens of a model steer it, and a tokenizer that makes them of stand-ins only.
+"""The control tokens of a model, and a tokenizer that makes them from stand-ins only.
 
 Every control token is renamed to one code point that no client may send (chat_template.py). What is
 between two of them is cut and merged exactly as by the model's own tokenizer, since that too sets such tokens apart
@@ -23,10 +23,10 @@ _ORDINARY = re.compile(rf"[\s\u2581]+|[\w\s]+|</?(?:{_HTML.replace(' ', '|')})>"
 
 
 class ControlTokens:
-    """The control tokens of a fast tokenizer. Raises ModelError where they cannot be told from text."""
+    """The control tokens of a fast tokenizer. Raises ModelError where they cannot be distinguished from text."""
 
     def __init__(self, tokenizer: Any, template: str) -> None:
-        """`template` is the source of the chat template: what it names steers the model, `<think>` for example."""
+        """`template`: source of the chat template; added tokens in it, such as `<think>`, are control tokens."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ModelError("The model's tokenizer is not one of the tokenizers library; chats need such a one.")
@@ -44,7 +44,7 @@ class ControlTokens:
         self._steering = frozenset(self.ids.values())
         ends = (tokenizer.bos_token, tokenizer.eos_token)
         if unknown in self.ids and unknown not in ends and unknown not in template:
-            # What a tokenizer without bytes gives for a letter that it does not have: ordinary text makes it too.
+            # A tokenizer without bytes encodes unknown letters as this token, so ordinary text may contain it.
             self._steering -= {self.ids[unknown]}
 
     def encode(self, text: str, written: Sequence[Span]) -> list[int]:
@@ -57,7 +57,7 @@ class ControlTokens:
         return tokens
 
     def among(self, tokens: Sequence[int]) -> list[int]:
-        """The control tokens of these, in their order."""
+        """The control tokens among these, in their order."""
         return [token for token in tokens if token in self._steering]
 
     def of(self, written: Sequence[Span]) -> list[int]:
@@ -66,12 +66,12 @@ class ControlTokens:
 
 
 def _steers(text: str, template: str) -> bool:
-    """Whether a token that is not marked as special is one for the model: DeepSeek's `<｜User｜>`, Qwen's `<think>`."""
+    """Whether an added token not marked as special is a control token: DeepSeek's `<｜User｜>`, Qwen's `<think>`."""
     return not text.isspace() and (text in template or not _ORDINARY.fullmatch(text))
 
 
 def _renamed(state: dict[str, Any], names: Mapping[str, str]) -> Any:
-    """The tokenizer with these tokens renamed, and no other way to them."""
+    """The tokenizer with these tokens renamed, so that only the new names are encoded as them."""
     from tokenizers import Tokenizer
 
     model = state["model"]
@@ -90,7 +90,7 @@ def _renamed(state: dict[str, Any], names: Mapping[str, str]) -> Any:
 
 
 def _unknown(model: Mapping[str, Any]) -> str:
-    """The token for what the vocabulary lacks, or nothing."""
+    """The token for text that the vocabulary lacks, or an empty string."""
     vocabulary, at = model.get("vocab"), model.get("unk_id")
     if isinstance(vocabulary, list):
         return str(vocabulary[at][0]) if isinstance(at, int) else ""

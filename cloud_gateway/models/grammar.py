@@ -1,10 +1,10 @@
 """JSON schemas as masks of allowed tokens (docs/api.md, "JSON"), with llguidance underneath.
 
-    schema = grammars.compile({"type": "object", ...})      once per request; refuses what cannot be kept
-    constraint = schema.constraint()                        once per answer, for `GenerationRequest.constraint`
+    schema = grammars.compile({"type": "object", ...})      once per request; refuses what is not supported
+    constraint = schema.constraint()                        once per completion, for `GenerationRequest.constraint`
 
 The layout is fixed (`{"a": 1, "b": [2, 3]}`), as Python's `json.dumps` writes it: with free white space small models
-indent for ever, and each choice of it would cost a candidate.
+indent without end, and each choice of white space would need a candidate.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_KEPT = 64
-"""Schemas whose compilations are kept, or what was wrong with them."""
+"""Schemas whose compilations or faults are cached."""
 MAX_KEPT_BYTES = 8 * MAX_SCHEMA_BYTES
-"""Of the schemas kept together: their compilations take some 100 times as much, so 50 MB."""
+"""Of all cached schemas together: their compilations take some 100 times as much, so 50 MB."""
 _LAYOUT = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
     "item_separator": ", ",
     "key_separator": ": ",
-    "lenient": False,  # a keyword that is not kept is refused, also where the schema's own x-guidance is easier
+    "lenient": False,  # unsupported keywords are refused, also where the schema's own x-guidance would allow them
     "coerce_one_of": False,
 }
 COMPLEX_ANSWER = (
@@ -45,7 +45,7 @@ FORBIDDEN_ANSWER = "The JSON schema does not allow this answer."
 
 
 def version() -> str:
-    """Of the grammar library, for `system_fingerprint`."""
+    """The grammar library's version, for `system_fingerprint`."""
     from llguidance import get_version
 
     return str(get_version())
@@ -59,11 +59,11 @@ class Grammars:
         self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, eos
         self._trial = Trial(_LAYOUT)
         self._judged: dict[bytes, tuple[int, Schema | str]] = {}
-        """Bytes of the latest schemas and what became of them, by their digest; the one asked for last stands last."""
+        """Size and result of the latest schemas by their digest, in the order of their last use."""
 
     def compile(self, schema: Mapping[str, Any], param: str = "response_format") -> Schema:
-        """Raises ClientError 400 naming `param` where no answer could keep the schema, or some keyword is not known,
-        and where the schema is too large or too complex to find out; 503 where the machine is too busy for that."""
+        """Raises ClientError 400 naming `param` where no value satisfies the schema, a keyword is not supported, or the
+        schema is too large or too complex; 503 where the machine is too busy to find out."""
         large = check_size(schema)
         if large is not None:
             raise _refusal(param, large)
@@ -75,18 +75,18 @@ class Grammars:
             self._judged[digest] = (len(text), self._compiled(text, schema, param))
             while len(self._judged) > MAX_KEPT or sum(size for size, _ in self._judged.values()) > MAX_KEPT_BYTES:
                 self._judged.pop(next(iter(self._judged)))
-        self._judged[digest] = self._judged.pop(digest)  # the latest stands last
+        self._judged[digest] = self._judged.pop(digest)  # moves it to the end: the first ones are dropped first
         _, compiled = self._judged[digest]
         if isinstance(compiled, str):
             raise _refusal(param, compiled)
         return compiled
 
     def close(self) -> None:
-        """Ends the process in which schemas are tried."""
+        """Ends the process in which schemas are compiled first."""
         self._trial.close()
 
     def _compiled(self, text: str, schema: Mapping[str, Any], param: str) -> Schema | str:
-        """The schema, or what is wrong with it; of the library's texts, which quote, nothing."""
+        """The schema, or a sentence about its fault; never the library's texts, which quote the schema."""
         from llguidance import LLMatcher
 
         if not finite(schema):
@@ -117,23 +117,23 @@ class Grammars:
 
 
 class Schema:
-    """A compiled schema, which any number of answers can keep at once."""
+    """A compiled schema, for any number of completions at a time."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> None:
         self._matcher, self._vocab_size, self._eos = matcher, vocab_size, eos
 
     def constraint(self) -> GrammarConstraint:
-        """A fresh one for one answer."""
+        """A new constraint for one completion."""
         return GrammarConstraint(self._matcher.deep_copy(), self._vocab_size, self._eos)
 
 
 class GrammarConstraint:
-    """One answer's place in its grammar, asked at any node of the candidate tree (`core.request.Constraint`)."""
+    """One completion's position in its grammar, for any node of the candidate tree (`core.request.Constraint`)."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> None:
         self._matcher, self._vocab_size, self._eos = matcher, vocab_size, eos
         self._ahead: list[int] = []
-        """Tokens below the committed ones that the matcher has taken; going elsewhere takes them back."""
+        """Tokens after the committed ones that the matcher has consumed; `_go_to` rolls them back."""
 
     def __call__(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """The tokens that may follow the committed ones and `path`; end of sequence where the grammar accepts.
@@ -147,9 +147,9 @@ class GrammarConstraint:
         return allowed
 
     def allowed(self, path: Sequence[int]) -> int:
-        """How many tokens of `path`, one after the other, may follow the committed ones; of these none ends the answer.
+        """How many tokens of `path`, in a row, may follow the committed ones; it stops before an end of sequence.
 
-        To guess the end saves no pass: the answer ends with the pass that chooses it.
+        A candidate for the end saves no pass: the completion ends with the pass that chooses it.
         """
         self._go_to(())
         end = next((i for i, token in enumerate(path) if token in self._eos), len(path))
@@ -163,8 +163,8 @@ class GrammarConstraint:
         return self._matcher.compute_ff_tokens()
 
     def committed(self, tokens: Sequence[int]) -> None:
-        """The answer has grown by these tokens. Raises ConstraintError where the grammar does not allow them."""
-        ended = bool(tokens) and tokens[-1] in self._eos  # which a matcher that is at its end does not take
+        """Moves on by committed tokens. Raises ConstraintError where the grammar does not allow them."""
+        ended = bool(tokens) and tokens[-1] in self._eos  # a matcher at its end does not consume it
         self._go_to(tokens[:-1] if ended else tokens)
         self._ahead.clear()
 
@@ -181,7 +181,7 @@ class GrammarConstraint:
             raise ConstraintError(self._fault())
 
     def _fault(self) -> str:
-        """One of two fixed texts: the library's own quotes the answer."""
+        """One of two fixed texts: the library's own quotes the completion."""
         return COMPLEX_ANSWER if self._matcher.is_error() else FORBIDDEN_ANSWER
 
 
@@ -189,7 +189,7 @@ def _mask(matcher: LLMatcher, vocab_size: int) -> NDArray[np.bool_]:
     if matcher.is_error():
         return np.zeros(vocab_size, bool)
     bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-    if matcher.is_error():  # the limits on its work are found while it works
+    if matcher.is_error():  # its limits may be reached while the mask is computed
         return np.zeros(vocab_size, bool)
     return np.unpackbits(bits, count=vocab_size, bitorder="little").astype(bool)
 

@@ -1,4 +1,4 @@
-"""What a JSON schema must keep before anything is compiled, judged in time linear in its size.
+"""Checks of a JSON schema before it is compiled, in time linear in its size.
 
 check_size(schema)    its nodes and depth; without recursion
 finite(schema)        whether some value of finite size may satisfy it
@@ -12,14 +12,14 @@ from typing import Any
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_NODES = 1024
-"""Objects and lists. An object of so many properties compiles in 0.15 s; llguidance follows about 500 optional ones."""
+"""Objects and lists. An object of so many properties takes 0.15 s; llguidance supports about 500 optional ones."""
 MAX_DEPTH = 64
 """Objects and lists within each other. llguidance reads 127 levels."""
 SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 def check_size(schema: Any) -> str | None:
-    """What is too large about a schema, as the end of a sentence; None where nothing is."""
+    """The bound that a schema exceeds, as the end of a sentence; None where it exceeds none."""
     nodes, level = 0, [schema]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
@@ -38,9 +38,9 @@ def _parts(node: Any) -> Iterator[Any]:
 
 
 def finite(schema: Any) -> bool:
-    """Whether some value of finite size may satisfy the schema: False where it requires itself for ever.
+    """Whether some value of finite size may satisfy the schema: False where it requires itself without end.
 
-    Looks at `$ref`, `required`, `minItems`, `allOf`, `anyOf` and `oneOf`; whatever else there is counts as finite.
+    Considers `$ref`, `required`, `minItems`, `allOf`, `anyOf` and `oneOf`; all other keywords count as finite.
     The least fixed point over the graph of schemas: one is finite once each of its conditions has a finite choice
     (the linear method of Dowling and Gallier, 1984).
     """
@@ -65,7 +65,7 @@ def finite(schema: Any) -> bool:
 
 
 def _holds(open_conditions: list[int], users: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
-    """Whether node 0 is finite. `users`: for each node, who has it as a choice, and of which condition."""
+    """Whether node 0 is finite. `users`: for each node, the nodes that have it as a choice, with the condition."""
     ready, met = [at for at, count in enumerate(open_conditions) if not count], set()
     while ready:
         for user, condition in users.get(ready.pop(), ()):
@@ -78,7 +78,7 @@ def _holds(open_conditions: list[int], users: Mapping[int, Sequence[tuple[int, i
 
 
 def _conditions(node: Mapping[str, Any], root: Any) -> Iterator[Sequence[Any]]:
-    """Choices, one of which has to be finite, for each thing that every value of this schema needs."""
+    """For each part that every value of this schema needs, the choices of which one has to be finite."""
     reference = node.get("$ref")
     if isinstance(reference, str):
         yield (_resolved(root, reference),)
@@ -106,7 +106,7 @@ def _needed(node: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _resolved(root: Any, reference: str) -> Any:
-    """What a reference within the schema (RFC 6901) means; None for any other, which the compiler judges."""
+    """The target of a reference within the schema (RFC 6901); None for any other, which the compiler checks."""
     if not reference.startswith("#"):
         return None
     node = root

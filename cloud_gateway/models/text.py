@@ -1,9 +1,9 @@
-"""Text to tokens and back: chat template, tokenizer, incremental text of an answer, stop strings.
+"""Text to tokens and back: chat template, tokenizer, incremental text of a completion, stop strings.
 
 text = Text.load(folder)
 tokens = text.render_chat([{"role": "user", "content": "Hi"}])
 out, stops = text.detokeniser(), text.stops(["\\n\\n"])
-for token in answer: send(stops.feed(out.feed(token)))
+for token in completion: send(stops.feed(out.feed(token)))
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ INCOMPLETE = "\ufffd"
 
 
 class Detokeniser(Protocol):
-    """Tokens in, the text that is certain by now out. All it gives together is the text of all tokens at once."""
+    """Incremental: returns text once it can no longer change. All pieces together equal the text of all tokens."""
 
     def feed(self, token: int) -> str:
-        """What this token makes certain, perhaps nothing: the bytes of an unfinished character wait."""
+        """New text, maybe empty: the bytes of an unfinished character are held."""
 
     def flush(self) -> str:
-        """The rest, where the answer ends; an unfinished character becomes U+FFFD."""
+        """The rest, at the end of the completion; an unfinished character becomes U+FFFD."""
 
 
 class Text:
@@ -52,13 +52,13 @@ class Text:
 
     @property
     def has_tools(self) -> bool:
-        """Whether the model's chat template knows tools."""
+        """Whether the model's chat template supports tools."""
         return "tools" in self._template
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
-        """The messages as a prompt that asks for the assistant's next one.
+        """The messages as a prompt for the assistant's next one.
 
         Raises ClientError 400 where the model has no chat template, or its template refuses these messages.
         """
@@ -77,14 +77,14 @@ class Text:
 
     @functools.cached_property
     def _chats(self) -> ChatEncoder | ModelError:
-        """Half a second for 50,000 tokens, so only where chats are asked for, and at the start of the gateway."""
+        """Takes half a second for 50,000 tokens; made at the first use, which is at the gateway's start."""
         try:
             return ChatEncoder(self._tokenizer)
         except ModelError as error:
             return error
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a bare prompt, with a leading one where the model was trained with it."""
+        """The tokens of a raw prompt, with a leading one where the model was trained with it."""
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=True)]
 
     def spell(self, token: int) -> bytes:
@@ -98,16 +98,16 @@ class Text:
         return text
 
     def detokeniser(self) -> Detokeniser:
-        """A fresh one for one answer."""
+        """A new one for one completion."""
         return _Whole(self.decode) if self._pieces is None else _Bytes(self._pieces, strip=self._strip)
 
     def stops(self, strings: Sequence[str]) -> StopStrings:
-        """A fresh search for one answer."""
+        """A new search for one completion."""
         return StopStrings(strings)
 
 
 class _Bytes:
-    """For tokenizers whose tokens are bytes: nearly all of language models."""
+    """For tokenizers whose tokens are bytes, as in nearly all language models."""
 
     def __init__(self, pieces: Sequence[bytes], *, strip: bool) -> None:
         self._pieces, self._strip = pieces, strip
@@ -124,7 +124,7 @@ class _Bytes:
 
 
 class _Whole:
-    """For any tokenizer: the text of all tokens, less what was given before. Costs more the longer the answer is."""
+    """For any tokenizer: the text of all tokens, less the text returned before. Takes quadratic time."""
 
     def __init__(self, decode: Any) -> None:
         self._decode, self._tokens, self._given = decode, [0][:0], 0
@@ -143,9 +143,9 @@ class _Whole:
 
 
 class StopStrings:
-    """Cuts a text at the first stop string, which may span pieces, and holds back what may become one.
+    """Cuts a text at the first stop string, which may span pieces, and holds text that may become one.
 
-    The string that is complete first wins, and of several complete at the same character the longest. So the result
+    The string that is complete first is used, and of several complete at the same character the longest. So the result
     does not depend on how the text is cut into pieces, and `stopped` is set by the piece that completes the string.
     """
 
@@ -155,7 +155,7 @@ class StopStrings:
         self.stopped = False
 
     def feed(self, text: str) -> str:
-        """What can be sent; after a stop string nothing more comes."""
+        """The text that can be sent; after a stop string always empty."""
         if self.stopped:
             return ""
         text = self._held + text
@@ -168,7 +168,7 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What was held back, where the answer ends without a stop string."""
+        """The held text, at the end of a completion without a stop string."""
         held, self._held = self._held, ""
         return held
 
@@ -237,5 +237,5 @@ def _decoder_steps(tokenizer: Any) -> list[str]:
 
 
 def _strips_first_space(tokenizer: Any) -> bool:
-    """Whether decoding drops the space that SentencePiece puts before the first word."""
+    """Whether decoding removes the space that SentencePiece adds before the first word."""
     return any(step.get("type") == "Strip" and step.get("start") for step in _decoder(tokenizer))

@@ -1,7 +1,7 @@
-"""Tries JSON schemas in a process that may be killed, since the time that a compilation takes has no bound.
+"""Compiles JSON schemas first in a process that may be killed, since the time of a compilation has no bound.
 
-A grammar cannot be handed from one process to another. So a schema is compiled there first, under limits of processor
-time and memory, and here only after that went well, at the same cost.
+A grammar cannot be passed from one process to another. So a schema is compiled there first, under limits of processor
+time and memory, and here again only if that succeeded, at the same cost.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ TOO_COMPLEX = "it is too complex; use fewer alternatives, or shorter patterns"
 
 
 class TrialError(EdgespecError):
-    """The process that tries schemas cannot be started; the installation is broken, or the machine has no memory."""
+    """The process for schemas cannot be started; the installation is broken, or the machine has no memory."""
 
 
 class Trial:
-    """One such process, started when first needed, and again after each time that it had to be killed."""
+    """One such process, started at the first use, and again after it had to be killed."""
 
     def __init__(self, layout: Mapping[str, Any]) -> None:
         """`layout` are llguidance's options."""
@@ -48,17 +48,17 @@ class Trial:
         """Schemas that ended the process."""
 
     def fault(self, schema: str) -> str | None:
-        """What is wrong with a schema, as the end of a sentence; None where it can be compiled.
+        """The fault of a schema, as the end of a sentence; None where it can be compiled.
 
-        Raises ClientError 503 where the machine was too busy to tell, and TrialError.
+        Raises ClientError 503 where the machine was too busy to find out, and TrialError.
         """
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
-                self._kill()  # ended between two schemas, by the operator perhaps
+                self._kill()  # it ended between two schemas, maybe killed by the operator
             process = self._process or self._start()
             line = json.dumps({"schema": schema, "layout": self._layout}).encode() + b"\n"
             deadline = time.monotonic() + MAX_WAIT_S
-            with suppress(OSError):  # it is gone: then there is no reply
+            with suppress(OSError):  # it has ended: then there is no reply
                 assert process.stdin is not None
                 process.stdin.write(line)
                 process.stdin.flush()
@@ -76,7 +76,7 @@ class Trial:
             return TOO_COMPLEX
 
     def close(self) -> None:
-        """Ends the process at once, also while it works on a schema; the next one would start another."""
+        """Ends the process at once, also during a compilation; the next schema would start another."""
         process = self._process
         if self._lock.acquire(blocking=False):
             self._kill()
@@ -85,7 +85,7 @@ class Trial:
             process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Isolated (-I): it takes nothing from the environment but the installed packages."""
+        """Isolated (-I): it uses nothing of the environment but the installed packages."""
         try:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-I", str(PROGRAM)],
@@ -111,7 +111,7 @@ class Trial:
 def _reply(process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any] | None:
     """The next line; None where the process ends first, or takes too long."""
     assert process.stdout is not None
-    data, waiting = b"", select.poll()  # not select(), which knows 1024 descriptors only
+    data, waiting = b"", select.poll()  # not select(), which is limited to 1024 descriptors
     waiting.register(process.stdout, select.POLLIN)
     while not data.endswith(b"\n") and len(data) < MAX_REPLY_BYTES:
         ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1e3)

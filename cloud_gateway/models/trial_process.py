@@ -1,8 +1,8 @@
 """Compiles JSON schemas one after the other, to see whether that is possible. Run by cloud_gateway/models/trial.py.
 
-A program of its own that imports nothing of this package, so that it starts in 0.1 s and may be killed at any time.
+A separate program that imports nothing of this package, so that it starts in 0.1 s and may be killed at any time.
 Reads one JSON object a line: `{"schema": "...", "layout": {...}}`; writes one a line: `{"fault": null}`, or a sentence
-of the table below. The library's own texts quote the schema, or an answer, and go no further.
+of the table below. The library's own texts quote the schema or a completion, and are not passed on.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ MAX_CPU_S = 0.5
 MAX_MEMORY = 512 << 20
 """Bytes of address space. The program itself takes 28 MB, with the largest schemas of the tests 73 MB."""
 STEPS = 16
-"""Tokens of an answer that are tried."""
+"""Tokens of a completion that are tried."""
 NICENESS = 10
-"""Models go first."""
+"""Of this process, so that the models have priority."""
 KEYWORDS = frozenset(
     "additionalItems contains contentEncoding contentMediaType contentSchema dependencies dependentRequired"
     " dependentSchemas else if maxContains maxProperties minContains minProperties not propertyNames then"
     " unevaluatedItems unevaluatedProperties uniqueItems".split()
 )
-"""Of JSON Schema, and not followed by every version of the library: only names that stand here are repeated."""
+"""Of JSON Schema, and not supported by every version of the library: error messages repeat only these names."""
 COMPLEX = "it is too complex; use fewer alternatives, or shorter patterns"
 FAULTS = (
     ("Unsatisfiable schema", "no value satisfies the schema"),
@@ -54,13 +54,13 @@ def main() -> None:
     _limit()
     from llguidance import LLTokenizer
 
-    tokenizer = LLTokenizer("byte", slices=[])  # what a schema costs depends on the schema, little on the vocabulary
-    with contextlib.suppress(OSError):  # a sandbox may forbid it; then it competes with the models, for 0.5 s
+    tokenizer = LLTokenizer("byte", slices=[])  # the cost of a schema depends little on the vocabulary
+    with contextlib.suppress(OSError):  # a sandbox may forbid it; then it competes with the models for 0.5 s
         os.nice(NICENESS)
     _write({"ready": True})
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # SIGPROF ends the process, in the middle of foreign code too
+        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # SIGPROF ends the process, also during native code
         fault = _fault(tokenizer, request["schema"], request["layout"])
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write({"fault": fault})
@@ -84,7 +84,7 @@ def _fault(tokenizer: Any, schema: str, layout: Any) -> str | None:
 
 
 def _begin_answer(matcher: Any) -> None:
-    """Follows the lowest tokens that may come, since some grammars become too complex with the first ones."""
+    """Consumes the lowest allowed tokens, since some grammars become too complex with the first ones."""
     for _ in range(STEPS):
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         if not mask or matcher.is_stopped() or not matcher.try_consume_tokens([(mask & -mask).bit_length() - 1]):

@@ -312,7 +312,7 @@ def with_template(template: str) -> Any:
     ],
 )
 def test_a_template_whose_control_tokens_cannot_be_traced_is_refused(template: str) -> None:
-    with pytest.raises(ModelError, match="cannot be told from text"):
+    with pytest.raises(ModelError, match="cannot be distinguished from text"):
         ChatEncoder(with_template(template))
 
 
