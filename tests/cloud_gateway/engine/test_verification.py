@@ -196,7 +196,7 @@ class Favouring(LoopWorker):
 @pytest.fixture
 def favouring(monkeypatch: pytest.MonkeyPatch) -> LoopWorker:
     worker = Favouring(0.0)
-    monkeypatch.setattr(table_model, "guess", lambda tokens, width, right: worker.guess(tokens, width))
+    monkeypatch.setattr(table_model, "propose", lambda tokens, width, right: worker.guess(tokens, width))
     return worker
 
 
