@@ -1,4 +1,4 @@
-"""The worker's process as one piece, with a draft model that only sleeps."""
+"""The whole worker process, with a draft model that only sleeps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Draft(SleepingDrafter):
 
 
 async def test_where_the_gateway_was_reached_is_kept_and_the_id_is_shown(tmp_path: Path) -> None:
-    """It was paired where nobody is now; the configuration knows better, and next time that is not needed."""
+    """The gateway has moved since pairing; the configured address works, and is not needed at the next start."""
     store = KeyStore(tmp_path / "state")
     gateways, me = PairedGateways(store.folder), store.identity()
     async with serving(tmp_path) as gateway:

@@ -1,4 +1,4 @@
-"""Secrets to look for, every way in which an HTTP request can be wrong while it carries them, and the search."""
+"""Secrets to search for, malformed HTTP requests of every kind that contain them, and the search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_PIECE = 6
 
 
 def forms(secret: str) -> set[str]:
-    """The ways in which a program may write a text down."""
+    """The encodings in which a program may write a text."""
     raw = secret.encode()
     shifted = {base64.b64encode(b"x" * n + raw).decode()[4:-4] for n in range(3)}
     quoted = {repr(secret)[1:-1], repr(raw)[2:-1], json.dumps(secret)[1:-1], ascii(secret)[1:-1]}

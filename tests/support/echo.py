@@ -1,4 +1,4 @@
-"""A gateway without models: an engine that says the prompt again, and a text side whose tokens are bytes."""
+"""A gateway without models: an engine that repeats the prompt, and a text side whose tokens are bytes."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def post(echo: Echo, body: Any, path: str = "/v1/chat/completions", **head
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    """Waits for something to come about."""
+    """Waits for a condition."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"

@@ -1,4 +1,4 @@
-"""What every attack on a link must leave as it was, and the one trace that it leaves."""
+"""What no attack on a link may change, and the one log line that it causes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = worker_identity(b"o" * 32, "other")
 
 
 async def serves_on(gateway: GatewayUnderTest, honest: Client) -> None:
-    """The honest worker's trees arrive and its messages reach it, as before."""
+    """Asserts that the correct worker's trees arrive and its messages reach it, as before."""
     await honest.send(some_tree(request=77))
     await until(lambda: any(tree.request == 77 for _, tree in gateway.seen.of("tree")))
     gateway.links.send(key_id(HONEST.key.public), m.Close(77, 1, "done"))

@@ -1,4 +1,4 @@
-"""A gateway's links over real TLS WebSockets, and workers made by hand that prove themselves and then misbehave."""
+"""A gateway's links over real TLS WebSockets, and workers made by hand that authenticate and then misbehave."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
 
 
 class Client:
-    """A worker made by hand: proves itself like an honest one, then sends whatever the test wants."""
+    """A worker made by hand: authenticates like a correct one, then sends what the test passes."""
 
     def __init__(self, ws: ClientConnection, session: WorkerSession, me: WorkerIdentity) -> None:
         self.ws, self.session, self.me = ws, session, me
@@ -168,7 +168,7 @@ class Client:
         return data
 
     async def send_payload(self, payload: bytes) -> None:
-        """Any payload, rightly signed."""
+        """Any payload, correctly signed."""
         await self.ws.send(signing.seal(self.me.key, signing.WORKER_FRAME, payload))
 
     def frame(self, body: Any, seq: int = 1) -> bytes:
@@ -181,7 +181,7 @@ class Client:
         return events
 
     async def closed(self) -> int:
-        """Reads until the gateway hangs up; returns the close code, 1006 for none."""
+        """Reads until the gateway closes; returns the close code, 1006 for none."""
         try:
             async with asyncio.timeout(10):
                 while True:
@@ -192,7 +192,7 @@ class Client:
 
 @asynccontextmanager
 async def raw(gateway: GatewayUnderTest, path: str = "/link", **options: Any) -> AsyncIterator[ClientConnection]:
-    """A WebSocket that has said nothing yet."""
+    """A WebSocket on which nothing was sent yet."""
     uri = f"wss://127.0.0.1:{gateway.port}{path}"
     async with connect(
         uri, ssl=client_context(), proxy=None, compression=None, ping_interval=None, close_timeout=0.5, **options
@@ -214,7 +214,7 @@ async def client(gateway: GatewayUnderTest, me: WorkerIdentity | None = None, **
 
 @dataclass
 class Daemon:
-    """A worker's handler that remembers what happened."""
+    """A worker's handler that records its calls."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     link: Link | None = None

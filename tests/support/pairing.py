@@ -1,4 +1,4 @@
-"""Both ends of pairing on loopback, an operator who watches, and workers made by hand."""
+"""Both ends of pairing on loopback, an operator's command, and workers made by hand."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def served(folder: Path) -> AsyncIterator[Gateway]:
 
 @asynccontextmanager
 async def by_hand(gateway: Gateway, source: str = "127.0.0.1") -> AsyncIterator[ClientConnection]:
-    """A connection to /pair that says what the test wants; `source` is an address of loopback."""
+    """A connection to /pair that sends what the test passes; `source` is an address of loopback."""
     where = gateway.address.url(PAIR_PATH)
     async with connect(where, ssl=client_context(), proxy=None, close_timeout=0.5, local_addr=(source, 0)) as ws:
         yield ws

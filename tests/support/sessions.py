@@ -1,4 +1,4 @@
-"""A worker's and a gateway's session that know each other, joined without sockets."""
+"""A worker's and a gateway's session with each other's keys, joined without sockets."""
 
 from __future__ import annotations
 

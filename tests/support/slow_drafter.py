@@ -13,7 +13,7 @@ from edgespec.llamacpp.context import Context, Row
 
 
 class SlowDrafter:
-    """Plain chains in a context of their own; no state between calls but a memo."""
+    """Plain chains in a context of their own; no state between calls except a cache of results."""
 
     def __init__(self, path: Path, context: int = 1024) -> None:
         self._llama = Context(path, cells=context, sequences=1, batch=32, threads=1)
@@ -32,7 +32,7 @@ class SlowDrafter:
         return self._memo[key]
 
     def check(self, tokens: Sequence[int], proposal: Proposal, tolerance: float) -> None:
-        """Asserts that a proposal for the token after `tokens` is right: costs, entropy, nothing better left out."""
+        """Asserts that a proposal for the token after `tokens` is right: costs, entropy, no better token omitted."""
         assert list(proposal.costs) == sorted(proposal.costs)
         assert len(set(proposal.tokens)) == len(proposal.tokens) == len(proposal.costs)
         assert self.error(tokens, proposal) <= tolerance

@@ -1,4 +1,4 @@
-"""How long a function takes, in units that mean the same on a busy machine: against a sort in the same moment."""
+"""The duration of a function relative to a sort at the same time, so that it is comparable on a busy machine."""
 
 from __future__ import annotations
 

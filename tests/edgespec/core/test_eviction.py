@@ -1,4 +1,4 @@
-"""Which kept prefix goes first."""
+"""The eviction order of cached prefixes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The stand-in for a wide-area link keeps order and takes the time that it says."""
+"""The emulated wide-area link keeps order and has the configured delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drafter on a tiny model, held to evaluating every leaf from scratch, and to never evaluating anything twice."""
+"""The drafter on a tiny model, against evaluating every leaf from scratch; nothing is evaluated twice."""
 
 from __future__ import annotations
 

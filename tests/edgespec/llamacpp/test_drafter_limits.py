@@ -1,4 +1,4 @@
-"""What the drafter refuses, and how: too little memory, tokens that are none, files that are no models."""
+"""The drafter's refusals: too little memory, invalid tokens, files that are no models."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_an_impossible_setting_names_its_key_and_range(wrong: dict[str, int], mo
 
 
 def test_unused_entries_at_the_end_of_the_vocabulary_are_never_proposed(tmp_path: Path) -> None:
-    """A target with fewer of them would refuse such a candidate, and end the link of an honest worker."""
+    """A target with fewer of them would refuse such a candidate, and end the link of a correct worker."""
     path = make_tiny_gguf(tmp_path / "padded.gguf", vocab=300, unused=20)
     drafter = Drafter(path, context=512)
     lengths: set[int] = set()

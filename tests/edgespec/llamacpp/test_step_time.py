@@ -1,4 +1,4 @@
-"""How many leaves a step should take follows from what steps take, not from hope."""
+"""The number of leaves in a step follows from measured step times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def drafter(tmp_path: Path) -> Iterator[Drafter]:
 
 
 def clock_of(drafter: Drafter, cost: Callable[[int], float]) -> Callable[[], float]:
-    """A clock that moves by what the rows evaluated since it was last read are said to cost."""
+    """A clock that advances by `cost` of the rows evaluated since it was last read."""
     state = {"rows": drafter.rows, "now": 0.0}
 
     def read() -> float:

@@ -1,4 +1,4 @@
-"""The control socket, over real Unix sockets: private, one daemon at a time, and clear when nobody listens."""
+"""The control socket, over real Unix sockets: private, one daemon at a time, and a clear error without one."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_a_socket_that_cannot_be_made_is_reported(tmp_path: Path, short: P
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_another_user_is_not_served_even_with_the_socket_opened_up(short: Path) -> None:
-    """The socket's mode already keeps others out; the check of their id stands behind it."""
+    """The socket's mode already excludes others; the check of their user id is a second barrier."""
     script = "import socket, sys, os; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
     script += 's.sendall(b\'{"method": "double", "params": {"number": 1}}\\n\'); print(s.recv(1000))'
     path = short / "gateway.sock"

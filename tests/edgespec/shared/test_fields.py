@@ -1,4 +1,4 @@
-"""Names, threads and cores: what a configured value means on this machine."""
+"""Names, threads and cores: the meaning of configured values on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private files: whole or not at all, for their owner alone, whatever the disk and the umask are like."""
+"""Private files: written atomically and for their owner alone, for any disk and umask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where configuration, state and control sockets live."""
+"""The folders of configuration, state and control sockets."""
 
 from __future__ import annotations
 

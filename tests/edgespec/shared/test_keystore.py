@@ -1,4 +1,4 @@
-"""The machine's own keys: made once, kept private, taken from systemd where it gives them."""
+"""The machine's own keys: made once, kept private, read from systemd's credentials where present."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_damaged_key_is_never_replaced_in_silence(tmp_path: Path, pem: bytes) 
 def test_keys_from_systemd_are_used_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = KeyStore(tmp_path / "given")
     public, pin = given.identity().public, given.tls_identity().spki_hash
-    (given.folder / "identity.key").chmod(0o440)  # as systemd's access lists make it look
+    (given.folder / "identity.key").chmod(0o440)  # the mode that systemd's access lists result in
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
     store = KeyStore(tmp_path / "state")
     assert store.identity().public == public

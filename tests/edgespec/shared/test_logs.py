@@ -1,4 +1,4 @@
-"""The logging policy: our own sentences are printed, of everything else the kind and the place."""
+"""The logging policy: messages of our packages are printed, of all others only the kind and the place."""
 
 import asyncio
 import io
@@ -22,7 +22,7 @@ ROOT = Path(logs.__file__).parents[2]
 
 
 def planted(source: str, *, ours: bool = True, **names: object) -> Callable[[], object]:
-    """A function `f` compiled as if it stood in one of our files, or in a library's."""
+    """A function `f` compiled as if it were in one of our files, or in a library's."""
     file = ROOT / "edgespec" / "planted.py" if ours else Path("/usr/lib/library/planted.py")
     scope: dict[str, object] = {"log": logging.getLogger("edgespec.planted"), "CANARY": CANARY, **names}
     exec(compile(source, str(file), "exec"), scope)

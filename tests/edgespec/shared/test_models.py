@@ -92,7 +92,7 @@ def test_no_network_is_one_sentence_that_says_what_to_check(
     model: models.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers here
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.delenv("PIP_FIND_LINKS")
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed.getsockname()[1]}/")

@@ -1,4 +1,4 @@
-"""Log lines that anybody can provoke: one a minute for each kind."""
+"""Log lines that a client can cause: one a minute for each kind."""
 
 from __future__ import annotations
 

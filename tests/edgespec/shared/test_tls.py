@@ -38,7 +38,7 @@ def year(number: int) -> dt.datetime:
 
 @pytest.mark.parametrize(("start", "end"), [(1990, 1991), (2090, 2091), (1951, 9999)])
 async def test_the_dates_of_a_certificate_do_not_matter(tmp_path: Path, start: int, end: int) -> None:
-    """So a clock that is wrong by decades on either machine does not matter."""
+    """A clock that is wrong by decades on either machine has no effect."""
     server = identity(tmp_path, tls.new_identity(year(start), year(end)))
     assert await seen_pin(server, tls.client_context()) == server.spki_hash
 

@@ -1,4 +1,4 @@
-"""The words of pairing codes, and how forgiving the code is to read and type."""
+"""The words of pairing codes, and the tolerance of typed codes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_code_fits_its_gateway_and_one_other_in_ten_thousand() -> None:
 
 
 def test_a_key_that_fits_one_code_fits_no_other() -> None:
-    """So nobody can look for a key beforehand that will fit the codes of a gateway."""
+    """So a key that fits the codes of a gateway cannot be searched for beforehand."""
     codes = [new_code(_random.randbytes, SPKI) for _ in range(10)]
     found = next(key for key in map(_random.randbytes, [32] * 300_000) if codes[0].fits(key))
     assert not any(code.fits(found) for code in codes[1:])

@@ -30,7 +30,7 @@ RULE = DraftRule(branching=2, theta=0.5, sequences=4, max_depth=8)
 
 
 class Desk:
-    """Collects what the daemon hands to the link."""
+    """Collects what the daemon sends to the link."""
 
     def __init__(self) -> None:
         self.sent: queue.Queue[Tree | Decline] = queue.Queue()
@@ -49,7 +49,7 @@ class Desk:
         return message
 
     def settle(self) -> list[Tree | Decline]:
-        """Everything sent until nothing comes for a while."""
+        """Everything sent until nothing follows for a while."""
         found = []
         while True:
             try:
@@ -266,7 +266,7 @@ CANARY = 61
 
 
 def declined(desk: Desk, count: int) -> dict[int, str]:
-    """The reasons for which so many requests are declined, however long it takes."""
+    """The reasons of the next declined requests, without a time limit."""
     found: dict[int, str] = {}
     while len(found) < count:
         message = desk.sent.get(timeout=20)
@@ -276,7 +276,7 @@ def declined(desk: Desk, count: int) -> dict[int, str]:
 
 
 def serves_on(desk: Desk, number: int) -> None:
-    """A request that was open all the time is still drafted for, and so is a new one."""
+    """Asserts that a request that stayed open is still drafted for, and so is a new one."""
     for message in (Commit(number, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])), opened(number + 100)):
         desk.daemon.take(message)
     wanted = {number, number + 100}

@@ -1,4 +1,4 @@
-"""How a worker finds its paired gateway among fakes that mDNS shows: over real sockets, real TLS, real links."""
+"""Finding the paired gateway among fakes announced by mDNS: over real sockets, real TLS, real links."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = GATEWAY_KEY.public
 
 
 class Silent:
-    """A machine that accepts connections and never says anything."""
+    """A machine that accepts connections and never sends anything."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -45,13 +45,13 @@ async def silent(count: int) -> AsyncIterator[list[Silent]]:
     async with AsyncExitStack() as opened:
         for machine in machines:
             server = await asyncio.start_server(machine.hold, "127.0.0.1", 0)
-            opened.callback(server.close)  # without waiting for those who hold
+            opened.callback(server.close)  # without waiting for open connections
             machine.address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
         yield machines
 
 
 def browser() -> Browser:
-    """One that looks for the paired gateway, fed by hand, on loopback."""
+    """A browser for the paired gateway, fed by hand, on loopback."""
     made = Browser(["lo"], wanted=key_id(KEY))
     made._dialled = tuple(network for one in mdns.interfaces(["lo"]) for network in one.networks)
     return made
@@ -121,7 +121,7 @@ async def test_64_fakes_do_not_keep_the_gateway_away(
         assert len(found.found()) == MAX_ENTRIES
         where = GatewayAddresses(paired(tmp_path, Address("127.0.0.1", 9)), KEY, "", found)
 
-        async def look_again() -> None:  # as the browser does now and then, for those that found no room
+        async def look_again() -> None:  # as the browser does periodically, for those that found no room
             while True:
                 announce(found, "real", gateway.address)
                 await asyncio.sleep(0.05)

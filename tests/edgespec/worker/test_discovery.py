@@ -1,4 +1,4 @@
-"""What an announcement is taken for (the network itself: tests/live/test_discovery_live.py)."""
+"""Decoding of announcements (the network itself: tests/live/test_discovery_live.py)."""
 
 from __future__ import annotations
 

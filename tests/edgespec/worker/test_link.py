@@ -1,4 +1,4 @@
-"""The worker's end of the link, against the real gateway's end over TLS: in, out, back again, or stopped for good."""
+"""The worker's end of the link, against the real gateway's end over TLS: connect, close, reconnect, final errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPEN = m.Open(1, 1, 3, [1, 2, 3], m.Sampling())
 
 
 class Sleeps:
-    """Stands in for `asyncio.sleep`: remembers the waits and takes a thousandth of them."""
+    """Replaces `asyncio.sleep`: records the waits and sleeps a thousandth of them."""
 
     def __init__(self) -> None:
         self.waits_s: list[float] = []
@@ -101,7 +101,7 @@ async def test_it_sends_a_bye_when_cancelled(tmp_path: Path) -> None:
         assert gateway.seen.of("down") == [(ID, "bye: stopping")] and not gateway.links.rejected
         assert daemon.of("down") == [("stopping",)]
         assert link is not None
-        link.send(some_tree())  # too late: dropped without a fuss
+        link.send(some_tree())  # too late: silently dropped
 
 
 async def test_it_comes_back_when_the_gateway_restarts(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_the_next_address_is_tried_at_once(tmp_path: Path) -> None:
 
 
 async def test_an_impostor_receives_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
-    """mDNS is a hint only: a machine with another TLS key gets no byte, and the next address has its turn."""
+    """mDNS is a hint only: a machine with another TLS key gets no byte, and the next address is tried."""
     (tmp_path / "impostor").mkdir()
     daemon, received, ended = Daemon(), bytearray(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""A gateway, or what stands at its address, that floods a worker: bounded work, and the worker goes on elsewhere."""
+"""A gateway, or another machine at its address, that floods a worker: bounded work, then the worker reconnects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker among machines that say they are its gateway: rogue ones in front, silent ones, and the one it wants."""
+"""A worker among machines that pose as its gateway: rogue ones in front, silent ones, and the paired one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def rogue(folder: Path) -> AsyncIterator[tuple[Rogue, Address]]:
 
 @asynccontextmanager
 async def silent() -> AsyncIterator[Address]:
-    """A machine that accepts and says nothing, not even TLS."""
+    """A machine that accepts and sends nothing, not even TLS."""
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -141,7 +141,7 @@ async def test_a_gateway_is_asked_again_only_when_it_had_no_time(
 async def test_a_gateway_that_falls_silent_is_left_for_the_next_address(
     gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relay can hold up what it passes on; another way to the same gateway is then tried."""
+    """A relay can delay what it forwards; another address of the same gateway is then tried."""
     monkeypatch.setattr("edgespec.worker.pair.STEP_S", 0.3)
     monkeypatch.setattr("edgespec.core.pairing.window.PARKED_S", 0.1)
     operator = Operator(gateway.desk)

@@ -1,4 +1,4 @@
-"""The worker as a service, with a real (tiny) model and a real link: what one request does to it ends that request."""
+"""The worker as a service, with a real (tiny) model and a real link: a failing request ends only itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calibrator begins as the identity and moves to what is seen."""
+"""The calibrator starts as the identity and converges to the observed match rates."""
 
 from __future__ import annotations
 

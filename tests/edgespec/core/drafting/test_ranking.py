@@ -1,4 +1,4 @@
-"""The worker's ranking: the target's own rule on the draft's logits, prices as probabilities, a learned spread."""
+"""The worker's ranking: the target's own rule on the draft's logits, costs as probabilities, an estimated spread."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ tokens = st.integers(0, 3)
 
 
 class PathSet:
-    """Slow twin: a tree is the set of its root-to-node paths, each with its cost."""
+    """Slow twin: the tree as the set of its root-to-node paths, each with its cost."""
 
     def __init__(self) -> None:
         self.cost: dict[tuple[int, ...], float] = {(): 0.0}

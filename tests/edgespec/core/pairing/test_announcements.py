@@ -1,4 +1,4 @@
-"""What is remembered of announcements, when anybody makes as many as he likes."""
+"""The stored announcements under a flood of false ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgespec.core.pairing.announcements import MAX_ENTRIES, MAX_PER_HOST, Annou
 
 
 def fakes(table: Announcements[str], count: int, first: int = 0) -> int:
-    """Puts announcements of hosts of their own; returns how many found room."""
+    """Adds announcements, each with a host of its own; returns how many were stored."""
     return sum(table.put(f"fake {n}", [f"10.0.{n // 250}.{n % 250}"], f"fake {n}") for n in range(first, first + count))
 
 
@@ -47,7 +47,7 @@ def test_what_failed_is_tried_last_and_what_changes_is_new() -> None:
         table.put(name, [name], name)
     table.failed(lambda value: value == "a")
     assert table.values() == ["b", "c", "a"]
-    table.put("a", ["a"], "a")  # announced again, as mDNS does all the time: no reason to try it first
+    table.put("a", ["a"], "a")  # announced again, as mDNS does periodically: not a reason to try it first
     assert table.values() == ["b", "c", "a"]
     table.put("a", ["a"], "a elsewhere")
     assert table.values() == ["b", "c", "a elsewhere"]
@@ -58,7 +58,7 @@ def test_what_failed_is_tried_last_and_what_changes_is_new() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_real_one_among_many_is_tried_within_a_few_rounds(seed: int) -> None:
-    """Three are tried in each round; whatever failed makes room for those that found none when they came."""
+    """Three are tried in each round; failed ones are replaced by those that found no room when they arrived."""
     rng, table = random.Random(seed), Announcements[str]()
     everybody = [f"fake {n}" for n in range(200)] + ["real"]
     for _ in range(201 // 3 + 3):

@@ -1,4 +1,4 @@
-"""The pairing exchange: what it takes to succeed, and everything that must make it fail."""
+"""The pairing exchange: the conditions of success, and every fault that must make it fail."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_changed_name_or_version_is_found(change: dict[str, object]) -> None:
 
 
 def test_knowing_the_code_is_not_enough_to_claim_another_machines_key() -> None:
-    """Mallory knows the code but holds none of the private keys it names."""
+    """Mallory has the code but not the private keys of the public ones in its messages."""
 
     class Claimed(SigningKey):
         __slots__ = ()
@@ -149,7 +149,7 @@ def test_knowing_the_code_is_not_enough_to_claim_another_machines_key() -> None:
 
 
 def test_messages_recorded_from_one_exchange_are_worth_nothing_in_another() -> None:
-    """Same code, same keys: only the fresh half of SPAKE2 stands in the way."""
+    """Same code, same keys: only the fresh SPAKE2 message differs."""
     w, g = worker(), gateway()
     start = w.start()
     reply = answer(g, start)

@@ -1,4 +1,4 @@
-"""What one source of pairing attempts may do, and what it cannot do to others."""
+"""The limits of one source of pairing attempts, and its isolation from others."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SOURCES = st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3"])
 
 
 class Walk(RuleBasedStateMachine):
-    """Honest, guessing, relaying, replaying and silent peers in any order, and time that passes as it likes."""
+    """Correct, wrong, relayed, replayed and silent attempts in any order, with arbitrary delays."""
 
     def __init__(self) -> None:
         super().__init__()

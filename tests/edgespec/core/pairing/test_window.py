@@ -64,7 +64,7 @@ def wrong(code: Code) -> Code:
 def parked(
     w: PairingWindow, code: Code, now: float, source: str
 ) -> tuple[GatewayExchange, WorkerExchange, PairingMessage]:
-    """An attempt that got its answer and says nothing more."""
+    """An attempt that got its answer and sends nothing more."""
     worker = WorkerExchange(code, THEM, SPKI, _random.randbytes)
     exchange = w.begin(source, code.nameplate, now)
     reply = w.receive(exchange, worker.start(), now)
@@ -238,7 +238,7 @@ def test_an_attempt_that_ends_after_its_proof_burns_the_code() -> None:
 
 
 def test_an_attempt_that_speaks_now_and_then_ends_too() -> None:
-    """No message of the exchange can be sent twice, so that a slow peer is bounded by its turns as well as by time."""
+    """No message of the exchange can be sent twice, so a slow peer is limited by their number as well as by time."""
     w = window()
     exchange, worker, reply = parked(w, w.open(0.0), 0.0, "10.0.0.1")
     confirm = worker.receive(reply)
@@ -295,7 +295,7 @@ def test_what_the_table_does_not_list_is_a_bug_of_ours() -> None:
 
 
 def test_recorded_messages_are_immutable() -> None:
-    """The walk replays them, so a machine that changed them would spoil it."""
+    """The walk replays them, so the machines must not change them."""
     start = WorkerExchange(Code(1, ("a",), 7), THEM, SPKI, _random.randbytes).start()
     with pytest.raises(AttributeError):
         start.nameplate = 2  # type: ignore[misc]

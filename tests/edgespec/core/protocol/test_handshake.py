@@ -152,7 +152,7 @@ def test_a_worker_that_is_not_paired_gets_a_signed_bye_and_stops(standing: Stand
 
 @pytest.mark.parametrize("standing", ["paired", "unpaired", "revoked"])
 def test_without_its_secret_a_keys_pairing_status_is_not_revealed(standing: Standing) -> None:
-    """The same challenge, and the same error for a wrong proof: the lookup is not even made."""
+    """The same challenge, and the same error for a wrong proof: the lookup does not take place."""
     asked: list[bytes] = []
 
     def lookup(key: bytes) -> Standing:

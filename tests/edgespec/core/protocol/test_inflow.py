@@ -1,4 +1,4 @@
-"""Budgets of bytes and frames: what passes is a prefix, whatever the chunks, and never more than the limits allow."""
+"""Budgets of bytes and frames: a prefix passes, independent of the chunks, and never more than the limits allow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def frame(payload: int, opcode: int = 2, masked: bool = True, fin: bool = True) 
 
 @dataclass
 class Driven:
-    """An inflow with the buffer and the clock that a connection would give it."""
+    """An inflow with the buffer and the clock of a connection."""
 
     inflow: Inflow
     now: float = 0.0
@@ -37,7 +37,7 @@ class Driven:
         self.held, self.passed, self.calls = bytearray(), bytearray(), 0
 
     def feed(self, data: bytes, wait: bool = True) -> None:
-        """Gives it all, and calls again whenever it asks for that; `wait` lets the time pass that it asks for."""
+        """Feeds all data and calls `take` whenever it is due; `wait` advances the clock until then."""
         self.held += data
         while self.held:
             before = self.inflow.frames

@@ -126,11 +126,11 @@ def test_a_peer_that_sends_but_does_not_read_is_given_up_after_five() -> None:
     assert (caught.value.reason, caught.value.close_code) == ("slow", 1013)
 
 
-# --- what sizes tell ---------------------------------------------------------------------------------------------
+# --- what sizes reveal -------------------------------------------------------------------------------------------
 
 
 def test_the_size_of_a_commit_does_not_tell_how_many_tokens_were_accepted() -> None:
-    """At most 17 tokens come of one round: the deepest path and the target's own."""
+    """One round commits at most 17 tokens: the deepest path and the target's own."""
     _, g = linked()
     numbers = [m.Commit(2**40, 9, 100_000, [262_143] * count, HASH) for count in range(1, m.MAX_DEPTH + 2)]
     others = [m.Ping(2**50), m.Close(2**40, 9, "done")]

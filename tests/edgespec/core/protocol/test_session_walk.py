@@ -31,7 +31,7 @@ from tests.support.sessions import (
 
 
 class Walk(RuleBasedStateMachine):
-    """Feeds one machine right and wrong messages by a peer that holds the right keys; a model predicts the state."""
+    """Feeds one machine valid and invalid messages of a peer with the right keys; a model predicts the state."""
 
     receives = GATEWAY_RECEIVES
     start = State.HELLO
@@ -40,7 +40,7 @@ class Walk(RuleBasedStateMachine):
 
     @initialize(wild=st.booleans())
     def begin(self, wild: bool) -> None:
-        """Only a wild walk has frames that no signer of its own would send; they end it soon."""
+        """Only a wild walk has frames that no correct peer sends; they end it soon."""
         self.now, self.seq, self.wild = 0.0, 0, wild
         self.peer, self.machine = worker(), gateway()
         self.expected = self.start
@@ -108,7 +108,7 @@ class Walk(RuleBasedStateMachine):
             self.machine.tick(self.now)
         except RemoteProtocolError as error:
             assert error.reason in ("handshake-timeout", "silent", "slow")
-            assert self.now >= due or error.reason != "handshake-timeout"  # the others are looked at in every tick
+            assert self.now >= due or error.reason != "handshake-timeout"  # the others are checked in every tick
             self.expected = State.CLOSED
         self.machine.outgoing() if self.expected is State.OPEN else None
 

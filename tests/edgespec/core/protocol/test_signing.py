@@ -1,4 +1,4 @@
-"""Envelopes: what was signed under one kind opens only under it, unchanged, and says little by its size."""
+"""Envelopes: they open only under the kind they were signed for, unchanged, and their size reveals little."""
 
 import hashlib
 
@@ -30,7 +30,7 @@ SMALL_ORDER_KEYS = [
 
 
 def resigned(rest: bytes, kind: str = signing.WORKER_FRAME) -> bytes:
-    """A frame with a right signature over whatever follows it."""
+    """A frame with a valid signature over any content."""
     return KEY.sign(kind, rest) + rest
 
 
@@ -132,7 +132,7 @@ def test_a_generated_key_passes() -> None:
 
 
 def test_a_small_order_key_verifies_nothing_even_unchecked() -> None:
-    """The universal forgery (R = identity, S = 0) that the `cryptography` library lets through."""
+    """The universal forgery (R = identity, S = 0) that the `cryptography` library accepts."""
     forged = SMALL_ORDER_KEYS[1] + bytes(32)
     with pytest.raises(RemoteProtocolError):
         verify(SMALL_ORDER_KEYS[1], signing.WORKER_FRAME, b"anything", forged)

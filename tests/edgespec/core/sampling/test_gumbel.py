@@ -1,4 +1,4 @@
-"""The shared noise: its bits are those of the specification, everywhere, and its statistics are those of a good one."""
+"""The shared noise: bits equal to the specification, and statistical quality."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def slow_process(
     answer: list[int],
     allowed: list[bool] | None = None,
 ) -> list[float]:
-    """The docstring of processing.py, token by token; `answer` has the path's tokens at its end."""
+    """The order of processing, token by token; `answer` has the path's tokens at its end."""
     counts, seen = Counter(answer), {*prompt, *answer}
     x = []
     for v, logit in enumerate(logits):

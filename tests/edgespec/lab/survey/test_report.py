@@ -1,4 +1,4 @@
-"""The report: percentiles against a slow twin, honest tails, differences only where there are any, and its plots."""
+"""The report: percentiles against a slow twin, tails with time-outs, significant differences only, and its plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When endpoints are asked: the mean rate holds, no endpoint is asked twice at once, and nothing is made up for."""
+"""The schedule: the mean rate holds, an endpoint has one request at a time, and missed slots are not made up for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The survey's configuration: what it accepts, what it refuses for the sake of others, and what it never shows."""
+"""The survey's configuration: accepted values, refusals that protect endpoints, and secrets that are never shown."""
 
 from __future__ import annotations
 
