@@ -91,11 +91,9 @@ class AuditLog:
         self._thread.start()
 
     def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        """As `Audit.assigned`."""
         self._put(Entry(self._clock(), "assigned", request.id, request.key, request.key_name, worker, name))
 
     def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        """As `Audit.released`."""
         event: Kind = "declined" if reason == "declined" else "moved" if reason == "moved" else "released"
         ended = reason if event == "released" else ""
         who = request.id, request.key, request.key_name, worker, name

@@ -1,4 +1,4 @@
-"""The accept loop over real sockets: bounds before TLS, places for newcomers, and want of descriptors."""
+"""The accept loop over real sockets: bounds before TLS, places for new connections, and lack of descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys: what is stored, who gets in, and that a running gateway notices a revocation."""
+"""API keys: what is stored, which are accepted, and that a running gateway applies a revocation."""
 
 import json
 import multiprocessing

@@ -1,4 +1,4 @@
-"""The same text with any drafter, whatever happens to it: `tools.lossless matrix` and `.schema` in small.
+"""The same text with any draft under any fault: `tools.lossless matrix` and `.schema` in small.
 
 LOSSLESS_MATRIX holds other options for the command, for the full matrix for example
 "--prompts FILE --limit 20 --seeds 3 --max-tokens 64 --others 4".

@@ -1,4 +1,4 @@
-"""At the paper's step times the live system does what the simulator says, over real sockets and between processes."""
+"""At the paper's step times the live system agrees with the simulator, over real sockets and between processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOUD = Setting({1: 23.4}, {1: 7.5}, {"match": 0.82, "persistence": 0.25}, "", 6
 
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
 def test_latency_and_offload_agree_with_the_simulators(policy: str) -> None:
-    """Every token is compared too (`Stage.ask`). A machine that makes us wait for a core makes us slower than that."""
+    """Every token is compared too (`Stage.ask`). On a busy machine the system waits for a core and is slower."""
     arm, answers = arm_of(policy), 4
     row = measure(arm, CLOUD.of_arm(arm, 15.0, 0.0), answers, lambda: None)
     allowed = TOLERANCE_POINTS + 100 * row["waited_share"]

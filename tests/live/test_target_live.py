@@ -40,7 +40,7 @@ def make_target(path: Path, dtype: Dtype, **options: Any) -> TorchTarget:
 
 
 def random_tree(rng: random.Random, row_0: int, right: Sequence[int]) -> FlatTree:
-    """A tree of any shape in which some paths are what the target will say, and the rest is not."""
+    """A tree of any shape in which some paths are the target's own choices, and others are not."""
     tokens, parents, depths = [row_0], [-1], [0]
     for _ in range(rng.randrange(12)):
         parent = rng.randrange(len(tokens))

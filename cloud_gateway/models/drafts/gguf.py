@@ -136,7 +136,6 @@ class LocalDraft:
         return fitted
 
     def shutdown(self) -> None:
-        """Frees the model."""
         self._drafter.shutdown()
 
     def _calibrate(self) -> None:

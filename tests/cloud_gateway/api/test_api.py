@@ -1,4 +1,4 @@
-"""The API over real sockets, as the official client sees it."""
+"""The API over real sockets, through the official client."""
 
 import asyncio
 from collections.abc import AsyncIterator

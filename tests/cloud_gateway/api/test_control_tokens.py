@@ -1,4 +1,4 @@
-"""Control tokens in requests, over HTTP: what reaches the engine has none but the chat template's own."""
+"""Control tokens in requests, over HTTP: the engine gets only those of the chat template."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def steering(
 
 
 def chat(name: str, text: str) -> dict[str, Any]:
-    """A request that says the text wherever a client can say something."""
+    """A request with the text in every field that a client can write."""
     family = FAMILIES[name]
     messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": half} for half in text]}]
     messages += [{"role": "assistant", "content": text}, {"role": "user", "content": text, "name": text}]

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, neither the log nor a refusal quotes it; each request leaves one line."""
+"""Neither the log nor a refusal quotes a faulty request; each request is one log line."""
 
 import asyncio
 import io

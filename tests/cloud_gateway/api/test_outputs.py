@@ -1,4 +1,4 @@
-"""JSON answers, log-probabilities and tool calls, as the official client sees them."""
+"""JSON completions, log-probabilities and tool calls, through the official client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters over real sockets: what reaches the engine, and what is refused by name."""
+"""Parameters over real sockets: which the engine gets, and which are refused by name."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Who gets in where: the table of routes, keys, unknown paths, limits on bodies."""
+"""The table of routes and their guards: keys, unknown paths, limits on bodies."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Validation: whatever bytes a client sends, it gets its request or one sentence."""
+"""Validation: for any bytes, a request or an error of one sentence."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tool calls are read in linear time, whatever the model was talked into writing."""
+"""Tool calls are parsed in linear time, for any text of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usage object: sums over choices, and shares that say what they mean."""
+"""The usage object: sums over choices, and shares."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""The link port under floods of connections, before and during TLS: who gets in, and what it costs."""
+"""The link port under floods of connections, before and during TLS: which are accepted, and at what cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers and libraries say reaches the log as labels: close reasons, goodbyes, undecodable frames, grammars."""
+"""Texts of peers and libraries are logged as labels: close reasons, `Bye`, undecodable frames, grammars."""
 
 from __future__ import annotations
 

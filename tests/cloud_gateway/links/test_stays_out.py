@@ -1,4 +1,4 @@
-"""Who does not get in at the link port, what they learn, and that nobody else notices."""
+"""Peers that the link port refuses: what they are sent, and that no other link is affected."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def proves_and_stays_out(
     reason: str,
     code: int,
 ) -> None:
-    """Only to a worker that has proven its key the gateway says, signed, how it stands to that key."""
+    """Only a worker that has proven its key gets, signed, the pairing status of that key."""
     async with raw(gateway) as ws:
         seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
         stranger = Client(ws, WorkerSession(me, gateway.pin, seen_spki, bytes(32), 0.0), me)

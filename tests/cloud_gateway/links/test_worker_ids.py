@@ -44,7 +44,7 @@ def paired(tmp_path: Path) -> PairedWorkers:
 
 @pytest.fixture
 async def gateway(tmp_path: Path, paired: PairedWorkers) -> AsyncIterator[GatewayUnderTest]:
-    """Links that ask the operator's own list."""
+    """Links that use the operator's own list."""
     context, pin = make_certificate(tmp_path)
     seen = Seen()
     me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)

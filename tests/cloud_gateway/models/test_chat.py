@@ -43,7 +43,7 @@ def steering(name: str, tokens: list[int]) -> list[int]:
 
 
 def chat(name: str, *said: str) -> list[dict[str, Any]]:
-    """Something said in every field of a chat that the family's template takes."""
+    """A chat with a text in every field that the family's template uses."""
     family, (system, user, assistant, result, question) = FAMILIES[name], said
     messages = [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
     if family.tools:
@@ -60,7 +60,7 @@ def chat(name: str, *said: str) -> list[dict[str, Any]]:
 
 
 def tools(name: str, text: str) -> list[dict[str, Any]] | None:
-    """Something said in every string of a tool, keys and names among them."""
+    """A tool with a text in every string, keys and names included."""
     if not FAMILIES[name].tools:
         return None
     properties = {"at": {"type": "string", "description": text, "enum": [text, "sky"]}, text: {"type": text}}

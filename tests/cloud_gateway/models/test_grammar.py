@@ -99,7 +99,7 @@ def test_a_mask_depends_on_the_path_and_not_on_earlier_calls(grammars: Grammars)
 
 
 def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: Grammars) -> None:
-    """The slow twin asks for one mask after the other; the end of the answer never counts."""
+    """The slow twin computes one mask after the other; the end of the completion never counts."""
     rng = random.Random(3)
     schema = grammars.compile(NESTED)
     full = walk(schema.constraint(), rng)

@@ -1,4 +1,4 @@
-"""Schemas are tried in a process of their own, whatever becomes of it; nothing of them is said but fixed texts."""
+"""Schemas are compiled first in a separate process, which may die; refusals of them are fixed texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway's configuration: what it accepts, what cannot stand together, and where it is found."""
+"""The gateway's configuration: accepted values, values that exclude each other, and the places of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file that says where a gateway listens."""
+"""The ready file, with the ports of a gateway."""
 
 from __future__ import annotations
 

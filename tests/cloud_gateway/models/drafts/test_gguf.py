@@ -1,4 +1,4 @@
-"""The gateway's local draft on a tiny model: what it answers, what it counts, what it says its passes cost."""
+"""The gateway's local draft on a tiny model: its proposals, its counts and the measured times of its passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading a target: GGUF is converted once, and whatever is wrong with a model is one sentence."""
+"""Loading a target: GGUF is converted once, and any fault of a model is an error of one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The torch target on tiny random models: whatever the tree, it says what one causal pass over each path says."""
+"""The torch target on tiny random models: for any tree, the logits equal those of a causal pass over each path."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def begin(target: TorchTarget, tokens: Sequence[int], chunk: int = 1000) -> int:
 
 @contextmanager
 def opened(target: TorchTarget, tokens: Sequence[int], chunk: int = 1000) -> Iterator[int]:
-    """A slot of these tokens, closed again whatever happens."""
+    """A slot of these tokens, closed at the end, also after an error."""
     slot = begin(target, tokens, chunk)
     try:
         yield slot
@@ -119,7 +119,7 @@ def test_greedy_answers_are_those_of_plain_decoding_whatever_the_trees(
     answer: list[int] = []
     with opened(target, prompt) as slot:
         for tree in trees:
-            # Some rows are set to what the target will say, so that paths of all lengths are accepted.
+            # Some rows are set to the target's own choices, so that paths of all lengths are accepted.
             row_0, right = [*prompt, *answer][-1], plain[len(answer) :]
             tokens = [right[tree.depths[i] - 1] if hits >> i & 1 else tree.tokens[i] for i in range(1, len(tree))]
             offered = FlatTree([row_0, *tokens], tree.parents, tree.depths)
