@@ -71,8 +71,8 @@ def test_worker_and_simulator_draft_with_the_same_machines() -> None:
     assert edgespec.worker.daemon.Drafting is experiment.Drafting is world.Drafting is drafting.Drafting
     assert edgespec.worker.daemon.BestFirst is experiment.BestFirst is bestfirst.BestFirst
     for name, module in (
-        ("Generation", "generation"),
-        ("StepClock", "estimators"),
+        ("Generation", "requests.generation"),
+        ("StepClock", "policies.estimators"),
     ):
         assert getattr(world, name).__module__ == f"cloud_gateway.core.{module}"
 
