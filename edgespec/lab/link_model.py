@@ -1,7 +1,7 @@
-"""A model of a network path under one TCP connection, for the simulator and for the proxy that stands in for one.
+"""A model of a network path under one TCP connection, for the simulator and for the proxy that emulates one.
 
-Each message takes half the round trip, a random extra, and for each time that it is lost what TCP takes to repair the
-loss; it never overtakes an earlier one. The numbers and where they come from:
+The delay of a message is half the round trip, a random extra delay, and TCP's repair time for each loss; messages stay
+in order. The parameters and their sources:
 
 - Extra delay is exponential, as the wait in a queue fed at random (M/M/1: Kleinrock, Queueing Systems, volume 1, 1975).
 - A loss is repaired by RACK (RFC 8985, section 6.2): it shows when a packet sent later is acknowledged, a round trip
@@ -32,11 +32,11 @@ class LinkModel:
 
     rtt_s: float = 0.0
     jitter_s: float = 0.0
-    """Mean of the exponential delay that each message has on top, each way."""
+    """Mean of the exponential extra delay of each message, each way."""
     loss: float = 0.0
     """Share of packets lost. TCP repairs a loss, so it shows as delay."""
     bandwidth_bps: float = 1e9
-    """Bits per second each way; infinite where it is no limit."""
+    """Bits per second each way; infinite for no limit."""
     probe_gap_s: float = 0.004
     """How soon after a lost packet another is sent, whose acknowledgement shows the loss."""
 

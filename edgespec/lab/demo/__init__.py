@@ -1,8 +1,8 @@
-"""`edgespec demo`: gateway and worker on this machine, paired for real, a delayed link between them, and a comparison.
+"""`edgespec demo`: gateway and worker on this machine, paired over a delayed link, and a comparison.
 
-The target is SmolLM2-135M in torch; the draft is the same model quantised (matches about 95 %), quantised again into a
-faster format (75-80 %), or with a layer dropped (60-70 %). They stand in for a large target and a small draft: what
-carries over is the shape of the result and the fact that nothing changes in the text, not the milliseconds.
+The target is SmolLM2-135M in torch; the draft is the same model quantised (match rate about 95 %), quantised again into
+a faster format (75-80 %), or with a layer dropped (60-70 %). They represent a large target and a small draft: the
+relative results and the identity of the texts carry over, the milliseconds do not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edgespec.shared import models
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 WATCHED = "Tell me in a few sentences how a lighthouse works."
-"""Streamed before the timing; not one of the prompts, so that the worker meets each of those once."""
+"""Streamed before the timing; not one of the prompts, so that each of those is new to the worker."""
 DRAFTS = {"quantised": models.quantised, "requantised": models.requantised, "dropped": models.dropped}
 PHI = 3.0
 """Entropy threshold for this small target: 81 % of its positions exceed the papers' 0.5 nats."""
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ConfigError for what would only fail after minutes, or measure nonsense."""
+    """Raises ConfigError for options that would fail only after minutes, or give meaningless results."""
     for name, value, low, high in (
         ("rtt-ms", options.rtt_ms, 0, 10_000),
         ("limit", options.limit, 1, 1_000_000),
@@ -143,7 +143,7 @@ def read_prompts(path: Path, limit: int, seed: int) -> list[str]:
 
 
 def set_up(stage: Stage, console: Console) -> None:
-    """Gateway, key, delayed link, pairing, worker: each step says what it does."""
+    """Starts gateway, key, delayed link, pairing and worker; prints each step."""
     steps = (
         ("Starting the gateway (loads the target model)", stage.start_gateway),
         ("Creating an API key", stage.create_key),
@@ -158,7 +158,7 @@ def set_up(stage: Stage, console: Console) -> None:
 
 
 def watch(stage: Stage, prompt: str, max_tokens: int, console: Console) -> None:
-    """One streamed answer, so that a person sees it happen."""
+    """Streams one completion to the terminal."""
     console.print(f"\n[bold]{prompt}[/]\n", highlight=False)
     usage: dict[str, Any] = {}
     for chunk in stage.stream(prompt, max_tokens, policy="adaptive"):
@@ -189,7 +189,7 @@ def compare(stage: Stage, prompts: Sequence[str], max_tokens: int, console: Cons
 def check_identity(
     stage: Stage, prompts: Sequence[str], max_tokens: int, table: Table, console: Console
 ) -> dict[str, list[bool]]:
-    """Whether remote and co-located answers equal plain decoding's, with the target in fp32."""
+    """Whether remote and co-located completions equal plain decoding's, with the target in fp32."""
     stage.restart_gateway("float32")
     best_k = min(KS, key=lambda k: table.median(f"colocated_k{k}", lambda run: run.ms_per_token))
     arms = list(dict.fromkeys(("plain", "colocated_k2", f"colocated_k{best_k}", *REMOTE)))

@@ -27,7 +27,7 @@ DISTURBED = 0.15
 
 @dataclass(slots=True)
 class Run:
-    """One answer of one arm."""
+    """One completion of one arm."""
 
     text: str
     tokens: int
@@ -37,17 +37,17 @@ class Run:
 
     @property
     def ms_per_token(self) -> float:
-        """Decoding, once the prompt is read: what each further token took.
+        """Decoding time per token after the prefill.
 
-        The target's and a co-located draft's reading of the prompt come before the first token; a worker's ends with
-        its first useful frame, so the tokens before that are left out with their time.
+        The prefill of the target and of a co-located draft precedes the first token; a worker's ends with its first
+        useful frame, so the tokens before that are left out with their time.
         """
         times, before = self.usage["timings_ms"], int(self.usage["tokens_before_worker"])
         return float(times["decode"] - times["before_worker"]) / max(self.tokens - max(before, 1), 1)
 
     @property
     def total_ms_per_token(self) -> float:
-        """The whole answer, reading the prompt included, over its tokens: what a user waits."""
+        """Time of the whole completion, prefill included, per token."""
         return float(self.usage["timings_ms"]["total"]) / max(self.tokens, 1)
 
 

@@ -1,4 +1,4 @@
-"""What the demo found: one JSON object, and the same as a table for people."""
+"""The demo's results: one JSON object, and the same as a table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _passes(table: Table, arm: str) -> float:
 
 
 def match_rate(table: Table) -> float:
-    """How often the draft's first choice was the target's token, from co-located k = 1: accepted over drafted."""
+    """Share of the draft's first choices that were the target's token, from co-located k = 1: accepted over drafted."""
     usage = [runs["colocated_k1"].usage for runs in table.runs]
     drafted = sum(one["drafted"].get("local", 0) for one in usage)
     return sum(one["accepted"].get("local", 0) for one in usage) / max(drafted, 1)
@@ -81,7 +81,7 @@ def _per_round(table: Table, arm: str) -> float:
 
 
 def show(figures: Mapping[str, Any], console: Console) -> None:
-    """The table of the arms, and what it stands for."""
+    """Prints the table of the arms, and its conditions."""
     best = figures["best_k"]
     titles = {
         "plain": "plain",

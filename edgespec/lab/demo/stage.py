@@ -1,7 +1,7 @@
-"""Puts the real thing on one machine: gateway, paired worker and a delayed link between them, each its own process.
+"""The complete system on one machine: gateway, paired worker and a delayed link, each a process of its own.
 
-Everything goes through the commands that an operator and a lab admin would type; only the addresses are loopback
-and the state is in a folder of its own. The live tests stand on the same stage.
+It uses the same commands as an operator and an admin; only the addresses are loopback and the state is in a separate
+folder. The live tests use it too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 from edgespec.core.errors import EdgespecError
 
 MODEL_LOAD_S = 180.0
-"""Longest wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
+"""Maximum wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
 
 ANSWER_S = 300.0
-"""Longest silence of the chat API."""
+"""Maximum silence of the chat API."""
 
 
 class StageError(EdgespecError):
-    """A process of the demo did not do its part; the text ends with the last lines that it wrote."""
+    """A process of the demo failed; the text ends with its last lines of output."""
 
     exit_code = 70
 
@@ -67,7 +67,7 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in sorted(self._running, key=("proxy", "gateway").__contains__):  # workers first: they say goodbye
+        for name in sorted(self._running, key=("proxy", "gateway").__contains__):  # workers first: they send a `bye`
             self.stop(name)
 
     # --- the steps, in the order of a real set-up ------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Stage:
                 )
 
     def start_worker(self, worker: str = "worker", command: Sequence[str] = ()) -> None:
-        """`edgespec run`, or another program with the same configuration, until the gateway says that it is linked."""
+        """`edgespec run`, or another program with the same configuration, until the gateway lists it as linked."""
         command = [*(command or [*self._worker(), "run"]), "--config", str(self._worker_config(worker))]
         self._start(worker, command, self.cores[1])
         self.wait_linked(worker=worker)
@@ -131,7 +131,7 @@ class Stage:
             process.wait()
 
     def restart_gateway(self, dtype: str) -> None:
-        """The gateway again, with other arithmetic, on the same ports; the worker finds it again by itself."""
+        """The gateway again, with another data type, on the same ports; the worker reconnects by itself."""
         self.stop("gateway")
         self.dtype = dtype
         self.start_gateway()
@@ -151,12 +151,12 @@ class Stage:
 
     @property
     def link_port(self) -> int:
-        """Port on which the gateway waits for workers."""
+        """Port on which the gateway listens for workers."""
         return int(self._ready["link"]["port"])
 
     @property
     def worker_address(self) -> str:
-        """Where the worker dials: through the proxy when there is one."""
+        """The address that the worker dials: through the proxy when there is one."""
         return f"wss://127.0.0.1:{self._proxy_port or self.link_port}"
 
     def runs(self, name: str) -> bool:
@@ -202,7 +202,7 @@ class Stage:
         return self._json([*self._worker(), *arguments, "--config", str(self._worker_config(worker))])
 
     def log(self, name: str) -> str:
-        """What a process wrote so far."""
+        """The output of a process so far."""
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 

@@ -1,7 +1,7 @@
 """`edgespec survey`: the measurement study of WANSpec's section 3 on the endpoints of one's own choice.
 
-Asks OpenAI-compatible endpoints on a gentle schedule for a tiny streamed answer, and keeps how long the TCP connection
-and the first token took. `edgespec survey report` makes percentiles, heat maps and comparisons of regions of it.
+Requests a tiny streamed completion from OpenAI-compatible endpoints at a low rate, and records the durations of the TCP
+handshake and to the first token. `edgespec survey report` computes percentiles, heat maps and comparisons of regions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures until the schedule is over or a signal comes; returns the exit status. Raises EdgespecError."""
+    """Measures until the schedule or a signal ends it; returns the exit status. Raises EdgespecError."""
     from edgespec.lab.survey import config
     from edgespec.lab.survey.errors import NoAnswerError
     from edgespec.lab.survey.progress import watched
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_report(args: argparse.Namespace) -> int:
-    """Shows what was measured, and draws it. Raises EdgespecError."""
+    """Prints and plots the results. Raises EdgespecError."""
     from edgespec.lab.survey import report
     from edgespec.lab.survey.analysis import series
     from edgespec.lab.survey.errors import SurveyFileError
@@ -97,12 +97,12 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def default_file() -> Path:
-    """Where samples are unless a file is named."""
+    """The default file of samples."""
     return folders.state_dir("survey") / "samples.jsonl"
 
 
 def _zone(name: str) -> dt.tzinfo:
-    """Raises ConfigError for a zone that this machine does not know."""
+    """Raises ConfigError for a zone that this machine does not have."""
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):

@@ -1,8 +1,8 @@
-"""What the samples say: percentiles by endpoint and hour of the day.
+"""Analysis of samples: percentiles by endpoint and hour of the day.
 
-A *series* is one endpoint asked from one machine. Percentiles interpolate linearly between order statistics. A request
-that timed out before its first token counts with the time that was waited, since leaving out the slowest would
-flatter the tail; other failures have no time and are reported as a rate.
+A *series* is one endpoint measured from one machine. Percentiles interpolate linearly between order statistics. A
+request that timed out before its first token counts with its waiting time, since leaving out the slowest would bias the
+tail; other failures have no time and are reported as a rate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOURS = 24
 ARROW = " → "
 """Between machine and endpoint in labels, where there are several machines."""
 FEW = {"p50": 5, "p95": 20}
-"""Fewer samples than these say little about a percentile: with 19, the p95 lies beyond all but the slowest."""
+"""Minimum samples for a meaningful percentile: with 19, the p95 lies beyond all but the slowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Series:
     """Of the day, 0 to 23, in the report's time zone."""
     ok: NDArray[np.bool_]
     values: Mapping[str, Floats]
-    """By quantity. `wait_ms` is the time to the first token less the TCP handshake: what distance does not explain."""
+    """By quantity. `wait_ms` is the time to the first token minus the TCP handshake: the part not due to distance."""
     outcomes: Mapping[str, int]
     skipped: int
 

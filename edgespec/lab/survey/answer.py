@@ -1,7 +1,7 @@
-"""One streamed chat answer as it arrives: pure, bytes and times in, what the survey wants to know out.
+"""One streamed chat completion as it arrives: pure, from bytes and times to the survey's figures.
 
-Server-sent events as WHATWG HTML, section 9.2 has them, holding OpenAI's `chat.completion.chunk` objects. Texts are
-looked at for whether they are empty, and forgotten.
+Server-sent events of WHATWG HTML, section 9.2, with OpenAI's `chat.completion.chunk` objects. Texts are only checked
+for being empty, and not stored.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 MAX_BYTES = 1 << 20
-"""No answer to a tiny prompt is longer."""
+"""No completion of a tiny prompt is longer."""
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
-"""Parts of a delta that show that a token was made; servers differ in where they put a model's reasoning."""
+"""Parts of a delta that contain tokens; servers differ in the field of a model's reasoning."""
 
 
 class NotAStreamError(Exception):
-    """What arrived is no OpenAI stream; `answered_error` where it is an error that the stream reports."""
+    """The response is no OpenAI stream; `answered_error` where the stream reports an error."""
 
     def __init__(self, *, answered_error: bool = False) -> None:
         super().__init__("an error in the stream" if answered_error else "no OpenAI stream")
@@ -25,7 +25,7 @@ class NotAStreamError(Exception):
 
 
 class Answer:
-    """Grows by `feed`. Times are whatever clock the caller uses, in seconds."""
+    """Extended by `feed`. Times are seconds of the caller's clock."""
 
     def __init__(self) -> None:
         self.first_at: float | None = None
@@ -36,9 +36,9 @@ class Answer:
         self.tokens: int | None = None
         """Completion tokens, where the server reports its usage."""
         self.finished = False
-        """Whether a reason to finish was given."""
+        """Whether a finish reason was received."""
         self.done = False
-        """Whether OpenAI's end mark came."""
+        """Whether OpenAI's end mark was received."""
         self._bytes = 0
         self._line = bytearray()
         self._data: list[bytes] = []

@@ -7,7 +7,7 @@ import time
 
 
 class Clock:
-    """Seconds since 1970. With `scale` above 1, time runs that much faster from now on; durations are never scaled."""
+    """Seconds since 1970. With `scale` above 1, time runs faster by that factor; durations are never scaled."""
 
     def __init__(self, scale: float = 1.0, start: float | None = None) -> None:
         self.scale = scale

@@ -1,4 +1,4 @@
-"""The survey's configuration: every key of `configs/survey.toml`, where units and reasons stand beside each."""
+"""The survey's configuration: every key of `configs/survey.toml`, which documents units and reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgespec.shared.settings import Section, override
 __all__ = ["EndpointSection", "RequestSection", "ScheduleSection", "SurveySettings", "is_local", "load", "override"]
 
 HOST_GAP_S = 10.0
-"""Least mean time between two requests to one host. The paper's study (WANSpec, section 3) had 22.5 s."""
+"""Minimum mean time between two requests to one host. The paper's study (WANSpec, section 3) had 22.5 s."""
 LOCAL_GAP_S = 0.1
 """The same for hosts of this machine."""
 MAX_ENDPOINTS = 64
@@ -125,7 +125,7 @@ class SurveySettings(Section, frozen=True):
     endpoints: tuple[EndpointSection, ...] = ()
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What cannot stand together: names twice, keys in clear text on public networks, rates that would be abuse."""
+        """Conflicts: names used twice, keys in clear text on public networks, rates that would be abuse."""
         if len(self.endpoints) > MAX_ENDPOINTS:
             yield "endpoints", f"at most {MAX_ENDPOINTS}"
         names = [endpoint.name for endpoint in self.endpoints]
@@ -156,7 +156,7 @@ def is_local(host: str) -> bool:
 
 
 def _is_private(host: str) -> bool:
-    """Whether a host is in a network of its owner by its form, so that public networks do not see what it is sent."""
+    """Whether a host is in a private network by its form, so that requests to it do not cross public networks."""
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:
@@ -164,7 +164,7 @@ def _is_private(host: str) -> bool:
 
 
 def labels(endpoints: Sequence[EndpointSection]) -> list[str]:
-    """How plots and tables name the endpoints."""
+    """Names of the endpoints in plots and tables."""
     return [f"{one.name} ({one.region})" if one.region else one.name for one in endpoints]
 
 

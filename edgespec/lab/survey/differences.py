@@ -1,7 +1,7 @@
-"""What the samples say about moving work: how far endpoints of different regions differ, hour by hour and over all.
+"""Differences between endpoints of different regions, by hour and in total: what moving work could gain.
 
 The paper's observation (WANSpec, section 3) is that queues differ more than networks do, so that at times an endpoint
-on another continent answers first. These are the figures that show it, or show that it is not so.
+on another continent answers first. These figures confirm or refute it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def above_least(several: Sequence[Series], quantity: str = "wait_ms", q: float =
 
 
 def differences(several: Sequence[Series], seed: int = 0) -> list[dict[str, Any]]:
-    """Every ordered pair of series of one machine: what is gained by asking `other` instead of `home`.
+    """Every ordered pair of series of one machine: the gain of using `other` instead of `home`.
 
-    Differences are home less other, so above zero the other is faster. Intervals (95 %) come from resampling whole
-    hours, since samples of one hour met the same queue; they are None with fewer than `MIN_BLOCKS` hours of either.
+    Differences are home minus other, so above zero the other is faster. Intervals (95 %) are from resampling whole
+    hours, since samples of one hour share a queue; they are None with fewer than `MIN_BLOCKS` hours of either.
     """
     drawn = [_resampled(one, seed) for one in several]
     pairs = []

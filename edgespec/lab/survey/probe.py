@@ -1,9 +1,9 @@
 """One request to one endpoint, timed: names, TCP and TLS handshakes, first token, end.
 
-Every request has a connection of its own, so that each sample has a connect time. aiohttp says when a name is resolved
-and a connection is ready; the moments between, when the socket is made and when the TLS handshake begins, are seen
-where aiohttp and asyncio ask for a socket and for a TLS object. Proxies of the environment are not used: they would be
-what is measured.
+Every request has a connection of its own, so that each sample has a connect time. aiohttp reports when a name is
+resolved and a connection is ready. The times between, when the socket is made and when the TLS handshake begins, are
+taken where aiohttp and asyncio create a socket and a TLS object. Proxies of the environment are not used, since the
+proxy would be measured.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Moments:
 
 
 class _TimedContext(ssl.SSLContext):
-    """Notes when a handshake begins, which is when asyncio wraps the connected socket."""
+    """Records when a handshake begins, which is when asyncio wraps the connected socket."""
 
     moments = Moments()
 
@@ -61,7 +61,7 @@ class _TimedContext(ssl.SSLContext):
 
 
 class Prober:
-    """Asks one endpoint, one request at a time."""
+    """Sends requests to one endpoint, one at a time."""
 
     def __init__(self, endpoint: EndpointSection, request: RequestSection, source: str, key: str) -> None:
         """`key` is the API key itself, "" for none. Raises ConfigError for a `ca_file` that cannot be used."""
@@ -77,7 +77,7 @@ class Prober:
         self._context = _tls_context(endpoint) if endpoint.base_url.startswith("https:") else None
 
     async def sample(self, at: float, skipped: int = 0, clock_scale: float = 1.0) -> Sample:
-        """Makes one request. Never raises for what an endpoint or the network does: that is the sample's `outcome`."""
+        """Makes one request. Errors of endpoint and network do not raise; they are the sample's `outcome`."""
         moments, answer = Moments(), Answer()
         status: int | None = None
         retry_after_s: float | None = None
@@ -157,12 +157,12 @@ class Prober:
 
 
 def refused(sample: Sample) -> bool:
-    """Whether an endpoint does not want to be asked again soon, or cannot usefully be."""
+    """Whether requests to the endpoint should back off."""
     return sample.outcome in _REFUSALS or (sample.outcome == "server-error" and sample.retry_after_s is not None)
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Seconds that a `Retry-After` header asks for (RFC 9110, section 10.2.3: seconds or a date); None without one.
+    """Seconds of a `Retry-After` header (RFC 9110, section 10.2.3: seconds or a date); None without one.
 
     `now` is the time of day, in seconds since 1970. At most a week is accepted.
     """
@@ -178,7 +178,7 @@ def retry_after(value: str | None, now: float) -> float | None:
 
 
 async def _outcome(response: aiohttp.ClientResponse, answer: Answer, moments: Moments) -> Outcome:
-    """Reads an answer to its end, and says what it was worth."""
+    """Reads a response to its end and classifies it."""
     if response.status != 200:
         return _STATUS.get(response.status, "server-error" if response.status >= 500 else "http-error")
     if response.content_type != "text/event-stream":
@@ -205,7 +205,7 @@ def _network_outcome(error: Exception) -> Outcome:
         case aiohttp.ClientConnectorError():
             return "unreachable"
         case aiohttp.InvalidURL() | aiohttp.ClientResponseError() | ValueError():
-            return "not-a-stream"  # what answers speaks no HTTP
+            return "not-a-stream"  # the server does not speak HTTP
     return "broken"
 
 
@@ -225,7 +225,7 @@ def _trace(moments: Moments) -> aiohttp.TraceConfig:
 
 
 def _tls_context(endpoint: EndpointSection) -> _TimedContext:
-    """One for each endpoint, since it holds the moments of that endpoint's request under way."""
+    """One for each endpoint, since it holds the times of that endpoint's current request."""
     context = _TimedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])
     if not endpoint.ca_file:
@@ -242,7 +242,7 @@ def _tls_context(endpoint: EndpointSection) -> _TimedContext:
 
 
 def _stalled_s() -> float:
-    """Seconds that this thread was ready to run but did not (Linux, sched-stats.rst); 0 where that is not known."""
+    """Seconds that this thread was ready to run but did not (Linux, sched-stats.rst); 0 where not available."""
     try:
         return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

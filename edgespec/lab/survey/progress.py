@@ -1,4 +1,4 @@
-"""What a person sees while a survey runs: one bar for each endpoint with its last answer, on standard error."""
+"""Progress of a running survey on standard error: one bar for each endpoint with its last result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def watched(survey: Survey, *, quiet: bool = False) -> Ended:
 
 
 def plan(survey: Survey) -> str:
-    """What is going to happen, in one sentence."""
+    """The planned requests, in one sentence."""
     times, earlier = survey.settings.schedule, survey.earlier.total()
     count = len(survey.settings.endpoints)
     until = dt.datetime.fromtimestamp(survey.end).astimezone().strftime("%Y-%m-%d %H:%M %Z")

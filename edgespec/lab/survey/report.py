@@ -18,7 +18,7 @@ from edgespec.lab.survey.analysis import Series
 DAY_S = 86_400.0
 MAX_FINDINGS = 8
 STALL_MS = 5.0
-"""Waits for a processor from which on the table warns."""
+"""Minimum wait for a processor for which the table prints a warning."""
 
 
 def draw(several: Sequence[Series], figures: Mapping[str, Any], out: Path, zone: dt.tzinfo) -> list[Path]:
@@ -38,7 +38,7 @@ def draw(several: Sequence[Series], figures: Mapping[str, Any], out: Path, zone:
 
 
 def title(figures: Mapping[str, Any]) -> str:
-    """What all plots say: how much was measured, when, and whether the clock was real."""
+    """The title of all plots: number of samples, period, and whether the clock was real."""
     first, last = (figures[name][:16].replace("T", " ") for name in ("from", "to"))
     count = f"{figures['samples']:,} request{'s' * (figures['samples'] != 1)}"
     text = f"edgespec survey: {count}, {first} to {last} ({figures['timezone']})"

@@ -1,4 +1,4 @@
-"""The survey itself: asks every endpoint on schedule and appends a line for each answer, until the end or a signal."""
+"""The survey: requests to every endpoint on schedule, one line per result, until the end or a signal."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Survey:
         watch(sample)
 
     def _raise_failures(self) -> None:
-        """Lets go of requests that are over; what went wrong in one, such as a full disk, ends the survey."""
+        """Removes finished requests; an exception in one, such as for a full disk, ends the survey."""
         for task in [task for task in self._running if task.done()]:
             self._running.discard(task)
             task.result()
@@ -136,7 +136,7 @@ class Survey:
 
 
 def check(settings: SurveySettings, clock_scale: float = 1.0) -> None:
-    """Raises ConfigError where there is nothing to ask, or where a faster clock would ask too often."""
+    """Raises ConfigError without endpoints, or where a faster clock would cause too many requests."""
     if not settings.endpoints:
         raise ConfigError(
             "There are no endpoints to ask; name a configuration with [[endpoints]] by --config "
@@ -151,7 +151,7 @@ def check(settings: SurveySettings, clock_scale: float = 1.0) -> None:
 
 
 def api_key(endpoint: EndpointSection) -> str:
-    """The key from the environment, "" where none is configured. Raises ConfigError, which never repeats a key."""
+    """The key from the environment, "" where none is configured. Raises ConfigError, which never contains a key."""
     if not endpoint.api_key_env:
         return ""
     key = os.environ.get(endpoint.api_key_env, "").strip()

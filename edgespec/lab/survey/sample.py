@@ -1,4 +1,4 @@
-"""One measurement, and the file of them: JSON lines, appended one by one, which an interruption does not spoil."""
+"""One measurement, and the file of measurements: JSON lines, appended one by one, robust to interruptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgespec.lab.survey.errors import SurveyFileError
 
 VERSION = 1
 _BEGINNING = b'{"v":1,'
-"""Half a line that begins otherwise was not left by an interruption, and is nothing to cut off."""
+"""A partial line with another beginning was not left by an interruption, and is not removed."""
 _LONGEST_LINE = 1 << 16
 Outcome = Literal[
     "ok",
@@ -35,12 +35,12 @@ Outcome = Literal[
     "broken",
     "empty",
 ]
-"""What came of a request; docs/survey.md says what each means."""
+"""Results of a request (docs/survey.md)."""
 Milliseconds = Annotated[float, Meta(ge=0, le=1e8)]
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One request. Durations in ms, None where it did not come that far; no prompt, answer, key or address."""
+    """One request. Durations in ms, None where a step was not reached; no prompt, completion, key or address."""
 
     v: int
     at: Annotated[float, Meta(ge=0, le=32_503_680_000)]
@@ -80,7 +80,7 @@ class SampleFile:
     """A file opened for appending, by one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes the file and cuts off half a line that an interruption left. Raises SurveyFileError."""
+        """Opens or creates the file and removes a partial line left by an interruption. Raises SurveyFileError."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class SampleFile:
             raise
 
     def append(self, sample: Sample) -> None:
-        """Writes one line to the disk, whole or not at all. Raises SurveyFileError."""
+        """Writes one line to the disk, completely or not at all. Raises SurveyFileError."""
         line = msgspec.json.encode(sample) + b"\n"
         try:
             size = os.fstat(self._file.fileno()).st_size
@@ -118,7 +118,7 @@ class SampleFile:
             raise _cannot("write", self.path, error) from None
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Closes and unlocks the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -135,7 +135,7 @@ class SampleFile:
 
 
 def read(paths: Iterable[Path]) -> list[Sample]:
-    """The samples of several files. Half a line at a file's end is what an interruption leaves, and is passed over.
+    """The samples of several files. A partial line at a file's end, left by an interruption, is ignored.
 
     Raises SurveyFileError naming the line that is no sample.
     """

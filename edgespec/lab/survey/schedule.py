@@ -1,10 +1,9 @@
-"""When which endpoint is asked: pure, with the time passed in (seconds of a clock that may step forward).
+"""The schedule of requests: pure, with the time passed in (seconds of a clock that may step forward).
 
-Each endpoint has a grid of slots, one interval apart and shifted against the other endpoints', so that they are not
-asked at the same moment. A slot lies anywhere within `jitter` intervals after its place on the grid: what is periodic
-at an endpoint is neither always met nor always missed, and the mean rate stays what it is. An endpoint has one request
-under way at most. Slots that pass meanwhile, or while the endpoint wants to be left alone, are skipped and never made
-up for: a survey must not turn into a burst.
+Each endpoint has a grid of slots, one interval apart and shifted against the other endpoints', so that requests are not
+simultaneous. A slot is delayed at random by up to `jitter` intervals: periodic events at an endpoint are sampled
+uniformly, and the mean rate is unchanged. An endpoint has at most one request at a time. Slots that pass meanwhile, or
+during its back-off, are skipped and never made up for: a survey must not turn into a burst.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 BACK_OFF_INTERVALS = 32
-"""The longest that an endpoint which refuses again and again, and does not say for how long, is left alone."""
+"""Maximum back-off of an endpoint that refuses repeatedly without `Retry-After`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Schedule:
         return found
 
     def finished(self, name: str, now: float, *, refused: bool = False, retry_after_s: float | None = None) -> None:
-        """A request is over. An endpoint that refused is left alone for as long as it says, else longer each time."""
+        """A request ended. After a refusal the back-off is `retry_after_s`, else it grows with each one."""
         endpoint = self._endpoints[name]
         endpoint.busy = False
         endpoint.refusals = endpoint.refusals + 1 if refused else 0
