@@ -157,6 +157,7 @@ class Surveyor:
                     break
                 node = children[chosen]
             self._children.clear()
-            self._chances = {node: chance for node, chance in self._chances.items() if node in tree.tree}
-            self._pairs = {node: pairs for node, pairs in self._pairs.items() if node in tree.tree}
+            alive = tree.tree.nodes
+            self._chances = {n: chance for n, chance in self._chances.items() if alive.get(n.id) is n}
+            self._pairs = {n: pairs for n, pairs in self._pairs.items() if n is root or alive.get(n.id) is n}
         self._root = root

@@ -136,7 +136,8 @@ class CandidateTree:
             if len(state.where) > MAX_NAMED:
                 live = ((wire, self._live(place)) for wire, place in state.where.items())
                 state.where = {wire: place for wire, place in live if place is not None}
-        self.owner = {node: owner for node, owner in self.owner.items() if node in self.tree and node is not self.root}
+        alive = self.tree.nodes
+        self.owner = {node: owner for node, owner in self.owner.items() if alive.get(node.id) is node}
         return path
 
     def best(self, count: int, max_depth: int | None = None) -> list[Node]:
