@@ -117,7 +117,7 @@ class Exchange:
         return self._peer
 
     def receive(self, message: PairingMessage) -> PairingMessage | None:
-        """Takes one message and returns the answer to send, if any; the table says which message may come when.
+        """Handles one message and returns the answer to send, if any; the table defines which is allowed when.
 
         Raises PairingFailed for a failure that the user has to see, RemoteProtocolError for a forbidden message.
         Either way the exchange has ended, and the code is used up.

@@ -69,7 +69,7 @@ SENTENCES: Mapping[Reason, str] = {
 
 
 class PairingFailed(PairingError):
-    """Pairing ended without success; `reason` is the closed label, the text says what to do."""
+    """Pairing ended without success; `reason` is the closed label, the text names the remedy."""
 
     def __init__(self, reason: Reason, detail: str = "", address: str = "") -> None:
         where, why = f" at {address}" if address else "", f" ({detail})" if detail else ""

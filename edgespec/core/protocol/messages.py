@@ -29,8 +29,8 @@ MAX_DEPTH = 16
 MAX_TOKENS_PER_FRAME = 8192
 """Token ids in one `Open` or `Commit`; a longer prompt follows in further `Commit`s."""
 MAX_COST = 200_000
-"""Millinats of one node's cost: as improbable as a path of `MAX_DEPTH` levels drawn blindly from 2**18 tokens, the
-largest vocabulary in use (16 ln 2**18 = 199.6 nats). What is worse is never worth a row, and a sender says this."""
+"""Millinats of one node's cost, about that of a path of `MAX_DEPTH` tokens drawn uniformly from 2**18, the largest
+vocabulary in use (16 ln 2**18 = 199.6 nats). Costlier nodes are never verified, so a sender clips costs to this."""
 ENTROPY_SLACK = 50
 """Millinats by which an entropy may exceed ln(vocabulary): rounding, float32 sums, and the unused entries by which a
 draft's vocabulary may be larger than the target's (51,200 for 50,257 is 19 millinats)."""

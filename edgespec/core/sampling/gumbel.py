@@ -120,7 +120,7 @@ def shortlist(
     near = max(_NEAR_NATS, reach + 5)
     # A token further than `near` below the best one needs at least this much noise to come within reach.
     needed = float(_gumbel(bits[best : best + 1].copy())[0]) + near - reach
-    matter = (logits >= logits[best] - near) | (bits >= _least_bits(needed))
+    matter = (logits >= logits[best] - near) | (bits >= _min_bits(needed))
     if np.count_nonzero(matter) > len(logits) // 4:  # picking them out would cost more than it saves
         scores = _gumbel(bits)
         scores += logits
@@ -173,7 +173,7 @@ def _gumbel(bits: Bits) -> Floats:
     return noise
 
 
-def _least_bits(noise: float) -> np.uint64:
+def _min_bits(noise: float) -> np.uint64:
     """A hash below this has less noise than `noise`; the bound is loose by more than any rounding of the logarithms."""
     u = math.exp(-math.exp(-noise + 1e-6)) if noise > -4 else 0.0
     return np.uint64(max(int(u * 2.0**52) - 2, 0) << 12)

@@ -134,11 +134,11 @@ class SurveySettings(Section, frozen=True):
                 yield f"endpoints.{number}.name", "another name than those before it"
             if endpoint.api_key_env and endpoint.base_url.startswith("http:") and not _is_private(endpoint.host):
                 yield f"endpoints.{number}.base_url", "https: its API key would cross public networks in clear text"
-        host, least_s = self.least_interval_s()
-        if self.schedule.interval_s < least_s:
-            yield "schedule.interval_s", f"at least {least_s:g}, or the survey would be a load on {host}"
+        host, min_s = self.min_interval_s()
+        if self.schedule.interval_s < min_s:
+            yield "schedule.interval_s", f"at least {min_s:g}, or the survey would be a load on {host}"
 
-    def least_interval_s(self) -> tuple[str, float]:
+    def min_interval_s(self) -> tuple[str, float]:
         """The host that bounds the interval, and the bound in seconds; endpoints of one host share its allowance."""
         hosts = Counter(endpoint.host for endpoint in self.endpoints)
         gaps = {

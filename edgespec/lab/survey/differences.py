@@ -19,7 +19,7 @@ MIN_BLOCKS = 6
 _TIMES = ("ttft_ms", "wait_ms")
 
 
-def above_least(several: Sequence[Series], quantity: str = "wait_ms", q: float = 50) -> Floats:
+def above_minimum(several: Sequence[Series], quantity: str = "wait_ms", q: float = 50) -> Floats:
     """How far each series' percentile lies above the lowest of the same hour, machine and model [series, 24].
 
     This is what moving work at that hour could gain. NaN where a hour has no other series to compare with.

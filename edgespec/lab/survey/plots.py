@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgespec.lab.survey.analysis import FEW, HOURS, Floats, Series, hourly
-from edgespec.lab.survey.differences import above_least
+from edgespec.lab.survey.differences import above_minimum
 from edgespec.lab.survey.drawing import curve, heat, plain_ticks, pyplot, scale_of, short, top, write
 
 CAPTION = "Hatched: fewer than {p50} values behind a p50, {p95} behind a p95. Grey: no value."
@@ -85,7 +85,7 @@ def regions(several: Sequence[Series], pairs: Sequence[Mapping[str, Any]], out: 
         1, 2, figsize=(sum(widths), 3.0 + 0.45 * size), width_ratios=widths, layout="constrained"
     )
     labels = [one.label for one in several]
-    above = above_least(several)
+    above = above_minimum(several)
     counts = np.array([hourly(one, "wait_ms", 50)[1] for one in several])
     image = heat(left, above, counts < FEW["p50"], labels, cmap="YlOrRd", vmin=0, vmax=top(above))
     figure.colorbar(image, ax=left, pad=0.01, fraction=0.03, label="ms")

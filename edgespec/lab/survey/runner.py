@@ -142,11 +142,11 @@ def check(settings: SurveySettings, clock_scale: float = 1.0) -> None:
             "There are no endpoints to ask; name a configuration with [[endpoints]] by --config "
             "(configs/survey.toml shows every key)."
         )
-    host, least_s = settings.least_interval_s()
-    if settings.schedule.interval_s / clock_scale < least_s:
+    host, min_s = settings.min_interval_s()
+    if settings.schedule.interval_s / clock_scale < min_s:
         raise ConfigError(
             f"With this clock {host} would be asked every {settings.schedule.interval_s / clock_scale:g} s, "
-            f"but at least {least_s:g} s must lie between; or the survey would be a load on it."
+            f"but at least {min_s:g} s must lie between; or the survey would be a load on it."
         )
 
 

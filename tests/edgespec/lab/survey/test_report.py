@@ -15,7 +15,7 @@ from matplotlib import image
 
 from edgespec.lab.survey import report
 from edgespec.lab.survey.analysis import hourly, percentile, series
-from edgespec.lab.survey.differences import above_least, differences
+from edgespec.lab.survey.differences import above_minimum, differences
 from edgespec.lab.survey.sample import Sample
 from edgespec.lab.survey.summary import summary
 
@@ -89,7 +89,7 @@ def test_the_wait_is_what_the_network_does_not_explain() -> None:
 def test_possible_gains_are_reported_by_hour_within_one_model() -> None:
     samples = [sample(h, ttft, e) for h, a, b in ((1, 100, 60), (2, 50, 90)) for e, ttft in (("a", a), ("b", b))]
     samples += [sample(1, 20.0, "c", model="another")]
-    above = above_least(series(samples))
+    above = above_minimum(series(samples))
     assert above[0, 1:3].tolist() == [40.0, 0.0]
     assert above[1, 1:3].tolist() == [0.0, 40.0]
     assert np.isnan(above[2]).all()
