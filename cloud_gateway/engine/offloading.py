@@ -155,14 +155,9 @@ class Offloading:
         else:
             self.step(active, FrameArrived(worker, frame), "merging a frame", now=now)
 
-    def carry_out(self, active: Active, output: Send | Diverged | FrameTaken | Punish | Released) -> None:
+    def carry_out(self, active: Active, output: Send | Diverged | Punish | Released) -> None:
         """What a request's step means for its worker."""
         match output:
-            case FrameTaken(kind, worker, unknown, _):
-                self.frames[kind] += 1
-                if unknown:
-                    text = f"a tree for request {active.id} names tokens that never were its prefix"
-                    self.post(lambda: self.workers.note(worker, "prefix", text))
             case Send(worker, body):
                 self.post(lambda: self.workers.send(worker, body))
             case Diverged(worker):
@@ -171,6 +166,13 @@ class Offloading:
                 self.punish(worker, error)
             case Released(worker, name, reason, frames):
                 self.audit.released(active.request, worker, name, reason, frames)
+
+    def count(self, taken: FrameTaken) -> None:
+        """One frame was used, stale or rejected."""
+        self.frames[taken.kind] += 1
+        if taken.unknown_prefix:
+            text = "a tree names tokens that never were its request's prefix"
+            self.post(lambda: self.workers.note(taken.worker, "prefix", text))
 
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Ends the link of a worker that broke the protocol, or the gateway's own code, and takes its requests away."""

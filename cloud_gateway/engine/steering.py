@@ -58,15 +58,17 @@ class Steering:
         for output in outputs:
             if isinstance(output, Keep):
                 lost = self._keep(active, output)
-                continue
-            with self.recovery.guard(active, f"carrying out {type(output).__name__}"):
-                self._carry_out(active, output)
+            elif isinstance(output, FrameTaken):  # the most frequent one: it is only counted
+                self.offloading.count(output)
+            else:
+                with self.recovery.guard(active, "carrying out a step"):
+                    self._carry_out(active, output)
         if lost is not None and not active.ended:
             self.recovery.pass_failed([active], lost)
 
     def _carry_out(self, active: Active, output: Output) -> None:
         match output:
-            case Send() | Diverged() | FrameTaken() | Punish() | Released():
+            case Send() | Diverged() | Punish() | Released():
                 self.offloading.carry_out(active, output)
             case Emit(event):
                 self.emit(active, event)
