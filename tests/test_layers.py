@@ -26,7 +26,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"
 BROAD = frozenset({"Exception", "BaseException"})
 GATEWAY_ONLY = frozenset({"torch", "transformers", "accelerate", "safetensors", "prometheus_client"})
 LLAMA = ("edgespec/llamacpp/", "cloud_gateway/models/drafts/gguf.py")
-"""Where llama.cpp may be imported; whoever imports these does so when a GGUF model is loaded."""
+"""Where llama.cpp may be imported; importers of these do so when a GGUF model is loaded."""
 LIBRARY = ("edgespec.core", "edgespec.shared", "edgespec.__version__")
 
 # What each package may import of the project, besides itself.

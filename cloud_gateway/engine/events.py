@@ -1,4 +1,4 @@
-"""What the event loop tells the engine's thread: the closed set of its inbox."""
+"""The closed set of events from the event loop to the engine's thread."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class LocalDrafting:
         generation.handle(Drafted(leaves, found), self.clock())
 
     def costs(self, active: Active) -> Costs:
-        """What the controller may reckon with."""
+        """Costs for the controller."""
         model = self.model
         if model is None or not active.local:
             return Costs(self.verify_s)

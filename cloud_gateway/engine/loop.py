@@ -24,7 +24,7 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest, Method
 from cloud_gateway.core.requests.steps import Cancelled, HostTime, Prefilled, Status, Stopped
-from cloud_gateway.core.verify.verification import method_of, told_to_workers, verification
+from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
 from cloud_gateway.engine.events import ClientLeft, FrameReceived, InboxEvent, RequestDeclined, WorkerDown, WorkerUp
@@ -108,7 +108,7 @@ class Engine:
         self._thread.start()
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Where answers and messages go; `start` calls it, and whoever turns the engine by hand."""
+        """Where answers and messages go; `start` calls it, and callers that step the engine manually."""
         self._loop = loop
 
     def stop(self, timeout_s: float = 10.0) -> None:
@@ -163,11 +163,11 @@ class Engine:
             self._wake.set()
 
     def _make_active(self, request: GenerationRequest) -> Active:
-        wish, settings = request.speculation, self.settings
-        name = wish.policy or settings.policy
+        asked, settings = request.speculation, self.settings
+        name = asked.policy or settings.policy
         chosen = policies.PolicySettings(
-            k=wish.k or settings.k,
-            phi=settings.phi if wish.phi is None else wish.phi,
+            k=asked.k or settings.k,
+            phi=settings.phi if asked.phi is None else asked.phi,
             verify_nodes=settings.verify_nodes,
             depth_limit=settings.depth_limit,
             prefer=settings.prefer,
@@ -182,13 +182,13 @@ class Engine:
             self.clock(),
             self.target.context,
             self.target.eos,
-            offload=wish.offload != "never" and policy.name not in policies.ALONE,
+            offload=asked.offload != "never" and policy.name not in policies.ALONE,
             verify_nodes=settings.verify_nodes,
-            worker_sampling=told_to_workers(request.sampling, method, settings.share_seed),
+            worker_sampling=worker_sampling_of(request.sampling, method, settings.share_seed),
         )
         generation.usage.verification = method
         if not generation.offload:
-            never = wish.offload == "never"
+            never = asked.offload == "never"
             generation.usage.why_off = "the request asked for it" if never else f"policy {policy.name}"
         if self.recorder is not None:
             generation.record(self.recorder.tape(number, name, chosen, len(request.tokens)), self._verify_s)
@@ -272,7 +272,7 @@ class Engine:
                 self.local.open(active)
 
     def _prefill_chunk(self) -> bool:
-        """One chunk of one prompt, so that long prompts don't stall other answers (design section 8)."""
+        """One chunk of one prompt, so that long prompts don't stall other answers."""
         reading = (a for a in self._active.values() if a.generation.status is Status.PREFILL)
         active = next(reading, None)
         if active is None:
@@ -322,7 +322,7 @@ class Engine:
         return Wait(now)
 
     def _finish(self, active: Active, finish: Finish, error: str | None) -> None:
-        """Frees everything that the request holds and tells the client's stream."""
+        """Frees everything that the request holds and ends the client's stream."""
         if self._active.pop(active.id, None) is not None:
             self._queue.ended(active)
             self.recovery.close_slot(active)

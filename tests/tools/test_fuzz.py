@@ -126,8 +126,8 @@ def test_a_failure_ends_the_run_with_the_case_that_repeats_it(
     monkeypatch.setattr(run, "run", failing)
     out = tmp_path / "out.json"
     assert command.main(["--cases", "1000", "--seed", str(SEED), "--json", str(out)]) == 1
-    told = capsys.readouterr().out
-    assert "Traceback" in told and f"FAILED: python -m tools.fuzz --case {SEED}:" in told
+    printed = capsys.readouterr().out
+    assert "Traceback" in printed and f"FAILED: python -m tools.fuzz --case {SEED}:" in printed
     assert json.loads(out.read_text())["ok"] is False
 
 

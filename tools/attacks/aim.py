@@ -1,4 +1,4 @@
-"""What an attacker is told of the gateway, and the tools that all floods share: pace, raw HTTP, connections."""
+"""What an attacker receives about the gateway, and the tools that all floods share: pace, raw HTTP, connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attacking process: `python -m tools.attacks.attacker`, told what to do by one line of JSON on standard input.
+"""One attacking process: `python -m tools.attacks.attacker`, with orders in one line of JSON on standard input.
 
 It floods, or does what the same party does in the control phases and burns as much CPU as the flood did, until
 standard input is closed. Then it prints what it did, as JSON. It runs below the priority of client and worker.

@@ -27,7 +27,7 @@ SETTLE_S = 1.0
 
 @dataclass(slots=True)
 class Runner:
-    """Runs floods against one scene. `progress` is told of each phase."""
+    """Runs floods against one scene. `progress` receives each phase."""
 
     scene: Scene
     seconds: float

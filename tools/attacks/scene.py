@@ -112,13 +112,13 @@ class Scene:
         return cores[1:] or cores
 
     def aim(self) -> Aim:
-        """What attackers are told."""
+        """What attackers receive."""
         port, model = int(self.stage.api.rsplit(":", 1)[1].split("/")[0]), self.where()["model"]
         config = str(self.folder / "hostile.toml")
         return Aim(port, self.stage.link_port, model, self.attacker_key, config, STREAMS)
 
     def where(self) -> dict[str, Any]:
-        """What the measuring client is told."""
+        """What the measuring client receives."""
         ready = self.stage._ready
         return {"port": ready["api"]["port"], "model": ready["model"], "key": self.stage.key}
 
@@ -167,7 +167,7 @@ class Scene:
         return sum(self.stage.log(worker).count(LINKED) for worker in self.honest)
 
     def lost(self, links_before: int) -> int:
-        """Workers that were linked anew since then, or are gone now."""
+        """Workers that were linked again since then, or are gone now."""
         gone = sum(not self._linked(worker) for worker in self.honest)
         return max(self.links() - links_before, gone)
 

@@ -142,7 +142,7 @@ class BenchLink:
         for _ in range(steps):
             assert self.drafting is not None
             leaves = self.drafting.candidates()
-            self.drafting.record(leaves, [self._guess(leaf.token) for leaf in leaves])
+            self.drafting.record(leaves, [self._proposal(leaf.token) for leaf in leaves])
             while (tree := self.drafting.delta()) is not None:
                 frames.append(self.worker.send(tree))
         return frames
@@ -153,7 +153,7 @@ class BenchLink:
             return BestFirst(*of, BestFirstRule(sequences=4))
         return Drafting(*of, DraftRule(branching=self.branching, theta=0.5, sequences=4))
 
-    def _guess(self, token: int) -> Proposal:
+    def _proposal(self, token: int) -> Proposal:
         if token < 0:
             assert self.drafting is not None
             token = self.drafting.prefix.tokens[-1]
@@ -207,7 +207,7 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     engine.use_loop(asyncio.get_running_loop())
     parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "round": []}
     tokens = frames_seen = 0
-    engine.turn()  # admits the request and takes its first, bare step
+    engine.turn()  # admits the request and takes its first plain step
     await asyncio.sleep(0)
     await anext(aiter(stream))
     for number in range(setup.rounds + 50):
@@ -252,7 +252,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.bench rounds`."""
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument(
-        "--match", type=float, default=0.8, help="share of places where the draft's best guess is right"
+        "--match", type=float, default=0.8, help="share of places where the draft's first choice is right"
     )
     parser.add_argument("--branching", type=int, default=0, help="of Algorithm 2; 0: best first, as shipped")
     parser.add_argument("--policy", choices=sorted(POLICIES), default="adaptive")

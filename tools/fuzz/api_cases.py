@@ -21,7 +21,7 @@ from cloud_gateway.core.requests.request import Constraint, ConstraintError, Gen
 from cloud_gateway.core.verify.accept import walk
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.logprobs import MIN_LOGPROB, token_logprob
-from cloud_gateway.core.verify.verification import Verification, method_of, told_to_workers, verification
+from cloud_gateway.core.verify.verification import Verification, method_of, verification, worker_sampling_of
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirst
 from edgespec.core.drafting.ranking import Ranker, Spread
@@ -79,7 +79,7 @@ def case(seed: str) -> str:
         once = _answer(request, begin(), model, None if constrained else draft)
         assert constrained or _answer(request, begin(), model, draft) == once, "the same call gave another answer"
     if rng.random() < 0.1:
-        _worker(request, told_to_workers(request.sampling, method, rng.random() < 0.5).seed, draft, vocab_size)
+        _worker(request, worker_sampling_of(request.sampling, method, rng.random() < 0.5).seed, draft, vocab_size)
     return method
 
 
@@ -91,12 +91,12 @@ def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None
         prompts = _prompts(decoded, vocab_size)
         schema = wanted_schema(decoded)
         constraint: Callable[[], Constraint] | None = constraint_of(schema) if schema is not None else None
-        wishes = generations(decoded, prompts, served, LIMITS, may_offload=True, constraint=constraint)
+        requests = generations(decoded, prompts, served, LIMITS, may_offload=True, constraint=constraint)
     except ClientError as error:
         assert error.status == 400, f"{error.status} for a body"
         assert wrong is None or error.param == wrong, f"{wrong} was out of its range, and {error.param} refused"
         return None
-    return wishes[-1]
+    return requests[-1]
 
 
 def _prompts(decoded: Common, vocab_size: int) -> list[list[int]]:
@@ -137,7 +137,7 @@ def _answer(request: GenerationRequest, chosen: Verification, model: TableModel,
 
 
 def _candidates(chosen: Verification, draft: TableModel, prefix: Sequence[int]) -> FlatTree:
-    """The best guesses after the prefix, and those after the best of them."""
+    """The most probable tokens after the prefix, and those after the first of them."""
     tokens, parents, depths = [prefix[-1]], [-1], [0]
     first = chosen.rank(draft.logits(prefix), (), MANY)
     _check_proposal(first, draft.vocab_size)
@@ -162,17 +162,17 @@ def _check_proposal(found: Proposal, vocab_size: int) -> None:
 
 
 def _check_logprob(rows: Rows, row: int, token: int, top: int) -> None:
-    told = token_logprob(rows.logits(row), token, top)
-    values = [told.logprob, *(value for _, value in told.top)]
+    reported = token_logprob(rows.logits(row), token, top)
+    values = [reported.logprob, *(value for _, value in reported.top)]
     assert all(MIN_LOGPROB <= value <= ROUNDING_NATS for value in values), f"log-probabilities {values}"
 
 
 def _worker(request: GenerationRequest, seed: int | None, draft: TableModel, vocab_size: int) -> None:
     """The same request at a worker: its parameters pass the wire, and its frames the shape check."""
-    told = msgspec.structs.replace(request.sampling, seed=seed)
+    reported = msgspec.structs.replace(request.sampling, seed=seed)
     prompt = list(request.tokens)
-    opening = _open(msgspec.msgpack.encode(Open(1, 1, len(prompt), prompt, told)))
-    assert opening.sampling == told, "the wire changed the parameters"
+    opening = _open(msgspec.msgpack.encode(Open(1, 1, len(prompt), prompt, reported)))
+    assert opening.sampling == reported, "the wire changed the parameters"
     ranker = Ranker(opening.sampling, prompt, resolved=True)
     drafting = BestFirst(1, 1, len(prompt))
     drafting.commit(0, prompt)

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 PACKAGES = ("cloud_gateway.", "edgespec.")
-MOST_OBJECTS = 100_000
+MAX_OBJECTS = 100_000
 
 
 def check_finite(root: object) -> None:
     """Raises AssertionError naming where a number is none. Infinities may be meant (a time that never comes)."""
     waiting: list[tuple[str, object]] = [(type(root).__name__, root)]
     known: set[int] = set()
-    while waiting and len(known) < MOST_OBJECTS:
+    while waiting and len(known) < MAX_OBJECTS:
         name, one = waiting.pop()
         if isinstance(one, float):
             assert not math.isnan(one), f"{name} is not a number"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from edgespec.core.protocol.messages import MAX_COST, ROOT, Tree, max_entropy
 from edgespec.core.protocol.prefix import Prefix
 
-MOST_NODES = 14
+MAX_NODES = 14
 """Of most frames; a few have 64, the most that the shape checks let in."""
 
 
@@ -29,7 +29,7 @@ class RandomWorker:
         length = starts[-1] if rng.random() < 0.8 else rng.choice(starts)
         digest = prefix.digest_at(length) if rng.random() < 0.98 else rng.randbytes(32)
         first = self.next_id if rng.random() < 0.99 else rng.choice((1, self.next_id + 1, 2**32 - 1))
-        count = 64 if rng.random() < 0.02 else rng.randint(1, MOST_NODES)
+        count = 64 if rng.random() < 0.02 else rng.randint(1, MAX_NODES)
         parents, tokens = self._nodes(first, count, length)
         self.next_id = first + len(tokens)
         costs = [self._cost() for _ in tokens]

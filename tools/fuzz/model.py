@@ -28,7 +28,7 @@ class TableModel:
         if extreme:
             for row in self._rows[::2]:
                 _spoil(row, rng)
-        self._rows.flags.writeable = False  # whoever reads a row must leave it alone
+        self._rows.flags.writeable = False  # readers must not change a row
         self._argmax = [int(row.argmax()) for row in self._rows]
 
     def index(self, tokens: Sequence[int]) -> int:

@@ -99,7 +99,7 @@ class Walk:
         return token
 
     def _measure(self) -> None:
-        """What the gateway believes of its passes and of the link, after measurements of any kind."""
+        """The gateway's estimates of its passes and of the link, after measurements of any kind."""
         rng = self.rng
 
         def some() -> float:
@@ -113,8 +113,8 @@ class Walk:
             now += max(some(), 0.0) if rng.random() < 0.5 else 0.01
             clock.frame(now if now == now else 0.0)
         local = rng.choice((None, None, 0.0, 1e-6, 10 ** rng.uniform(-4, 1)))
-        self.debt = rng.choice((0.0, 0.0, 0.01, 10.0))
-        self.costs = lambda: Costs(curve, local, self.debt, rng.choice((0.0, 0.004)), rng.choice((1, 4)))
+        self.backlog = rng.choice((0.0, 0.0, 0.01, 10.0))
+        self.costs = lambda: Costs(curve, local, self.backlog, rng.choice((0.0, 0.004)), rng.choice((1, 4)))
         self.link = LinkView(rtt.srtt_s or 0.0, rtt.high_s, clock.step_s, rng.random() < 0.8)
 
     def round(self) -> None:
@@ -136,7 +136,7 @@ class Walk:
                     if rng.random() < 0.5:
                         self._frame()
                 case CatchUp():
-                    self.debt = max(self.debt - 0.01, 0.0)
+                    self.backlog = max(self.backlog - 0.01, 0.0)
                 case Draft():
                     self._draft(action)
                     self.now += rng.choice((0.0, 0.01))

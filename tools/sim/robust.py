@@ -44,9 +44,9 @@ def cases(config: dict[str, Any]) -> Iterator[Case]:
         yield f"jitter {ms} ms", kind, steps, {"jitter_s": ms / 1000}, None
     demo = want["demo"]
     times = curve(demo["verify_ms"]), curve(demo["draft_ms"]), curve(demo["draft_ms"])
-    debts = {"catch_up_s": demo["catch_up_ms"] / 1000, "unread": demo["unread"], "leaves": 1}
+    backlog = {"catch_up_s": demo["catch_up_ms"] / 1000, "unread": demo["unread"], "leaves": 1}
     chains = WorkerSpec("bestfirst", 4, 0.0, 1)
-    yield "the demo's step times", replace(kind, match=demo["match"]), Steps(*times, **debts), {}, chains
+    yield "the demo's step times", replace(kind, match=demo["match"]), Steps(*times, **backlog), {}, chains
     yield "loss 20 %", kind, steps, {"loss": 0.2}, None
 
 

@@ -52,9 +52,9 @@ class Costs:
     """Seconds of a target pass over this many rows (candidates + 1)."""
     local_step_s: float | None = None
     """A local draft step with nothing to catch up; None: there is no local draft."""
-    local_debt_s: float = 0.0
+    local_backlog_s: float = 0.0
     """Time to evaluate the committed tokens that the local draft has not seen."""
-    batch_debt_s: float = 0.0
+    batch_backlog_s: float = 0.0
     """Time of the largest single catch-up batch."""
     local_leaves: int = 16
     """Leaves up to which a local step costs hardly more than over one."""
@@ -62,7 +62,7 @@ class Costs:
     @property
     def local_s(self) -> float:
         """The next local draft step, catch-up included; infinite without a local draft."""
-        return float("inf") if self.local_step_s is None else self.local_step_s + self.local_debt_s
+        return float("inf") if self.local_step_s is None else self.local_step_s + self.local_backlog_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
-"""Policy `adaptive`: decides by expected time (design section 7; docs/policies.md tells how it came about).
+"""Policy `adaptive`: decides by expected time (docs/policies.md has its derivation).
 
 At every free moment it compares what it can have now with what the worker will bring, and when:
 
-    while nothing of use is at hand
+    while no useful candidate is there
         useful candidates are due soon                    wait
         they are due late, and a local pass pays          draft: the likeliest leaves in one batch, four children each
     while drafting, another level pays                    draft on
     else                                                  verify as many candidates as are worth their cost, none
-                                                          included: a bare step yields a token and costs the worker
+                                                          included: a plain step yields a token and costs the worker
                                                           nothing, since it goes on drafting meanwhile
 
 A pass pays when the tokens that it is expected to add, at the going price per token, exceed its own time and the
@@ -35,7 +35,7 @@ SHARES = {"balanced": 0.45, "offload": 0.0}
 WAIT_SHARE = 0.2
 """Longest wait for useful candidates, as a share of a target step."""
 ALIGN_SHARE = 0.1
-"""The same where some are at hand: passes that begin as a frame arrives find a wrong path soonest."""
+"""The same where there are some: passes that begin as a frame arrives find a wrong path soonest."""
 STALL_SHARE = 0.5
 """Of a round trip: candidates due sooner are not drafted here too, where passes have a price."""
 STALL_STEPS = (1.5, 2.0)
@@ -43,7 +43,7 @@ STALL_STEPS = (1.5, 2.0)
 LATENCY_STEPS = 0.2
 """The limit where passes are free, in target steps."""
 LOSS_PRIOR, LOSS_WEIGHT = 0.07, 60
-"""Losses of the worker's path per token, and the tokens that this first guess counts for."""
+"""Prior of divergences per token, and its weight in tokens."""
 HURRY_STEPS = 1.0
 """The limit while the answer is behind."""
 MAX_RUN = 8
@@ -75,7 +75,7 @@ class Adaptive:
     _reference: Reference | None = field(default=None, init=False)
     _run: int = field(default=0, init=False)
     _tokens: int = field(default=0, init=False)
-    _debt_paid: bool = field(default=False, init=False)
+    _caught_up_last: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._surveyor = Surveyor(self.calibrator)
@@ -113,7 +113,7 @@ class Adaptive:
         return self._budget is None or self._budget.open
 
     def _missing(self, outlook: Outlook, position: int) -> int:
-        """The first level that the worker would have to add to what is at hand."""
+        """The first level that the worker would have to add to the candidates."""
         if not outlook.nodes:
             return position + 1
         return position + 2 if self._timeline.lost else max(self._timeline.frontier, position) + 1
@@ -128,9 +128,9 @@ class Adaptive:
         return min(max(STALL_SHARE * link.rtt_s, STALL_STEPS[0] * target), STALL_STEPS[1] * target)
 
     def _draft(self, outlook: Outlook, link: LinkView | None, costs: Costs) -> Action:
-        if costs.local_debt_s > costs.batch_debt_s:  # a long catch-up alternates with target steps
-            self._debt_paid = not self._debt_paid
-            return CatchUp() if self._debt_paid else Verify(())
+        if costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
+            self._caught_up_last = not self._caught_up_last
+            return CatchUp() if self._caught_up_last else Verify(())
         if not self._run:
             self.fallbacks += 1
             self.why = self._reason(link)
@@ -158,7 +158,7 @@ class Adaptive:
         return prices
 
     def received(self, merged: Merged, now: float) -> None:
-        """What the frame shows of the worker's whereabouts."""
+        """Updates the estimate of where the worker's draft stands."""
         self._timeline.frame(merged, now)
 
     def verified(self, outcome: Outcome, now: float) -> None:
@@ -178,4 +178,4 @@ def _pays(stall_s: float, prices: Prices, costs: Costs) -> bool:
     target = costs.verify_s(1)
     helpful = prices.token_s < prices.local_s
     time = min(stall_s, HORIZON_STEPS * target) if helpful else HORIZON_STEPS * target
-    return (time - costs.local_debt_s) / prices.local_s > time / target
+    return (time - costs.local_backlog_s) / prices.local_s > time / target

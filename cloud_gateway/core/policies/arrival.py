@@ -1,7 +1,7 @@
-"""When the worker's next useful level is due, told from what its frames show and from what was sent to it.
+"""When the worker's next useful level is due, estimated from its frames and from what was sent to it.
 
 A worker on the committed path delivers one level per draft step. When the target leaves the worker's tree, nothing is
-useful until a round trip after the commit that told it so (WANSpec section 4.1). Finding: frames under way when
+useful until a round trip after the commit with it (WANSpec section 4.1). Finding: frames under way when
 that happens are useless too, and Algorithm 1 as printed does not notice; `Merged.lost_at` and a walk that ended beside
 known candidates do.
 """

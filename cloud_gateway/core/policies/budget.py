@@ -20,14 +20,14 @@ PACE = 0.988
 AHEAD_TOKENS = 2.0
 """Lead over the reference, in its tokens, at which a burst for speed ends."""
 RECOVERY_TOKENS = 30
-"""A lag that the worker's pace makes good within so many tokens is borne without local passes."""
+"""No local passes where the worker is expected to recover within this many tokens."""
 LEVELS = 8
 """Lengths of a local run that are compared."""
 ROWS = 4
 """Candidates verified for each level of a local run."""
 FADING = 0.01
 """What each further local level covers less than the one before: its leaves are more than one pass can take."""
-LEAST_PRICE = 0.5
+MIN_PRICE = 0.5
 """Least price of a pass where passes are not free, as a share of its time."""
 HASTE = 0.98
 """Share of the reference's time per token that local drafting must reach while the answer is behind."""
@@ -123,7 +123,7 @@ class Prices:
             return cls.of(link, costs, draft)
         best = max(fast, key=lambda run: (pace * run.tokens - run.seconds) / run.passes)
         saved = min((pace * best.tokens - best.seconds) / best.passes, pace * best.last_tokens - step)
-        return cls(pace, max(saved, LEAST_PRICE * step), best.pace_s)
+        return cls(pace, max(saved, MIN_PRICE * step), best.pace_s)
 
 
 def _pace(link: LinkView | None, costs: Costs, draft: Acceptance) -> float:

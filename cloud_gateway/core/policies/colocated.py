@@ -43,5 +43,5 @@ class ColocatedTree:
         """No worker is asked."""
 
     def verified(self, outcome: Outcome, now: float) -> None:
-        """The passes are counted anew."""
+        """Starts counting passes from zero."""
         self._passes = 0

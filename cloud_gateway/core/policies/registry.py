@@ -81,7 +81,7 @@ class Colocated:
     name: str = field(default="colocated", init=False)
     fallbacks: int = field(default=0, init=False)
     drafts_from_start: bool = field(default=True, init=False)
-    _debt_paid: bool = field(default=False, init=False)
+    _caught_up_last: bool = field(default=False, init=False)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Drafts until the tree is k deep, then verifies a chain; `link` is ignored."""
@@ -91,10 +91,10 @@ class Colocated:
         """The next local step. A long catch-up alternates with target steps, so that no gap exceeds one batch."""
         if costs.local_step_s is None:
             return self._verify(tree)
-        if costs.local_debt_s <= costs.batch_debt_s:
+        if costs.local_backlog_s <= costs.batch_backlog_s:
             return Draft((tree.best_leaf(),))
-        self._debt_paid = not self._debt_paid
-        return CatchUp() if self._debt_paid else self._verify(tree)
+        self._caught_up_last = not self._caught_up_last
+        return CatchUp() if self._caught_up_last else self._verify(tree)
 
     def _verify(self, tree: CandidateTree) -> Verify:
         return Verify(tree.best(self.k, self.k))
@@ -110,7 +110,7 @@ class Colocated:
 class WanSpec:
     """Algorithm 1, and what it needs to stand in a real network.
 
-    To the letter while the worker answers in time and the local draft owes no catch-up. Beyond the letter:
+    To the letter while the worker answers in time and the local draft has no backlog. Beyond the letter:
     *no worker*: standard speculative decoding with the same k. *Worker still reading the prompt*: bare target steps,
     unless a local step is as cheap. *Catch-up*: a local step counts with its catch-up (section 4.5), so one that would
     end after the worker's next useful frame is not begun. *Late*: when nothing came by the time it was due, the
@@ -123,7 +123,7 @@ class WanSpec:
     verify_nodes: int = 16
     """Most candidates in one pass."""
     depth_limit: int | None = None
-    """Most levels verified at once; None: the whole tree at hand, k: the printed algorithm's result.length <= k + 1."""
+    """Levels verified at once; None: the whole candidate tree, k: the printed algorithm's result.length <= k + 1."""
     name: str = field(default="wanspec", init=False)
     fallbacks: int = field(default=0, init=False)
     drafts_from_start: bool = field(default=False, init=False)
@@ -212,7 +212,7 @@ class WanSpec:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """What a policy may be told; each takes what it knows."""
+    """Parameters of the policies; each takes those that it has."""
 
     k: int = 2
     phi: float = 0.5
@@ -238,11 +238,11 @@ def reason(policy: Controller) -> str | None:
 
 
 POLICIES: dict[str, Callable[[PolicySettings], Controller]] = {
-    "plain": lambda wish: Plain(),
-    "colocated": lambda wish: Colocated(k=wish.k),
-    "colocated-tree": lambda wish: ColocatedTree(wish.k, wish.verify_nodes),
+    "plain": lambda chosen: Plain(),
+    "colocated": lambda chosen: Colocated(k=chosen.k),
+    "colocated-tree": lambda chosen: ColocatedTree(chosen.k, chosen.verify_nodes),
     "wanspec": PolicySettings.wanspec,
-    "adaptive": lambda wish: Adaptive(wish.prefer, verify_nodes=wish.verify_nodes, share=wish.share),
-    "rolling-k": lambda wish: RollingWanSpec(wish.wanspec()),
-    "amusd": lambda wish: Amusd(wish.verify_nodes),
+    "adaptive": lambda chosen: Adaptive(chosen.prefer, verify_nodes=chosen.verify_nodes, share=chosen.share),
+    "rolling-k": lambda chosen: RollingWanSpec(chosen.wanspec()),
+    "amusd": lambda chosen: Amusd(chosen.verify_nodes),
 }

@@ -11,10 +11,10 @@ from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
 
 PRIOR = 4
-"""Observations that a first guess counts for."""
+"""Weight of a prior, in observations."""
 LEAST = 3e-3
 """Nodes less likely than this are not looked at."""
-LEAST_OPEN = 0.05
+MIN_OPEN = 0.05
 """Share of a node's future that must be unnamed for it to be worth another look by the local draft."""
 
 
@@ -42,7 +42,7 @@ class Outlook:
         return sum(heapq.nlargest(limit, [*self.survival[:limit], *found])) - sum(self.survival[:limit])
 
     def worth(self, verify_s: Callable[[int], float], token_s: float, limit: int) -> Sequence[Node]:
-        """The head of `nodes` whose expected tokens, at `token_s` each, exceed its cost by most (design section 7)."""
+        """The head of `nodes` whose expected tokens, at `token_s` each, exceed its cost by most."""
         best, best_count, gained = -verify_s(1), 0, 0.0
         for count, chance in enumerate(self.survival[:limit], 1):
             gained += chance
@@ -56,7 +56,7 @@ class Surveyor:
     """Looks at one request's tree, and learns from what the target chose what candidates are worth."""
 
     def __init__(self, calibrator: Calibrator, match: float = 0.85, named: float = 0.95) -> None:
-        """`match` and `named` are the first guesses of what the properties below tell, worth `PRIOR` observations."""
+        """`match` and `named` are priors of the properties below, worth `PRIOR` observations."""
         self.calibrator = calibrator
         self._chances: dict[Node, float] = {}
         self._pairs: dict[Node, tuple[tuple[Node, ...], Chances]] = {}
@@ -102,7 +102,7 @@ class Surveyor:
                     heapq.heappush(heap, (-reach * chance, child.id, child))
             if len(pairs) >= width:
                 self._share(pairs)
-            elif not node.children or 1 - named > LEAST_OPEN:
+            elif not node.children or 1 - named > MIN_OPEN:
                 leaves.append((reach * (1 - named), -node.id, node))
         chosen = heapq.nlargest(sequences, leaves)
         masses = [mass for mass, _, _ in chosen]
@@ -141,7 +141,7 @@ class Surveyor:
         return pairs if total <= 1 else [(child, chance / total) for child, chance in pairs]
 
     def _learn(self, tree: CandidateTree) -> None:
-        """Tells the calibrator what became of the candidates that the last commits decided on."""
+        """Updates the calibrator with the candidates that the last commits decided on."""
         node, root = self._root, tree.root
         if node is not None and node is not root:
             for token in tree.prefix.tokens[node.position + 1 : root.position + 1]:

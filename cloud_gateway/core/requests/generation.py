@@ -110,7 +110,7 @@ class Generation:
     _guide: Guide | None = field(default=None, init=False)
     """For an answer with a constraint that helps to draft."""
     _unheard: tuple[Outcome, float] | None = field(default=None, init=False)
-    """The last round's outcome, until the policy is told of it."""
+    """The last round's outcome, until it is passed to the policy."""
 
     def __post_init__(self) -> None:
         self.tree = CandidateTree(self.request.tokens)
@@ -305,7 +305,7 @@ class Generation:
         return taken
 
     def _commit(self, tokens: list[int]) -> Sequence[Output]:
-        """Tells the worker what the target chose (step 5 of WANSpec's figure 6)."""
+        """Sends the target's choice to the worker (step 5 of WANSpec's figure 6)."""
         given = self.assignment
         if given is None or self._unheard is None:
             return ()
@@ -315,7 +315,7 @@ class Generation:
         return (send,) if self._unheard[0].at_leaf else (Diverged(given.worker), send)
 
     def _inform(self) -> None:
-        """Tells the policy of the last round, before it hears of anything later."""
+        """Passes the last round to the policy, before any later event."""
         if self._unheard is not None:
             (outcome, then), self._unheard = self._unheard, None
             self.controller.verified(outcome, then)

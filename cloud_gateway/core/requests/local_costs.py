@@ -1,4 +1,4 @@
-"""What a policy reckons with for the gateway's own draft: its step, its backlog, and how much is read at once."""
+"""Costs of the gateway's own draft for a policy: its step, its backlog, and how much is read at once."""
 
 from __future__ import annotations
 

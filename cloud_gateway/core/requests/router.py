@@ -1,4 +1,4 @@
-"""Which worker drafts for a request: the one whose guesses are expected to arrive soonest, load considered."""
+"""Which worker drafts for a request: the one whose draft tokens are expected soonest, load considered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WorkerView:
 
 
 def choose(workers: Iterable[WorkerView], groups: frozenset[str], *, exclude: Collection[str] = ()) -> str | None:
-    """The worker with the least expected wait for a corrected guess, R + (load + 1) Td; None when none is free.
+    """The worker with the least expected wait for a corrected draft, R + (load + 1) Td; None when none is free.
 
     Only workers of one of `groups` are asked: they read the prompt. A worker shares its model fairly among its
     requests, so each sees a step time that grows with the load.

@@ -3,8 +3,8 @@
     file    =  MAGIC ‖ public key(32) ‖ signature(64) ‖ zlib(msgpack(Trace))
     signed  =  b"edgespec/1 trace\\0" + public key + everything after the signature
 
-An event is one call of the candidate tree or of the controller, in the order in which they happened: whoever makes the
-same calls again has the same tree and hears the same decisions. Times are the gateway's monotonic clock, kept to the
+An event is one call of the candidate tree or of the controller, in the order in which they happened: making the
+same calls again gives the same tree and the same decisions. Times are the gateway's monotonic clock, kept to the
 last bit, because sums of them are compared.
 """
 
@@ -83,7 +83,7 @@ class Frame(Event, tag="frame", frozen=True):
 
 
 class Received(Event, tag="received", frozen=True):
-    """The controller is told of the frame before."""
+    """The controller received the frame before."""
 
     now: float
 
@@ -104,8 +104,8 @@ class Committed(Event, tag="committed", frozen=True):
     entropies: list[float]
 
 
-class Told(Event, tag="told", frozen=True):
-    """The controller is told of the pass that ended (`Outcome`)."""
+class RoundEnded(Event, tag="told", frozen=True):
+    """The controller received the outcome of a pass (`Outcome`)."""
 
     now: float
     depth: int
@@ -134,7 +134,7 @@ class DraftCosts(Event, tag="draft-costs", frozen=True):
     """What the local draft costs from here on; `step_s` None: there is none."""
 
     step_s: float | None
-    debt_s: float
+    backlog_s: float
     batch_s: float
     leaves: int
 
@@ -153,7 +153,7 @@ class Unlinked(Event, tag="unlinked", frozen=True):
 
 
 class Decided(Event, tag="decided", frozen=True):
-    """The controller was asked. `size`: candidates in the tree, which tells a rebuilt tree from another."""
+    """The controller was asked. `size`: candidates in the tree, which distinguishes a rebuilt tree."""
 
     now: float
     size: int
@@ -164,7 +164,7 @@ Inside = Local | Committed | Forgotten | Discarded
 """What changes the tree, besides frames."""
 Seen = PassCosts | DraftCosts | Link | Unlinked
 """What the controller can see besides the tree."""
-AnyEvent = Frame | Received | Told | Decided | Inside | Seen
+AnyEvent = Frame | Received | RoundEnded | Decided | Inside | Seen
 
 
 class Header(Struct, forbid_unknown_fields=True, frozen=True):
@@ -230,7 +230,7 @@ def _unpack(body: bytes) -> bytes:
 
 
 def salted(events: Iterable[AnyEvent]) -> list[AnyEvent]:
-    """The events with every token id replaced by a number that tells only when it first appeared.
+    """The events with every token id replaced by the number of its first appearance.
 
     Equal tokens stay equal, so that trees and decisions do too. There is no key that could undo it.
     """

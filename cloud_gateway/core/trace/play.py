@@ -76,8 +76,8 @@ class Player:
                 return Moment(event, merged=self._merge(event))
             case trace.Received(now):
                 self.controller.received(self._last_merged(), now)
-            case trace.Told():
-                self._tell(event)
+            case trace.RoundEnded():
+                self._pass_on(event)
             case trace.Local() | trace.Committed() | trace.Forgotten() | trace.Discarded():
                 self._change(event)
             case _:
@@ -102,8 +102,8 @@ class Player:
         match event:
             case trace.PassCosts(points):
                 self.points.update(points)
-            case trace.DraftCosts(step_s, debt_s, batch_s, leaves):
-                self.costs = Costs(self._verify_s, step_s, debt_s, batch_s, leaves)
+            case trace.DraftCosts(step_s, backlog_s, batch_s, leaves):
+                self.costs = Costs(self._verify_s, step_s, backlog_s, batch_s, leaves)
             case trace.Link(rtt_s, rtt_high_s, step_s, ready):
                 self.link = LinkView(rtt_s, rtt_high_s, step_s, ready)
             case trace.Unlinked():
@@ -128,13 +128,13 @@ class Player:
         return self._merged
 
     def _last_merged(self) -> Merged:
-        """What the controller is told of, once. Raises ValueError."""
+        """Passes an event to the controller, once. Raises ValueError."""
         merged, self._merged = self._merged, None
         if merged is None:
-            raise ValueError("the controller was told of a frame that is not there")
+            raise ValueError("the controller received a frame that is not there")
         return merged
 
-    def _tell(self, event: trace.Told) -> None:
+    def _pass_on(self, event: trace.RoundEnded) -> None:
         tokens, entropies = self._committed.tokens, self._committed.entropies
         position = self.tree.root.position
         outcome = Outcome(event.depth, len(tokens), event.at_leaf, entropies[-1], position)

@@ -16,7 +16,7 @@ from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import Tree
 
 NUMBER_BYTES, EVENT_BYTES = 5, 40
-"""What a number of a list, and the rest of an event, are reckoned at; what is written is shorter."""
+"""Size estimates of a list's number and of the rest of an event (upper bounds)."""
 
 
 class Tape:
@@ -90,7 +90,7 @@ class TapedTree(CandidateTree):
 
 
 class TapedController:
-    """A policy that writes down what it is told and what it decides."""
+    """A policy that records its inputs and its decisions."""
 
     def __init__(self, inner: Controller, curve: StepCurve, tape: Tape) -> None:
         """`curve`: the one behind `Costs.verify_s`."""
@@ -135,7 +135,7 @@ class TapedController:
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A pass ended."""
-        self._tape.add(trace.Told(now, outcome.depth, outcome.at_leaf))
+        self._tape.add(trace.RoundEnded(now, outcome.depth, outcome.at_leaf))
         self.inner.verified(outcome, now)
 
     def _note(self, link: LinkView | None, costs: Costs) -> None:
@@ -143,7 +143,7 @@ class TapedController:
             self._samples, before, self._points = self._curve.samples, self._points, self._curve.points()
             new = {rows: s for rows, s in self._points.items() if before.get(rows) != s}
             self._tape.add(trace.PassCosts(new), 2 * len(new))
-        draft = trace.DraftCosts(costs.local_step_s, costs.local_debt_s, costs.batch_debt_s, costs.local_leaves)
+        draft = trace.DraftCosts(costs.local_step_s, costs.local_backlog_s, costs.batch_backlog_s, costs.local_leaves)
         if draft != self._costs:
             self._costs = draft
             self._tape.add(draft)

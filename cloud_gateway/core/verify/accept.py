@@ -1,4 +1,4 @@
-"""The walk down a verified tree, losslessly (design section 6).
+"""The walk down a verified tree, losslessly.
 
 The target chooses its own token at every row that it reaches; a candidate only ever saves a pass. So the
 answer depends on what the target chooses, never on which candidates were there.
@@ -16,7 +16,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 class Walk:
     """`tokens`: what the target emits, at least one. `rows`: the rows passed, row 0 first, whose KV entries are kept.
 
-    `at_leaf`: the last row had no candidate children, so nothing is known yet of the draft's next guess there.
+    `at_leaf`: the last row had no candidate children, so nothing is known yet of the draft's next token there.
     """
 
     tokens: list[int]

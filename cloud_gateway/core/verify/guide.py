@@ -14,7 +14,7 @@ from edgespec.core.drafting.tree import Node
 
 GRAMMAR = "grammar"
 """Name of the constraint as a source of candidates."""
-MOST_FORCED = 16
+MAX_FORCED = 16
 """Candidates proposed after one node at once."""
 
 
@@ -27,7 +27,7 @@ class Guide:
 
     def propose(self, tree: CandidateTree) -> None:
         """Adds what must follow the committed tokens; call when they have grown."""
-        self._force(tree, tree.root, MOST_FORCED)
+        self._force(tree, tree.root, MAX_FORCED)
 
     def select(self, tree: CandidateTree, nodes: Sequence[Node], room: int) -> list[Node]:
         """What to verify: `nodes` without those forbidden, and what is forced at the end of the likeliest path.
@@ -38,7 +38,7 @@ class Guide:
         known, end = set(chosen), tree.root
         while below := known.intersection(end.children.values()):
             end = min(below, key=lambda node: node.cost)
-        forced = self._force(tree, end, min(MOST_FORCED, room - len(chosen)))
+        forced = self._force(tree, end, min(MAX_FORCED, room - len(chosen)))
         return [*chosen, *(node for node in forced if node not in known)]
 
     def forbade(self, node: Node) -> bool:

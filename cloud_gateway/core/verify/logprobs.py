@@ -1,4 +1,4 @@
-"""What a client may ask to know of each token: the target's own log-probabilities, whoever drafted the token."""
+"""Log-probabilities for the client: the target's own, for drafted tokens too."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class RejectionChooser:
 
     `rank` is the hook of the gateway's own draft; what it drew after a path stands until the answer has passed there,
     so a node is drawn for once, however often it is drafted. Other candidates in the tree, a worker's too, are matched
-    against what the tests leave, which is lossless whoever guessed them.
+    against what the tests leave, which is lossless for any drafter.
     """
 
     by_match = False
@@ -142,7 +142,7 @@ class RejectionChooser:
         self.history = History(prompt)
         self.constraint = constraint
         self._drawn: dict[tuple[int, ...], LocalDraftDistribution] = {}
-        self._accepted, self._tested = 7.0, 10.0  # a first guess, worth ten tests
+        self._accepted, self._tested = 7.0, 10.0  # prior, worth ten tests
 
     def draft(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> LocalDraftDistribution:
         """The siblings after `path`, drawn now from the draft model's raw `logits` by the request's own processing, or

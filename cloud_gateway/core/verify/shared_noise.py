@@ -1,4 +1,4 @@
-"""The target's choice at one row of a verified tree: greedy, or Gumbel-max with the shared noise (design section 6).
+"""The target's choice at one row of a verified tree: greedy, or Gumbel-max with the shared noise (docs/numerics.md).
 
     chooser = Chooser(sampling, prompt)
     walk(flat, chooser.at(flat, verified))      one choice per row passed

@@ -1,7 +1,7 @@
-"""How one request's tokens are chosen from the target's rows, and its local guesses made: the two exact methods.
+"""How tokens are chosen from the target's rows, and local candidates drafted: the two exact methods.
 
-`shared-noise`: Gumbel-max with noise that the seed gives, and guesses ranked with the same noise; one seed gives one
-answer. `rejection`: guesses drawn from the draft's distribution and tested with min(1, p/q), by fresh randomness; a
+`shared-noise`: Gumbel-max with noise that the seed gives, and candidates ranked with the same noise; one seed gives one
+answer. `rejection`: candidates drawn from the draft's distribution and tested with min(1, p/q), by fresh randomness; a
 seed gives nothing. Greedy requests need neither, and always go the first way. Both are samples of the target's own
 distribution; docs/numerics.md compares how much they accept.
 """
@@ -26,7 +26,7 @@ from edgespec.core.sampling.logits import GREEDY_BELOW
 
 
 class Verification(Protocol):
-    """One answer's choices and guesses."""
+    """Choices and local candidates of one completion."""
 
     by_match: bool
     """Whether a candidate only counts by being the token that is chosen anyway: then any may be added or left out."""
@@ -85,6 +85,6 @@ def verification(
     return SharedNoise(request, spread)
 
 
-def told_to_workers(sampling: Sampling, method: Method, share_seed: bool) -> Sampling:
-    """The sampling parameters that go out in `Open`: with a seed only where knowing it makes guesses better."""
+def worker_sampling_of(sampling: Sampling, method: Method, share_seed: bool) -> Sampling:
+    """The sampling parameters that go out in `Open`: with a seed only where it improves the worker's draft tokens."""
     return sampling if share_seed and method == "shared-noise" else replace(sampling, seed=None)

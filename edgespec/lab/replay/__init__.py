@@ -1,6 +1,6 @@
 """`edgespec replay`: looks at traces that a gateway wrote (docs/traces.md).
 
-Checks who signed a trace, asks its policy everything again, tells the request round by round, and tries other policies
+Checks who signed a trace, asks its policy everything again, shows the request round by round, and tries other policies
 on it. The policies are the gateway's own; they are loaded by `run`, since a worker does without them.
 """
 
@@ -40,9 +40,9 @@ def run(options: argparse.Namespace) -> int:
     from edgespec.lab.replay import look
     from edgespec.lab.replay.compare import compare
 
-    wishes = _wishes(options)
+    chosen = _policies(options)
     looked = [look.look(path, _read(path), options.key) for path in options.traces]
-    compared = [compare(one, wishes, options.seed) for one in looked] if wishes else []
+    compared = [compare(one, chosen, options.seed) for one in looked] if chosen else []
     if options.json:
         rows = [one.row() for one in looked]
         print(json.dumps({"traces": rows, "compared": [table.row() for table in compared]}, indent=1))
@@ -72,7 +72,7 @@ def _read(path: Path) -> bytes:
         raise TraceError(f"{path} cannot be read ({error.strerror or error}).") from None
 
 
-def _wishes(options: argparse.Namespace) -> list[dict[str, object]]:
+def _policies(options: argparse.Namespace) -> list[dict[str, object]]:
     """Every combination asked for; none where no other policy or parameter is named. Raises ConfigError."""
     from cloud_gateway.core.policies.registry import POLICIES
 

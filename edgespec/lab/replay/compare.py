@@ -88,25 +88,25 @@ class Compared:
             table.add_row(*row.cells())
         console.print(table)
         console.print(
-            "Ratios are to the recorded policy in the same simulation. An estimate: the draft's guesses were recorded "
+            "Ratios are to the recorded policy in the same simulation. An estimate: the draft's tokens were recorded "
             f"for {self.known:.0%} of the positions; elsewhere they are drawn from the others (means of {FILLINGS} "
-            "fillings). A policy that wants wider guesses than were made finds none.",
+            "fillings). A policy that wants wider proposals than were recorded finds none.",
             highlight=False,
         )
 
 
-def compare(looked: Looked, wishes: Sequence[Mapping[str, Any]], seed: int) -> Compared:
-    """The recorded policy and each one wished for, on the same answers. Raises TraceError with the file's name."""
+def compare(looked: Looked, choices: Sequence[Mapping[str, Any]], seed: int) -> Compared:
+    """The recorded policy and each one chosen, on the same answers. Raises TraceError with the file's name."""
     header = looked.trace.header
     try:
         traced = Traced(looked.trace)
         base = _try(traced, header.policy, header.settings, None, seed)
         rows = [replace(base, kind="simulated")]
         seen = {_key(base)}
-        for wish in wishes:
-            policy = wish["policy"] or header.policy
-            chosen = {name: wish[name] for name in ("k", "phi") if wish[name] is not None}
-            row = _try(traced, policy, replace(header.settings, **chosen), wish["rtt_ms"], seed)
+        for choice in choices:
+            policy = choice["policy"] or header.policy
+            chosen = {name: choice[name] for name in ("k", "phi") if choice[name] is not None}
+            row = _try(traced, policy, replace(header.settings, **chosen), choice["rtt_ms"], seed)
             if _key(row) not in seen:
                 seen.add(_key(row))
                 rows.append(replace(row, ratio=row.ms_per_token / base.ms_per_token))

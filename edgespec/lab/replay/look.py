@@ -36,7 +36,7 @@ class Looked:
     @property
     def rounds(self) -> int:
         """Passes of the target."""
-        return sum(isinstance(event, trace.Told) for event in self.trace.events)
+        return sum(isinstance(event, trace.RoundEnded) for event in self.trace.events)
 
     def row(self) -> dict[str, Any]:
         """For `--json`."""
@@ -114,7 +114,7 @@ def spell(act: trace.AnyAct | None) -> str:
     """A decision in words; nodes by their ids."""
     match act:
         case trace.Verified(nodes):
-            return f"verify {nodes}" if nodes else "a bare step"
+            return f"verify {nodes}" if nodes else "a plain step"
         case trace.Drafted(leaves, width):
             return f"draft at {leaves}, {width} wide"
         case trace.CaughtUp():

@@ -1,4 +1,4 @@
-"""A trace as a story: what was at hand at every turn, what was decided and why, and what came of it."""
+"""A trace as a story: the candidates at every turn, what was decided and why, and what came of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Turn:
     worker_gone: bool = False
     same: bool = True
     times: int = 1
-    """Plain steps told in one row."""
+    """Plain steps in one row."""
 
 
 def turns(recorded: Trace) -> Iterator[Turn]:
@@ -74,7 +74,7 @@ class _Teller:
             case trace.Committed(tokens, entropies):
                 turn.tokens, turn.entropy = len(tokens), entropies[-1] if entropies else None
                 turn.kept = f"{len(tokens) - 1} of {self._verified}" if self._verified else ""
-            case trace.Told():
+            case trace.RoundEnded():
                 doubtful = turn.entropy is not None and turn.entropy > self._phi
                 self._doubt = "off the path" if not event.at_leaf else "entropy > phi" if doubtful else ""
             case trace.Discarded():
@@ -100,7 +100,7 @@ class _Teller:
         if isinstance(act, trace.Verified) and act.nodes:
             return f"depth {depth} ≥ k" if depth >= self._k else f"depth {depth}"
         if isinstance(act, trace.CaughtUp):
-            return f"lags {self.player.costs.local_debt_s * 1000:.0f} ms"
+            return f"lags {self.player.costs.local_backlog_s * 1000:.0f} ms"
         if link is None:
             return "no worker"
         if not link.ready:
@@ -108,10 +108,10 @@ class _Teller:
         return self._doubt or ("frame due" if isinstance(act, trace.Waited) else "worker late")
 
 
-def folded(told: Iterable[Turn]) -> Iterator[Turn]:
+def folded(turns_: Iterable[Turn]) -> Iterator[Turn]:
     """Plain steps in a row, for one reason and without a frame between them, as one turn."""
     last: Turn | None = None
-    for turn in told:
+    for turn in turns_:
         if last is not None and _quiet(last) and _quiet(turn) and last.why == turn.why:
             last = replace(last, tokens=last.tokens + turn.tokens, entropy=turn.entropy, times=last.times + 1)
             continue
@@ -125,7 +125,7 @@ def folded(told: Iterable[Turn]) -> Iterator[Turn]:
 def tell(recorded: Trace, console: Console) -> None:
     """Prints the story as a table."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("ms", "at hand", "decision", "why", "tokens", "kept", "entropy", "frames (new, known, stale)"):
+    for column in ("ms", "candidates", "decision", "why", "tokens", "kept", "entropy", "frames (new, known, stale)"):
         table.add_column(column, justify="right" if column in ("ms", "tokens", "entropy") else "left")
     for turn in folded(turns(recorded)):
         table.add_row(
@@ -143,7 +143,7 @@ def tell(recorded: Trace, console: Console) -> None:
 
 
 def _quiet(turn: Turn) -> bool:
-    """A plain step of which nothing else is to be told."""
+    """A plain step without anything else to show."""
     return turn.decision == "plain" and turn.same and not turn.frames and not turn.worker_gone
 
 

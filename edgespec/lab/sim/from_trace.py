@@ -63,7 +63,7 @@ class _Named:
 
 
 class Traced:
-    """What a trace tells of its answer, its passes and its link."""
+    """What a trace shows of its completion, its passes and its link."""
 
     def __init__(self, recorded: Trace) -> None:
         """Raises TraceError where the trace cannot be played, or holds too little to try a policy on."""
@@ -151,7 +151,7 @@ class Start:
     tokens: int
     passes: int
     local_passes: int
-    debt_s: float
+    backlog_s: float
 
 
 class _Reader:
@@ -168,10 +168,10 @@ class _Reader:
         self._frames: list[trace.Frame] = []
         self._locals: list[tuple[int, tuple[int, ...], trace.Local]] = []
         self._links: list[trace.Link] = []
-        self._debts: list[tuple[int, float]] = []
+        self._backlogs: list[tuple[int, float]] = []
         self._slopes: list[float] = []
         self._asked: trace.Decided | None = None
-        self._owed_s = 0.0
+        self._backlog_s = 0.0
         self._passes: dict[int, list[float]] = {}
         self._drafts: list[float] = []
         self._useful = False
@@ -193,7 +193,7 @@ class _Reader:
             case trace.Committed():
                 self.targets += event.tokens
                 self.entropies += event.entropies
-            case trace.Told(now):
+            case trace.RoundEnded(now):
                 self.passes += 1
                 self._timed(now)
                 self._end_round(now)
@@ -205,23 +205,23 @@ class _Reader:
                 self._decided(event)
 
     def _received(self, now: float) -> None:
-        """The first useful frame tells when its worker had read the prompt."""
+        """The first useful frame shows when its worker had read the prompt."""
         link = self._player.link
         if self._useful and self.ready_at is None and link is not None:
             self.ready_at = now - link.rtt_s / 2 - link.step_s
 
     def _decided(self, event: trace.Decided) -> None:
         if self._asked is not None and isinstance(self._asked.act, trace.Drafted):
-            self._drafts.append(event.now - self._asked.now - self._owed_s)
-        self._asked, self._owed_s = event, self._player.costs.local_debt_s
+            self._drafts.append(event.now - self._asked.now - self._backlog_s)
+        self._asked, self._backlog_s = event, self._player.costs.local_backlog_s
         if not self._rounds:
             self._end_round(event.now)
-        debt_s, tokens = self._player.costs.local_debt_s, len(self.targets)
-        if self._debts:
-            before, owed_s = self._debts[-1]
-            if tokens > before and debt_s > owed_s:
-                self._slopes.append((debt_s - owed_s) / (tokens - before))
-        self._debts.append((tokens, debt_s))
+        backlog_s, tokens = self._player.costs.local_backlog_s, len(self.targets)
+        if self._backlogs:
+            before, earlier_s = self._backlogs[-1]
+            if tokens > before and backlog_s > earlier_s:
+                self._slopes.append((backlog_s - earlier_s) / (tokens - before))
+        self._backlogs.append((tokens, backlog_s))
         if isinstance(event.act, trace.Drafted):
             self.local_passes += 1
 
@@ -232,8 +232,8 @@ class _Reader:
             self._passes.setdefault(rows, []).append(now - self._asked.now)
 
     def _end_round(self, now: float) -> None:
-        debt_s = self._player.costs.local_debt_s
-        self._rounds.append(Start(now, len(self.targets) - 1, self.passes, self.local_passes, debt_s))
+        backlog_s = self._player.costs.local_backlog_s
+        self._rounds.append(Start(now, len(self.targets) - 1, self.passes, self.local_passes, backlog_s))
         self.ended_s = now
 
     def start(self) -> Start:
@@ -297,7 +297,7 @@ class _Reader:
         if worker_s is None:
             raise TraceError("neither a worker nor a local draft was there, so that no policy can be tried on it.")
         token_s = median(self._slopes) if self._slopes else 0.0
-        unread = round(start.debt_s / token_s) if token_s else 0
+        unread = round(start.backlog_s / token_s) if token_s else 0
         local = None if local_s is None else Curve({1: median(self._drafts) if self._drafts else local_s})
         return Steps(self._curve(), local, Curve({1: worker_s}), token_s, unread, costs.local_leaves)
 

@@ -19,7 +19,7 @@ COSTS = Costs(lambda rows: 0.025, 0.010)
 LINK = LinkView(0.0, 0.0, 0.010, ready=True)
 
 
-def test_amusd_verifies_whatever_there_is_and_waits_for_the_draft_otherwise() -> None:
+def test_amusd_verifies_what_there_is_and_waits_otherwise() -> None:
     policy, tree = Amusd(), CandidateTree([1, 2])
     assert isinstance(policy.decide(tree, LINK, COSTS, 0.0), Wait)
     tree.add_local(tree.root, 3, 0.1, 0.1)

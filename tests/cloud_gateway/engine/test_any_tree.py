@@ -147,7 +147,7 @@ def test_a_policy_that_waits_for_ever_is_woken(until: float) -> None:
     assert bounded(lambda number: Wait(until), 0.25)[1] == MAX_ROUND_S
 
 
-def test_the_budget_is_anew_each_round() -> None:
+def test_the_budget_starts_again_each_round() -> None:
     budget, tree = RoundBudget(4), CandidateTree(PROMPT)
     for _ in range(3):
         for _ in range(MAX_LOCAL_PASSES):

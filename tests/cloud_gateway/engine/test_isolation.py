@@ -27,7 +27,7 @@ Make = Callable[..., Engine]
 
 
 class FailingTarget(TableTarget):
-    """Fails where it is told to, as a real one does when memory runs out."""
+    """Fails on demand, as a real one does when memory runs out."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -307,7 +307,7 @@ async def test_a_message_that_cannot_be_sent_stops_no_other(make: Make) -> None:
 # --- bounds of a round ----------------------------------------------------------------------------------------------
 
 
-async def test_a_local_tree_makes_at_most_k_passes_a_round_even_where_it_stays_shallow(make: Make) -> None:
+async def test_a_local_tree_makes_at_most_k_passes_a_round(make: Make) -> None:
     local = TableDraft(0.7, leaves=16)
     engine = make(None, local, policy="colocated-tree", k=16, verification="rejection")
     sampling = Sampling(temperature=2.0, seed=1)

@@ -1,4 +1,4 @@
-"""The engine with real bookkeeping, real threads and a model that is a hash function: same answer whoever drafts."""
+"""The engine with real bookkeeping and threads and a hash function as model: same completion with any drafter."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def twin(count: int, prompt: list[int] = PROMPT) -> list[int]:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("delay_s", [0.0, 0.004])
-async def test_the_answer_is_plain_decodings_whoever_drafts_and_however_well(
+async def test_the_completion_is_plain_decodings_with_any_drafter(
     make: Make, policy: str, right: float, delay_s: float
 ) -> None:
     engine = make(LoopWorker(delay_s, right), TableDraft(right), policy=policy)
@@ -74,27 +74,25 @@ async def test_the_answer_is_plain_decodings_whoever_drafts_and_however_well(
 
 
 @pytest.mark.parametrize("leaves", [1, 4])
-async def test_a_policy_that_drafts_trees_makes_do_with_the_leaves_that_the_local_draft_takes(
-    make: Make, leaves: int
-) -> None:
+async def test_a_tree_policy_uses_the_leaves_that_the_local_draft_takes(make: Make, leaves: int) -> None:
     engine = make(None, TableDraft(0.7, leaves), policy="colocated-tree")
     tokens, done = await answer(engine, request())
     assert tokens == twin(60) and done.usage.accepted["local"] > 0
 
 
-async def test_a_worker_hears_of_a_prompt_before_the_target_has_read_it(make: Make) -> None:
+async def test_a_worker_receives_a_prompt_before_the_target_has_read_it(make: Make) -> None:
     worker = LoopWorker(right=1.0)
     engine = make(worker, None)
-    prefill, heard = engine.target.prefill, []
+    prefill, received = engine.target.prefill, []
 
     def slow(slot: int, tokens: Sequence[int]) -> None:
         time.sleep(0.05)
-        heard.append(len(worker.seen))
+        received.append(len(worker.seen))
         prefill(slot, tokens)
 
     engine.target.prefill = slow  # type: ignore[method-assign]
     await answer(engine, request(10))
-    assert heard == [1]
+    assert received == [1]
 
 
 async def test_a_good_worker_saves_passes_and_the_usage_says_so(make: Make) -> None:
@@ -145,7 +143,7 @@ async def test_the_cost_curve_knows_each_pass_by_its_own_rows(make: Make) -> Non
     assert set(engine._verify_s.points()) == {1, 3}, "no request verifies more than two candidates"
 
 
-async def test_the_answer_ends_at_the_end_of_sequence_token_which_is_not_part_of_it(make: Make) -> None:
+async def test_the_completion_ends_at_the_end_of_sequence_token(make: Make) -> None:
     prompts = ([5, i] for i in range(1000))
     prompt = next(p for p in prompts if 0 in plain_greedy(p, 50) and len(plain_greedy(p, 50)) > 3)
     expected = plain_greedy(prompt, 50)
@@ -209,7 +207,7 @@ async def test_a_silent_worker_is_given_up_and_the_answer_goes_on(make: Make, mo
     assert sum(waits_s) < 0.5  # for more than a hundred tokens
 
 
-async def test_a_worker_that_breaks_the_protocol_is_punished_and_the_answer_is_untouched(make: Make) -> None:
+async def test_a_protocol_violation_ends_the_link_and_changes_no_completion(make: Make) -> None:
     worker = LoopWorker(0.0, 0.9)
     engine = make(worker, TableDraft(0.5))
     stream, tokens = engine.submit(request(150)), []
@@ -274,7 +272,7 @@ async def test_a_request_may_choose_its_own_policy(make: Make) -> None:
     assert done.usage.policy == "colocated" and done.usage.local_draft_passes > 0
 
 
-async def test_the_queue_is_bounded_and_a_prompt_too_long_is_refused_before_any_work(make: Make) -> None:
+async def test_the_queue_is_bounded_and_long_prompts_are_refused_at_once(make: Make) -> None:
     engine = make(None, None, slots=1, queue_limit=2)
     streams = [engine.submit(request(400)) for _ in range(2)]
     with pytest.raises(ClientError) as full:

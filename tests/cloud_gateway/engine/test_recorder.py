@@ -48,15 +48,15 @@ async def test_losing_the_worker_half_way_is_replayed_too(tmp_path: Path, policy
 async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) -> None:
     """Which token the target takes is chance here; what the policy made of it is not."""
     methods: tuple[Method, ...] = ("shared-noise", "rejection")
-    wishes = [
+    requests = [
         Speculation(policy=policy, verification=method) for policy in ("wanspec", "colocated") for method in methods
     ]
-    for path in await record(tmp_path / "t", wishes, sampling=Sampling(temperature=1.0, seed=7)):
+    for path in await record(tmp_path / "t", requests, sampling=Sampling(temperature=1.0, seed=7)):
         assert check(read(path)).differences == [] and trace.emitted(read(path).events) == 60
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_the_engine_sees_of_a_recorded_policy_what_it_sees_of_the_policy_itself(policy: str) -> None:
+def test_a_recorded_policy_looks_like_the_policy_itself(policy: str) -> None:
     inner = POLICIES[policy](PolicySettings())
     if policy == "adaptive":
         inner.why = "no worker"  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, cap
     assert [record.levelname for record in caplog.records if "lost" in record.message] == ["WARNING"]
 
 
-def test_a_folder_that_others_can_read_is_refused_before_the_gateway_starts(tmp_path: Path) -> None:
+def test_a_folder_readable_by_others_is_refused_before_the_start(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(ConfigError, match="traces.folder.*chmod 700"):
         Recorder(RecorderSettings(tmp_path), KEY)

@@ -17,7 +17,7 @@ LONG = [1 + i % 30 for i in range(100)]
 SHORT = [3, 1, 4]
 
 
-class Told(TableTarget):
+class Counted(TableTarget):
     """Notes what it was asked, and says that a pass took 30 ms and one for each row."""
 
     def __init__(self, slots: int = 4) -> None:
@@ -35,8 +35,8 @@ class Told(TableTarget):
         return found
 
 
-def turned(local: TableDraft | None = None, slots: int = 4, **settings: Any) -> tuple[Engine, Told]:
-    target = Told(slots)
+def turned(local: TableDraft | None = None, slots: int = 4, **settings: Any) -> tuple[Engine, Counted]:
+    target = Counted(slots)
     times = iter(range(10**9))
     return Engine(target, local, EngineSettings(**settings), clock=lambda: next(times) * 1e-4), target
 
@@ -79,7 +79,7 @@ def test_a_backlog_is_read_in_batches_that_alternate_with_passes() -> None:
 def test_a_catch_up_batch_takes_about_a_pass_of_the_target(verify_s: float, token_s: float, tokens: int) -> None:
     assert catch_up_batch(lambda rows: verify_s, token_s) == tokens
     costs = draft_costs(lambda rows: verify_s, 0.005, 10, token_s, 4)
-    assert (costs.local_debt_s, costs.batch_debt_s) == (10 * token_s, tokens * token_s)
+    assert (costs.local_backlog_s, costs.batch_backlog_s) == (10 * token_s, tokens * token_s)
 
 
 def test_the_cost_curve_is_learnt_from_each_pass_alone() -> None:
@@ -106,15 +106,15 @@ def test_texts_are_plain_decodings_whatever_the_order() -> None:
     engine, _ = turned(TableDraft(0.7), policy="colocated", k=2, prefill_chunk=5, slots=2)
     prompts = [LONG, SHORT, [9, 8]]
     streams = [submit(engine, prompt) for prompt in prompts]
-    heard: list[list[int]] = [[] for _ in streams]
-    for stream, into in zip(streams, heard):
+    received: list[list[int]] = [[] for _ in streams]
+    for stream, into in zip(streams, received):
         stream.push = lambda event, into=into: into.extend(getattr(event, "tokens", ()))
     for _ in range(300):
         engine.turn()
         outbox, engine._outbox = engine._outbox, []
         for item in outbox:
             item()
-    for prompt, emitted in zip(prompts, heard):
+    for prompt, emitted in zip(prompts, received):
         tokens = list(prompt)
         for _ in range(20):
             tokens.append(int(next_logits(tokens).argmax()))

@@ -39,10 +39,10 @@ async def make() -> AsyncIterator[Make]:
     engines: list[Engine] = []
 
     def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: object) -> Engine:
-        wish = EngineSettings(queue_limit=10_000, **{"verification": "rejection", **settings})  # type: ignore[arg-type]
+        chosen = EngineSettings(queue_limit=10_000, **{"verification": "rejection", **settings})  # type: ignore[arg-type]
         seeds = iter(range(10**6))
         target = TableTarget(slots=8, pass_s=0.0)
-        engine = Engine(target, local, wish, worker, rng=lambda: np.random.default_rng([5, next(seeds)]))
+        engine = Engine(target, local, chosen, worker, rng=lambda: np.random.default_rng([5, next(seeds)]))
         if worker is not None:
             worker.engine = engine
         engine.start()
@@ -54,8 +54,8 @@ async def make() -> AsyncIterator[Make]:
         engine.stop()
 
 
-async def answer(engine: Engine, sampling: Sampling, count: int = LENGTH, **wish: object) -> tuple[list[int], Usage]:
-    speculation = Speculation(**wish)  # type: ignore[arg-type]
+async def answer(engine: Engine, sampling: Sampling, count: int = LENGTH, **options: object) -> tuple[list[int], Usage]:
+    speculation = Speculation(**options)  # type: ignore[arg-type]
     request = GenerationRequest(PROMPT, count, sampling, ignore_eos=True, speculation=speculation)
     tokens: list[int] = []
     async for event in engine.submit(request):
@@ -81,8 +81,8 @@ def expected(sampling: Sampling) -> dict[tuple[int, ...], float]:
     return found
 
 
-async def fit(engine: Engine, sampling: Sampling, answers: int, **wish: object) -> tuple[Fit, list[Usage]]:
-    results = await asyncio.gather(*(answer(engine, sampling, **wish) for _ in range(answers)))
+async def fit(engine: Engine, sampling: Sampling, answers: int, **options: object) -> tuple[Fit, list[Usage]]:
+    results = await asyncio.gather(*(answer(engine, sampling, **options) for _ in range(answers)))
     truth = expected(sampling)
     seen = Counter(tuple(tokens) for tokens, _ in results)
     assert set(seen) <= set(truth)
@@ -109,7 +109,7 @@ class Both:
     name, fallbacks, drafts_from_start = "both", 0, True
 
     def __init__(self) -> None:
-        self.drafted = self.heard = False
+        self.drafted = self.has_frame = False
         self.since: float | None = None
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
@@ -117,21 +117,21 @@ class Both:
             self.drafted = True
             return Draft((tree.root,), 2)
         self.since = now if self.since is None else self.since
-        if link is not None and not self.heard and now < self.since + 1.0:
+        if link is not None and not self.has_frame and now < self.since + 1.0:
             return Wait(self.since + 1.0)
         return Verify(tree.best(16))
 
     def received(self, merged: Merged, now: float) -> None:
-        self.heard = self.heard or merged.useful
+        self.has_frame = self.has_frame or merged.useful
 
     def verified(self, outcome: Outcome, now: float) -> None:
-        self.drafted = self.heard = False
+        self.drafted = self.has_frame = False
         self.since = None
 
 
 @pytest.fixture
 def both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POLICIES, "wanspec", lambda wish: Both())
+    monkeypatch.setitem(POLICIES, "wanspec", lambda chosen: Both())
 
 
 @pytest.mark.usefixtures("both")
@@ -189,14 +189,14 @@ async def test_a_planted_fault_shows(
 class Favouring(LoopWorker):
     """Proposes the target's least likely of its three best tokens everywhere, and is most sure of it."""
 
-    def guess(self, tokens: Sequence[int], width: int) -> Proposal:
+    def propose(self, tokens: Sequence[int], width: int) -> Proposal:
         return Proposal([int(np.argsort(-next_logits(tokens))[2])], [0.0], 0.0)
 
 
 @pytest.fixture
 def favouring(monkeypatch: pytest.MonkeyPatch) -> LoopWorker:
     worker = Favouring(0.0)
-    monkeypatch.setattr(table_model, "propose", lambda tokens, width, right: worker.guess(tokens, width))
+    monkeypatch.setattr(table_model, "propose", lambda tokens, width, right: worker.propose(tokens, width))
     return worker
 
 
@@ -239,16 +239,16 @@ async def test_only_what_the_gateway_drew_is_tested_whatever_workers_send(
 
 
 @pytest.mark.parametrize(
-    ("method", "share_seed", "told"),
+    ("method", "share_seed", "sent_seed"),
     [("rejection", True, None), ("shared-noise", True, 1), ("shared-noise", False, None)],
 )
-async def test_a_seed_goes_to_workers_only_where_it_makes_their_guesses_better(
-    make: Make, method: str, share_seed: bool, told: int | None
+async def test_a_seed_goes_to_workers_only_where_it_improves_their_drafts(
+    make: Make, method: str, share_seed: bool, sent_seed: int | None
 ) -> None:
     worker = LoopWorker(0.0)
     await answer(make(worker, verification=method, share_seed=share_seed), PLAIN)
     (opening,) = (body for body in worker.seen if isinstance(body, Open))
-    assert opening.sampling.seed == told and opening.sampling.top_k == 4
+    assert opening.sampling.seed == sent_seed and opening.sampling.top_k == 4
 
 
 # --- which of the two ------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ async def test_a_request_chooses_for_itself_and_greedy_needs_neither(make: Make)
     assert usage.verification == "shared-noise" and tokens[0] == int(next_logits(PROMPT).argmax())
 
 
-async def test_the_gateways_own_guesses_know_the_noise(make: Make) -> None:
+async def test_the_gateways_own_candidates_use_the_noise(make: Make) -> None:
     """A draft that is the target itself is always right, sampled too; ranked plainly it would be right now and then."""
     engine = make(None, TableDraft(1.0), policy="colocated", k=3, verification="shared-noise")
     tokens, usage = await answer(engine, Sampling(temperature=1.2, seed=7), 200)

@@ -10,7 +10,7 @@ from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
 
 TD, TT = 0.00373, 0.01034
-COSTS = Costs(lambda rows: TT, TD, batch_debt_s=0.01)
+COSTS = Costs(lambda rows: TT, TD, batch_backlog_s=0.01)
 NO_LOCAL = Costs(lambda rows: TT)
 
 
@@ -75,7 +75,7 @@ def test_offloading_first_drafts_nothing_while_the_worker_is_near() -> None:
     assert isinstance(decide(policy, tree, 0.02, now=0.5), Verify)
 
 
-def test_an_answer_that_falls_behind_drafts_even_when_offloading_comes_first() -> None:
+def test_a_completion_that_falls_behind_drafts_even_under_offload() -> None:
     policy, tree = Adaptive("offload"), CandidateTree([1, 2])
     decide(policy, tree, 0.3)
     policy.verified(Outcome(0, 1, True, 0.1, position=2), 0.2)
@@ -96,15 +96,15 @@ def test_without_a_worker_it_drafts_a_tree_itself() -> None:
 
 def test_a_long_catch_up_alternates_with_target_steps() -> None:
     policy, tree = Adaptive("latency"), CandidateTree([1, 2])
-    owing = Costs(lambda rows: TT, TD, local_debt_s=0.1, batch_debt_s=0.01)
-    kinds = [type(decide(policy, tree, None, costs=owing)) for _ in range(4)]
+    behind = Costs(lambda rows: TT, TD, local_backlog_s=0.1, batch_backlog_s=0.01)
+    kinds = [type(decide(policy, tree, None, costs=behind)) for _ in range(4)]
     assert kinds == [CatchUp, Verify, CatchUp, Verify]
 
 
 def test_a_catch_up_that_the_stall_cannot_pay_back_is_not_begun() -> None:
-    owing = Costs(lambda rows: TT, TD, local_debt_s=0.05, batch_debt_s=0.01)
-    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), 0.02, costs=owing), Verify)
-    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None, costs=owing), CatchUp)
+    behind = Costs(lambda rows: TT, TD, local_backlog_s=0.05, batch_backlog_s=0.01)
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), 0.02, costs=behind), Verify)
+    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None, costs=behind), CatchUp)
 
 
 def test_a_draft_that_is_slower_than_bare_steps_is_not_asked() -> None:
@@ -121,7 +121,7 @@ def test_passes_begin_as_a_frame_arrives_where_one_is_about_to() -> None:
     assert isinstance(decide(policy, tree, 0.02, now=1.0 + TD - 0.0020), Verify)
 
 
-def test_an_answer_that_is_behind_waits_for_the_worker_no_longer_than_a_target_step() -> None:
+def test_a_completion_that_is_behind_waits_at_most_a_target_step() -> None:
     policy, tree = Adaptive("offload"), CandidateTree([1, 2])
     decide(policy, tree, 0.2)
     policy.received(Merged(known=1, prefix_len=2, reached=1), 0.2)

@@ -20,7 +20,7 @@ def streaming() -> Timeline:
     return timeline
 
 
-def test_a_worker_that_was_just_told_answers_a_round_trip_later() -> None:
+def test_a_worker_that_just_got_a_commit_answers_a_round_trip_later() -> None:
     timeline = Timeline()
     timeline.start(10, 1.0)
     assert timeline.due(11, LINK, 1.0) == pytest.approx(1.0 + R + 1.5 * TD)
@@ -46,7 +46,7 @@ def test_frames_on_the_old_path_do_not_end_a_loss() -> None:
     assert not timeline.lost and timeline.frontier == 13
 
 
-def test_a_frame_without_the_committed_token_shows_a_loss_that_began_with_the_commit() -> None:
+def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline = streaming()
     timeline.committed(13, 1.002, on_path=True)
     timeline.committed(14, 1.012, on_path=True)

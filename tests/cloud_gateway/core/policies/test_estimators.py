@@ -9,7 +9,7 @@ import pytest
 from cloud_gateway.core.policies.estimators import MAX_S, Ewma, RttEstimator, StepClock, StepCurve
 
 
-def test_the_first_round_trip_is_taken_as_it_is_and_later_ones_move_it_by_an_eighth() -> None:
+def test_the_first_round_trip_is_taken_whole_later_ones_by_an_eighth() -> None:
     rtt = RttEstimator()
     assert rtt.srtt_s is None
     rtt.sample(0.080)
@@ -74,11 +74,11 @@ def test_step_time_is_the_median_gap_so_neither_bursts_nor_pauses_move_it() -> N
     assert arrive(StepClock(0.1), 0.006, 0.006, 0.0, 0.012, 0.006, 5.0, 0.006) == pytest.approx(0.006)
 
 
-def test_frames_that_arrive_together_at_first_do_not_pin_the_step_time_near_zero() -> None:
+def test_frames_together_at_first_do_not_pin_the_step_time_near_zero() -> None:
     assert arrive(StepClock(0.1), 0.0, 0.0001, *[0.006] * 6) == pytest.approx(0.006)
 
 
-def test_before_three_gaps_the_starting_guess_stands_and_an_interruption_is_no_gap() -> None:
+def test_before_three_gaps_the_prior_stands_and_breaks_are_no_gaps() -> None:
     clock = StepClock(0.1)
     assert arrive(clock, 0.006, 0.006) == 0.1
     clock.broken()
@@ -87,6 +87,6 @@ def test_before_three_gaps_the_starting_guess_stands_and_an_interruption_is_no_g
     assert clock.step_s == pytest.approx(0.006)
 
 
-def test_a_lossy_link_that_delivers_in_bursts_does_not_look_like_a_fast_worker() -> None:
+def test_bursts_of_a_lossy_link_do_not_look_like_a_fast_worker() -> None:
     bursts = [0.06, *[0.0] * 16] * 3
     assert arrive(StepClock(0.004), *[0.004] * 5, *bursts) >= 0.004

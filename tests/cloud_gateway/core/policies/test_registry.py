@@ -24,7 +24,7 @@ from edgespec.core.drafting.tree import Node
 
 R, TD, TT = 0.020, 0.006, 0.026
 LINK = LinkView(rtt_s=R, rtt_high_s=R, step_s=TD, ready=True)
-LOCAL = Costs(verify_s=lambda rows: TT, local_step_s=TD, batch_debt_s=5 * TD)
+LOCAL = Costs(verify_s=lambda rows: TT, local_step_s=TD, batch_backlog_s=5 * TD)
 NO_LOCAL = Costs(verify_s=lambda rows: TT)
 USEFUL = Merged(fresh=1)
 
@@ -62,7 +62,7 @@ def test_the_whole_tree_at_hand_is_verified_unless_a_depth_limit_is_set() -> Non
     assert [len(a.nodes) for a in (deep, cut, few) if isinstance(a, Verify)] == [5, 2, 3]
 
 
-def test_after_a_result_shorter_than_the_path_it_drafts_here_for_one_round_trip() -> None:
+def test_after_a_short_result_it_drafts_here_for_one_round_trip() -> None:
     policy = running()
     policy.verified(Outcome(depth=2, emitted=1, at_leaf=False, entropy=0.0), 1.0)
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.0 + R - TD), Draft)
@@ -71,21 +71,19 @@ def test_after_a_result_shorter_than_the_path_it_drafts_here_for_one_round_trip(
 
 
 @pytest.mark.parametrize(("entropy", "drafts"), [(0.4, False), (0.6, True)])
-def test_after_a_full_result_the_targets_entropy_decides_whether_the_worker_is_trusted(
-    entropy: float, drafts: bool
-) -> None:
+def test_after_a_full_result_the_entropy_decides_about_the_worker(entropy: float, drafts: bool) -> None:
     policy = running(phi=0.5)
     policy.verified(Outcome(depth=2, emitted=3, at_leaf=True, entropy=entropy), 1.0)
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.001), Draft) is drafts
 
 
-def test_a_local_step_that_would_end_after_the_workers_next_frame_is_not_begun() -> None:
+def test_a_local_step_ending_after_the_next_frame_is_not_begun() -> None:
     """WANSpec 4.5: a step counts with its catch-up; a bare target step fills the time if it fits, else it waits."""
     policy = running()
     policy.verified(Outcome(2, 1, at_leaf=False, entropy=0.0), 1.0)
-    in_debt = Costs(lambda rows: TT, local_step_s=TD, local_debt_s=0.1, batch_debt_s=0.03)
-    assert isinstance(policy.decide(tree_of(0), LINK, in_debt, 1.0), Verify), "26 ms fit into R + Td"
-    assert rest_of(policy.decide(tree_of(0), LINK, in_debt, 1.005)) == pytest.approx(1.0 + R + TD)
+    behind = Costs(lambda rows: TT, local_step_s=TD, local_backlog_s=0.1, batch_backlog_s=0.03)
+    assert isinstance(policy.decide(tree_of(0), LINK, behind, 1.0), Verify), "26 ms fit into R + Td"
+    assert rest_of(policy.decide(tree_of(0), LINK, behind, 1.005)) == pytest.approx(1.0 + R + TD)
 
 
 def test_it_drafts_at_the_end_of_the_most_probable_path() -> None:
@@ -96,7 +94,7 @@ def test_it_drafts_at_the_end_of_the_most_probable_path() -> None:
     assert isinstance(action, Draft) and list(action.leaves) == [tree.best_leaf()]
 
 
-def test_a_silent_worker_costs_one_wait_and_is_then_not_waited_for_until_it_speaks() -> None:
+def test_a_silent_worker_costs_one_wait_until_its_next_frame() -> None:
     policy = running()
     policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0), 1.0)
     until = rest_of(policy.decide(tree_of(0), LINK, LOCAL, 1.0))
@@ -116,7 +114,7 @@ def test_frames_off_the_committed_path_do_not_count_as_signs_of_life() -> None:
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, until), Draft)
 
 
-def test_a_frame_off_the_path_marks_the_worker_out_of_date_since_the_commit_that_corrects_it() -> None:
+def test_a_frame_off_the_path_marks_the_worker_out_of_date() -> None:
     """Steps 4 and 5 of the example in WANSpec 5.3."""
     policy = running(phi=9.0)
     policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0, position=13), 1.0)
@@ -129,13 +127,13 @@ def test_a_frame_off_the_path_marks_the_worker_out_of_date_since_the_commit_that
 
 def test_while_the_worker_reads_the_prompt_the_target_goes_on_alone() -> None:
     reading = LinkView(R, R, TD, ready=False)
-    in_debt = Costs(lambda rows: TT, local_step_s=TD, local_debt_s=0.4, batch_debt_s=0.03)
-    action = WanSpec().decide(tree_of(0), reading, in_debt, 0.0)
+    behind = Costs(lambda rows: TT, local_step_s=TD, local_backlog_s=0.4, batch_backlog_s=0.03)
+    action = WanSpec().decide(tree_of(0), reading, behind, 0.0)
     assert isinstance(action, Verify) and not action.nodes
     assert isinstance(WanSpec().decide(tree_of(0), reading, LOCAL, 0.0), Draft), "a caught-up local draft is as good"
 
 
-def test_without_a_worker_it_is_standard_speculative_decoding_with_the_same_k() -> None:
+def test_without_a_worker_it_is_standard_speculation_with_the_same_k() -> None:
     policy = WanSpec(k=3)
     assert isinstance(policy.decide(tree_of(2), None, LOCAL, 0.0), Draft)
     assert isinstance(policy.decide(tree_of(3), None, LOCAL, 0.0), Verify)
@@ -148,9 +146,9 @@ def test_with_neither_worker_nor_local_draft_it_is_plain_decoding() -> None:
 
 def test_a_long_catch_up_alternates_with_target_steps() -> None:
     policy = Colocated(k=2)
-    debts = [0.30, 0.28, 0.26]
-    in_debt = [Costs(lambda rows: TT, TD, debt, batch_debt_s=0.03) for debt in debts]
-    actions = [policy.decide(tree_of(0), None, costs, 0.0) for costs in in_debt]
+    backlogs = [0.30, 0.28, 0.26]
+    behind = [Costs(lambda rows: TT, TD, backlog, batch_backlog_s=0.03) for backlog in backlogs]
+    actions = [policy.decide(tree_of(0), None, costs, 0.0) for costs in behind]
     assert [type(action) for action in actions] == [CatchUp, Verify, CatchUp]
     assert isinstance(policy.decide(tree_of(0), None, LOCAL, 0.0), Draft)
 
@@ -161,8 +159,8 @@ def test_plain_never_speculates() -> None:
 
 
 def test_every_listed_policy_can_be_made_by_name() -> None:
-    wish = PolicySettings(k=2, phi=0.5, verify_nodes=8, depth_limit=None)
+    chosen = PolicySettings(k=2, phi=0.5, verify_nodes=8, depth_limit=None)
     for name in POLICIES:
-        assert POLICIES[name](wish).name == name
+        assert POLICIES[name](chosen).name == name
     with pytest.raises(KeyError):
-        POLICIES["magic"](wish)
+        POLICIES["magic"](chosen)

@@ -37,7 +37,7 @@ def test_every_head_of_the_nodes_is_closed_under_parents() -> None:
     assert all(node.parent is tree.root or node.parent in nodes[:i] for i, node in enumerate(nodes))
 
 
-def test_a_local_step_looks_at_leaves_and_at_nodes_that_were_half_told() -> None:
+def test_a_local_step_expands_leaves_and_half_expanded_nodes() -> None:
     tree = CandidateTree([1, 2])
     best, second = add(tree, tree.root, 0.7, 0.1)
     outlook = surveyor().look(tree, 4, 4)

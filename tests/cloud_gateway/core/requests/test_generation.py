@@ -97,7 +97,7 @@ def test_a_frame_of_an_older_epoch_feeds_no_request() -> None:
     assert len(generation.tree.tree) == 2
 
 
-def test_a_worker_that_is_gone_takes_its_candidates_along_and_another_is_wanted() -> None:
+def test_a_worker_that_is_gone_loses_its_candidates_and_is_replaced() -> None:
     generation = decoding()
     generation.handle(steps.FrameArrived("w", frame(generation)), 0.1)
     outputs = generation.handle(steps.WorkerGone("w"), 0.2)
@@ -139,27 +139,27 @@ def test_a_round_keeps_the_path_commits_it_and_emits_it() -> None:
     assert emit.event.tokens == tuple(keep.tokens)
 
 
-def test_the_worker_is_said_to_have_diverged_where_the_target_left_its_candidates() -> None:
+def test_the_worker_diverged_where_the_target_left_its_candidates() -> None:
     generation = decoding()
     generation.handle(steps.FrameArrived("w", frame(generation, right=False)), 0.1)
     assert of(verify(generation), steps.Diverged) == [steps.Diverged("w")]
 
 
-def test_the_policy_hears_of_a_round_before_anything_later() -> None:
-    heard: list[str] = []
+def test_the_policy_receives_a_round_before_anything_later() -> None:
+    received: list[str] = []
 
     class Listening:
         name, fallbacks, drafts_from_start = "listening", 0, False
 
         def decide(self, *_: object) -> Wait:
-            heard.append("decide")
+            received.append("decide")
             return Wait(9.0)
 
         def received(self, *_: object) -> None:
-            heard.append("received")
+            received.append("received")
 
         def verified(self, outcome: object, now: float) -> None:
-            heard.append(f"verified {now}")
+            received.append(f"verified {now}")
 
     generation = decoding()
     generation.controller = Listening()  # type: ignore[assignment]
@@ -168,10 +168,10 @@ def test_the_policy_hears_of_a_round_before_anything_later() -> None:
     generation.decide(LINK, COSTS, 3.0)
     verify(generation, 4.0)
     generation.decide(LINK, COSTS, 5.0)
-    assert heard == ["verified 1.0", "received", "decide", "verified 4.0", "decide"]
+    assert received == ["verified 1.0", "received", "decide", "verified 4.0", "decide"]
 
 
-def test_a_failed_pass_starts_again_with_what_was_emitted_and_ends_the_second_time_alone() -> None:
+def test_a_failed_pass_is_retried_with_what_was_emitted_then_ends() -> None:
     generation = decoding()
     verify(generation)
     emitted = list(generation.tree.prefix.tokens)

@@ -29,7 +29,7 @@ EVENTS: list[AnyEvent] = [
     trace.Decided(1.0, 2, trace.CaughtUp()),
     trace.Decided(1.0, 2, trace.Waited(1 / 3)),
     trace.Committed([31, 900], [0.25, 1 / 7]),
-    trace.Told(2.0, 1, False),
+    trace.RoundEnded(2.0, 1, False),
     trace.Forgotten(1),
     trace.Discarded(0),
     trace.Unlinked(),
@@ -96,8 +96,8 @@ def test_salted_ids_say_only_when_a_token_first_appeared() -> None:
 
 def test_all_that_a_policy_can_see_has_a_place_in_a_trace() -> None:
     """A new field of these must be recorded too (core/trace/record.py), or replays decide by its default."""
-    costs = ["verify_s", "local_step_s", "local_debt_s", "batch_debt_s", "local_leaves"]
+    costs = ["verify_s", "local_step_s", "local_backlog_s", "batch_backlog_s", "local_leaves"]
     assert [field.name for field in fields(Costs)] == costs
-    assert trace.DraftCosts.__struct_fields__ == ("step_s", "debt_s", "batch_s", "leaves")
+    assert trace.DraftCosts.__struct_fields__ == ("step_s", "backlog_s", "batch_s", "leaves")
     assert [field.name for field in fields(LinkView)] == list(trace.Link.__struct_fields__)
     assert [field.name for field in fields(Outcome)] == ["depth", "emitted", "at_leaf", "entropy", "position"]

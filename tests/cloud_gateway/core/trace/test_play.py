@@ -1,6 +1,6 @@
 """Shipped traces hold the policies to what they decided; and a replay can fail, so that this says something.
 
-After a deliberate change of a policy record them anew: `make traces`.
+After a deliberate change of a policy record them again: `make traces`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def shipped(name: str) -> Trace:
     return unseal((FOLDER / f"{name}.trace").read_bytes())[0]
 
 
-def changed(recorded: Trace, **wish: object) -> Controller:
-    settings = replace(recorded.header.settings, **wish)  # type: ignore[arg-type]
+def changed(recorded: Trace, **change: object) -> Controller:
+    settings = replace(recorded.header.settings, **change)  # type: ignore[arg-type]
     return POLICIES[recorded.header.policy](settings)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_policies_decide_what_they_decided_when_the_traces_were_recorded(name: str) -> None:
+def test_the_policies_decide_as_when_the_traces_were_recorded(name: str) -> None:
     checked = check(shipped(name))
-    told = "\n".join(describe(one) for one in checked.differences[:5])
+    shown = "\n".join(describe(one) for one in checked.differences[:5])
     assert not checked.differences, (
-        f"{len(checked.differences)} of {checked.decisions} decisions of {name} are others now:\n{told}\n"
+        f"{len(checked.differences)} of {checked.decisions} decisions of {name} are others now:\n{shown}\n"
         f"See `edgespec replay tests/traces/{name}.trace`. If that is meant: `python -m tools.traces {name}`."
     )
     assert checked.decisions >= 20
@@ -51,10 +51,10 @@ def test_the_shipped_traces_are_small_salted_and_of_several_policies() -> None:
     assert {"wanspec", "colocated", "rolling-k", "adaptive"} <= {header.policy for header in headers}
 
 
-@pytest.mark.parametrize("wish", [{"k": 3}, {"k": 1}, {"verify_nodes": 2}, {"phi": 0.0}])
-def test_each_parameter_of_algorithm_1_shows_in_its_decisions(wish: dict[str, object]) -> None:
+@pytest.mark.parametrize("change", [{"k": 3}, {"k": 1}, {"verify_nodes": 2}, {"phi": 0.0}])
+def test_each_parameter_of_algorithm_1_shows_in_its_decisions(change: dict[str, object]) -> None:
     names = [name for name in NAMES if shipped(name).header.policy == "wanspec"]
-    assert any(check(shipped(name), changed(shipped(name), **wish)).differences for name in names)
+    assert any(check(shipped(name), changed(shipped(name), **change)).differences for name in names)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if shipped(name).header.policy != "plain"])

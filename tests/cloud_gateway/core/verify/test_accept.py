@@ -80,7 +80,7 @@ def test_a_full_match_adds_the_targets_own_token_after_the_leaf() -> None:
     assert (found.tokens, found.rows, found.at_leaf) == ([6, 7, 8], [0, 1, 2], True)
 
 
-def test_a_miss_says_that_the_draft_had_guessed_otherwise() -> None:
+def test_a_miss_shows_that_the_draft_had_another_token() -> None:
     chain = FlatTree([5, 6, 7], [-1, 0, 1], [0, 1, 2])
     found = walk(chain, lambda row: 9)
     assert (found.tokens, found.rows, found.at_leaf) == ([9], [0], False)

@@ -28,7 +28,7 @@ def live_paths(tree: CandidateTree) -> set[tuple[int, ...]]:
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 6), st.integers(0, 6))
-def test_after_any_delay_the_tree_holds_just_the_sent_paths_that_continue_the_committed_tokens(
+def test_after_any_delay_the_tree_holds_just_the_continuing_paths(
     seed: int, branching: int, up: int, down: int
 ) -> None:
     """Drives the worker's own state machine over two FIFO queues of fixed length against a random target."""
@@ -103,7 +103,7 @@ def test_two_sources_may_use_the_same_ids_and_share_what_they_agree_on() -> None
     assert sorted(tree.owner.values()) == ["a", "a", "b"]
 
 
-def test_best_gives_parents_with_their_children_and_respects_the_depth_limit() -> None:
+def test_best_gives_parents_with_children_within_the_depth_limit() -> None:
     tree = CandidateTree(PROMPT)
     tree.merge("w", frame(1, [0, 0, 1], [5, 6, 7]), "w")
     chosen = tree.best(2)

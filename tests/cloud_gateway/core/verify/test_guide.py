@@ -8,7 +8,7 @@ import pytest
 
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
 from cloud_gateway.core.verify.flatten import flatten
-from cloud_gateway.core.verify.guide import GRAMMAR, MOST_FORCED, Guide
+from cloud_gateway.core.verify.guide import GRAMMAR, MAX_FORCED, Guide
 from edgespec.core.drafting.tree import Node
 
 PROMPT = [1, 2, 3]
@@ -68,7 +68,7 @@ def test_what_was_forbidden_once_is_forgotten_with_the_next_selection() -> None:
     assert guide.select(tree, [], 100) == [] and not guide.forbade(tree.root)
 
 
-def test_what_is_forced_after_the_committed_tokens_stands_in_the_tree_before_any_draft() -> None:
+def test_forced_tokens_are_in_the_tree_before_any_draft() -> None:
     tree = CandidateTree(PROMPT)
     Guide(Rules({(): [5, 6]})).propose(tree)
     assert paths(tree, everything(tree)) == {(5,), (5, 6)}
@@ -99,5 +99,5 @@ def test_there_are_never_more_nodes_than_there_is_room(room: int) -> None:
     grow(tree, [4])
     guide = Guide(Rules({(4,): [5] * 40}))
     chosen = guide.select(tree, everything(tree), room)
-    assert len(chosen) == min(room, 1 + MOST_FORCED)
+    assert len(chosen) == min(room, 1 + MAX_FORCED)
     flatten(tree.root, chosen)

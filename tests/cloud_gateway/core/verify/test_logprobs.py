@@ -11,9 +11,9 @@ from cloud_gateway.core.verify.logprobs import token_logprob
 
 
 def test_they_are_those_of_the_softmax_best_first() -> None:
-    told = token_logprob(np.log(np.array([0.2, 0.5, 0.3], np.float32)), 2, 2)
-    assert told.logprob == pytest.approx(math.log(0.3), rel=1e-6)
-    assert [token for token, _ in told.top] == [1, 2]
+    found = token_logprob(np.log(np.array([0.2, 0.5, 0.3], np.float32)), 2, 2)
+    assert found.logprob == pytest.approx(math.log(0.3), rel=1e-6)
+    assert [token for token, _ in found.top] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_they_are_those_of_the_softmax_best_first() -> None:
 )
 def test_of_any_row_they_are_numbers_that_json_has(row: list[float]) -> None:
     for token in range(3):
-        told = token_logprob(np.array(row, np.float32), token, 3)
-        values = [told.logprob, *(value for _, value in told.top)]
+        found = token_logprob(np.array(row, np.float32), token, 3)
+        values = [found.logprob, *(value for _, value in found.top)]
         assert all(math.isfinite(value) and value <= 1e-9 for value in values)
-        assert sum(math.exp(value) for _, value in told.top) == pytest.approx(1)
+        assert sum(math.exp(value) for _, value in found.top) == pytest.approx(1)

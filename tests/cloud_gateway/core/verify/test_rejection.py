@@ -172,7 +172,7 @@ def test_penalties_count_the_path_and_what_was_committed() -> None:
     assert chooser.draft(logits, (), 1).siblings[0, 0] != 2
 
 
-def test_a_node_is_drawn_for_once_and_its_draws_move_with_the_committed_tokens() -> None:
+def test_a_node_is_drawn_for_once_and_its_draws_follow_the_commit() -> None:
     chooser = RejectionChooser(Sampling(temperature=1.0), [0], np.random.default_rng(1))
     logits = np.random.default_rng(2).normal(size=50).astype(np.float32)
     first = {path: chooser.draft(logits, path, 3) for path in ((), (7,), (7, 8), (9,))}
@@ -183,24 +183,28 @@ def test_a_node_is_drawn_for_once_and_its_draws_move_with_the_committed_tokens()
     assert chooser.draft(logits, (), 3) is not first[7,] and chooser.draft(logits, (8,), 3) is not first[7, 8]
 
 
-def test_guesses_come_in_the_order_drawn_and_cost_what_siblings_at_their_place_were_worth() -> None:
+def test_candidates_come_in_the_order_drawn_priced_by_their_place() -> None:
     chooser = RejectionChooser(Sampling(temperature=1.0, top_k=3), [0], np.random.default_rng(1))
     logits = np.arange(10, dtype=np.float32)
-    guesses = chooser.rank(logits, (), 8)
-    assert guesses.tokens == chooser.draft(logits, (), 8).siblings[0, :3].tolist() and set(guesses.tokens) == {7, 8, 9}
-    shares = np.exp(-np.array(guesses.costs))
+    proposal = chooser.rank(logits, (), 8)
+    assert proposal.tokens == chooser.draft(logits, (), 8).siblings[0, :3].tolist() and set(proposal.tokens) == {
+        7,
+        8,
+        9,
+    }
+    shares = np.exp(-np.array(proposal.costs))
     np.testing.assert_allclose(shares[1:] / shares[:-1], 1 - shares[0])
-    assert guesses.entropy == pytest.approx(0.8324, abs=1e-3)
+    assert proposal.entropy == pytest.approx(0.8324, abs=1e-3)
     for _ in range(200):  # draft and target agree, so every first sibling is accepted
         flat = FlatTree([0], [-1], [0])
         token = chooser.at(flat, Rows([logits]))(0)
-        assert token == guesses.tokens[0]
+        assert token == proposal.tokens[0]
         chooser.committed([token])
-        guesses = chooser.rank(logits, (), 1)
-    assert guesses.costs[0] < 0.03
+        proposal = chooser.rank(logits, (), 1)
+    assert proposal.costs[0] < 0.03
 
 
-def test_what_a_constraint_forbids_is_never_accepted_though_the_draft_draws_it() -> None:
+def test_what_a_constraint_forbids_is_never_accepted() -> None:
     def odd(path: Sequence[int]) -> np.ndarray:
         return np.arange(6) % 2 == (1 - len(path) % 2)
 

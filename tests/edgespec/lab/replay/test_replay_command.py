@@ -1,4 +1,4 @@
-"""`edgespec replay`: same decisions, policies side by side, and no altered trace is believed."""
+"""`edgespec replay`: same decisions, policies side by side, and altered traces are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def replay(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[
     return status, said.out, said.err
 
 
-def test_a_shipped_trace_decides_the_same_and_is_told_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shipped_trace_decides_the_same_and_is_shown_by_round(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = replay(capsys, ONE)
     recorded = unseal(ONE.read_bytes())[0]
     asked = sum(isinstance(event, trace.Decided) for event in recorded.events)
@@ -35,15 +35,15 @@ def test_a_shipped_trace_decides_the_same_and_is_told_round_by_round(capsys: pyt
 
 
 def test_three_policies_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> None:
-    wishes = [word for name in ("wanspec", "adaptive", "plain") for word in ("--policy", name)]
-    status, out, _ = replay(capsys, ONE, *wishes, "--json")
+    policies = [word for name in ("wanspec", "adaptive", "plain") for word in ("--policy", name)]
+    status, out, _ = replay(capsys, ONE, *policies, "--json")
     (table,) = json.loads(out)["compared"]
     rows = {row["policy"]: row for row in table["rows"][1:]}
     assert status == 0 and set(rows) == {"wanspec", "adaptive", "plain"}
     assert rows["plain"]["passes"] == table["tokens"] and rows["plain"]["local_passes"] == 0
     assert rows["wanspec"]["kind"] == "simulated" and rows["wanspec"]["ratio"] == 1
     assert rows["plain"]["ratio"] > 1 and 0.9 < table["known"] <= 1
-    _, human, _ = replay(capsys, ONE, *wishes)
+    _, human, _ = replay(capsys, ONE, *policies)
     assert all(name in human for name in rows) and "estimate" in human
 
 
@@ -89,7 +89,7 @@ def test_a_paired_gateway_is_called_by_its_name(
     assert "signed by hall (" in replay(capsys, ONE)[1]
 
 
-def test_a_decision_that_is_not_the_recorded_one_is_shown_and_ends_with_status_1(
+def test_another_decision_than_the_recorded_one_ends_with_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = unseal(ONE.read_bytes())[0]
@@ -97,7 +97,7 @@ def test_a_decision_that_is_not_the_recorded_one_is_shown_and_ends_with_status_1
     path = tmp_path / "other.trace"
     path.write_bytes(seal(Trace(settings, recorded.events), KEY))
     status, out, _ = replay(capsys, path)
-    assert status == 1 and "are not the recorded ones" in out and "is a bare step" in out
+    assert status == 1 and "are not the recorded ones" in out and "is a plain step" in out
     status, out, _ = replay(capsys, path, "--json")
     (row,) = json.loads(out)["traces"]
     assert status == 1 and row["same"] < row["decisions"] and row["differences"][0]["now_act"] == ["verify", []]

@@ -45,7 +45,7 @@ def answer(*rounds: list[int], start: float = 0.0) -> list[trace.AnyEvent]:
     for i, tokens in enumerate(rounds):
         events.append(trace.Decided(start + 0.02 * i, 0, trace.Verified([])))
         events.append(trace.Committed(tokens, [0.5] * len(tokens)))
-        events.append(trace.Told(start + 0.02 * (i + 1), 0, True))
+        events.append(trace.RoundEnded(start + 0.02 * (i + 1), 0, True))
     return events
 
 
@@ -60,7 +60,7 @@ def test_frames_name_what_the_draft_says_after_each_committed_token() -> None:
     assert traced.known == 0.5 and list(process.targets[:5]) == [0, 11, 12, 13, 14]
 
 
-def test_a_gap_is_filled_with_a_proposal_that_was_made_elsewhere_at_the_rank_that_it_had() -> None:
+def test_a_gap_is_filled_with_another_proposal_at_the_same_rank() -> None:
     frame = trace.Frame(0, 1, 3, True, 1, [0, 0], [77, 11], [100, 900], [400, 400])
     process = Traced(made(frame, *answer([11], [12], [13], [14]))).process(1)
     for position, target in ((1, 12), (2, 13), (3, 14)):

@@ -1,0 +1,122 @@
+"""`python -m tools.check.language` holds the language of code and documents to docs/glossary.md.
+
+Checked in every tracked Python file, in README.md, docs/, configs/ and systemd/: the words of WORDS, each with what to
+write instead; names of tests of at most MAX_TEST_NAME characters; README.md's tables of at most MAX_COLUMNS columns
+and lines of at most MAX_LINE characters outside tables. dev/LOG.md is a record and stays as it was written.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+MAX_TEST_NAME = 70
+MAX_COLUMNS = 8
+MAX_LINE = 120
+SUFFIXES = (".py", ".md", ".toml", ".service")
+FOLDERS = ("cloud_gateway/", "configs/", "docs/", "edgespec/", "systemd/", "tests/", "tools/")
+EXEMPT = (
+    "tools/check/language.py",
+    "tests/tools/test_language.py",
+    "docs/glossary.md",
+    "cloud_gateway/core/trace/format.py",
+)
+"""They name the words; the tag of an event in recorded traces is one of them."""
+
+# A pattern, matched as whole words without regard to case, and what to write instead. An identifier's parts are words.
+WORDS = {
+    "told|untold": "sent, reported, passed",
+    "tells": "shows, sends, returns",
+    "hears|heard": "receives, received",
+    "believes|believed": "expects, assumes",
+    "shunned|shuns": "excluded",
+    "wish|wishes|wished": "options, requested, settings",
+    "owed|owes|owe|owing": "backlog, pending",
+    "debt|debts": "backlog",
+    "whoever|whomever": "the one that, any client that",
+    "whereabouts": "position",
+    "anew": "again",
+    "lest": "so that ... not",
+    "befell|befall|befalls": "happened to, applied to",
+    "the book of": "log, table",
+    "hitherto|thereby|thereof|herein|thrice": "plain words",
+    "reckon|reckons|reckoned": "compute, estimate, count",
+    "fared|fares": "result",
+    "bare step": "plain decoding step",
+    "guess|guesses|guessed": "draft token, candidate, prediction (of a code: attempt)",
+    "LEAST_[A-Z]\\w*|MOST_[A-Z]\\w*": "MIN_, MAX_",
+    "at hand": "available",
+    "makes good|made good": "recovers",
+    "mend|mends|mended": "fix, repair",
+    "gives way": "yields, pauses",
+    "in vain": "without effect",
+}
+PATTERNS = [
+    (re.compile(rf"(?<![A-Za-z])(?:{words})(?![a-z])", 0 if "[A-Z]" in words else re.IGNORECASE), instead)
+    for words, instead in WORDS.items()
+]
+
+
+def word_faults(text: str) -> Iterator[str]:
+    """Words that the glossary replaces, one sentence each."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, instead in PATTERNS:
+            for found in pattern.finditer(line):
+                yield f"line {number}: `{found[0]}`; write instead: {instead}"
+
+
+def test_name_faults(source: str) -> Iterator[str]:
+    """Tests whose names are too long to be read at a glance."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = node.name
+            if name.startswith("test_") and len(name) > MAX_TEST_NAME:
+                yield f"line {node.lineno}: {name} has {len(name)} characters, over {MAX_TEST_NAME}"
+
+
+def readme_faults(text: str) -> Iterator[str]:
+    """Tables that are too wide and lines that are too long."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("|"):
+            columns = line.strip().strip("|").count("|") + 1
+            if columns > MAX_COLUMNS:
+                yield f"line {number}: a table of {columns} columns, over {MAX_COLUMNS}"
+        elif len(line) > MAX_LINE:
+            yield f"line {number}: {len(line)} characters, over {MAX_LINE}"
+
+
+def faults(path: str, text: str) -> Iterator[str]:
+    """All faults of one file."""
+    if path not in EXEMPT:
+        yield from word_faults(text)
+    if path.startswith("tests/") and path.endswith(".py"):
+        yield from test_name_faults(text)
+    if path == "README.md":
+        yield from readme_faults(text)
+
+
+def checked_files(root: Path) -> list[str]:
+    """Tracked and new files that are held."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    names = sorted(filter(None, listed.split("\0")))
+    return [n for n in names if (n == "README.md" or (n.startswith(FOLDERS) and n.endswith(SUFFIXES)))]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints each fault; returns 1 when there is one."""
+    root = Path((argv or ["."])[0]).resolve()
+    names = [name for name in checked_files(root) if (root / name).is_file()]
+    found = [f"{name}: {fault}" for name in names for fault in faults(name, (root / name).read_text())]
+    print(f"language: {len(names)} files, {len(found)} faults")
+    for fault in found:
+        print(fault, file=sys.stderr)
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
