@@ -32,6 +32,8 @@ class Runner:
     scene: Scene
     seconds: float
     progress: Callable[[str], None] = lambda text: None
+    control: float = 1.0
+    """Seconds of control for each second of flood."""
 
     def run(self, name: str, flood: Flood) -> Outcome:
         """One flood, `seconds` of it in all. What keeps it from being measured stands in the outcome."""
