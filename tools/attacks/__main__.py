@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="attacks-") as folder:
             console.print(f"starting the gateway and {args.workers} worker(s) of {args.checkout}")
             with Scene(Path(args.keep or folder), args.checkout, args.workers) as scene:
-                runner = Runner(scene, args.seconds, console.print)
+                runner = Runner(scene, args.seconds, console.print, args.control)
                 for name in args.names or floods:
                     rows.append(measure.row(runner.run(name, floods[name])))
                     console.print(f"  {_line(rows[-1])}")
@@ -63,6 +63,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the floods and end")
     parser.add_argument(
         "--seconds", type=options.number(float, 2, 600), default=60.0, help="of each flood (default %(default)g)"
+    )
+    parser.add_argument(
+        "--control",
+        type=options.number(float, 0.1, 10),
+        default=1.0,
+        help="seconds of control for each second of flood (default %(default)g)",
     )
     parser.add_argument("--workers", type=options.number(int, 1, 4), default=1, help="honest ones (default 1)")
     parser.add_argument(

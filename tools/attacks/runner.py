@@ -60,7 +60,8 @@ class Runner:
                 for kind in kinds:
                     self.progress(f"{name}: {kind} {turn + 1} of {turns}")
                     last = kind == "flood" and turn == turns - 1
-                    self._phase(outcome, client.pid, kind, self.seconds / turns, pairs=flood.pairs and last)
+                    stretch_s = self.seconds / turns * (self.control if kind == "control" else 1.0)
+                    self._phase(outcome, client.pid, kind, stretch_s, pairs=flood.pairs and last)
                 if not scene.stage.runs("gateway"):
                     break
         finally:
