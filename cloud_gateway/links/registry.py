@@ -29,6 +29,8 @@ class WorkerInfo:
     rtt: RttEstimator = field(default_factory=RttEstimator)
     step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
     paused_because: str | None = None
+    probation: bool = False
+    """Whether it gets no requests yet, because its links kept ending (cloud_gateway/core/limits/probation.py)."""
     groups: frozenset[str] = frozenset()
     """Its groups in the operator's list (edgespec/core/pairing/groups.py); without a group it gets no request."""
     trees: int = 0
@@ -47,8 +49,8 @@ class WorkerInfo:
 
     @property
     def paused(self) -> bool:
-        """Whether it has sent `Pause` and not yet `Resume`."""
-        return self.paused_because is not None
+        """Whether it gets no requests: it has sent `Pause` and not yet `Resume`, or is on probation."""
+        return self.probation or self.paused_because is not None
 
     def __str__(self) -> str:
         return f"worker {self.name} ({self.id})"

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from websockets.asyncio.server import ServerConnection
 
+from cloud_gateway.core.limits.probation import Probation
 from cloud_gateway.engine.offloading import LinkedWorker
 from cloud_gateway.links.port import DEFAULT_LINK_LIMITS, LinkConnection, LinkLimits, LinkServer
 from cloud_gateway.links.registry import LinkEvents, WorkerInfo
@@ -28,6 +29,13 @@ from edgespec.shared.occasional import Occasional
 from edgespec.shared.wire import Wire
 
 log = logging.getLogger("cloud_gateway.links.server")
+
+FAULTS = frozenset(
+    "bad-signature fault flood malformed oversize padding pong sequence session slow unexpected websocket shape-nodes "
+    "shape-columns shape-parent shape-duplicate-sibling shape-vocabulary shape-depth shape-ids shape-entropy "
+    "shape-cost".split()
+)
+"""Ends of a link that are the worker's own doing."""
 
 
 class Links:
@@ -53,6 +61,7 @@ class Links:
         """How often each reason for a refusal occurred."""
         self._lines = Occasional(log)
         self._workers: dict[str, WorkerInfo] = {}
+        self._probation = Probation()
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
         self._server = LinkServer(self._serve, paths, limits, timers.handshake_s, self._count)
 
@@ -163,6 +172,7 @@ class Links:
             error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
             self._hang_up(former, Bye("superseded"), error)
         self._workers[worker.id] = worker
+        self._begin_probation(worker)
         text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
         self._lines.line(logging.INFO, ("up", worker.id), text)
         self._events.on_up(worker)
@@ -172,8 +182,24 @@ class Links:
         if worker is None or self._workers.get(worker.id) is not worker:
             return
         del self._workers[worker.id]
+        self._probation.ended(worker.id, asyncio.get_running_loop().time(), by_its_fault=why in FAULTS)
         self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
         self._events.on_down(worker, why)
+
+    def _begin_probation(self, worker: WorkerInfo) -> None:
+        """A worker whose links keep ending gets no requests at first: each end stalls those that it drafts for."""
+        loop = asyncio.get_running_loop()
+        seconds = self._probation.length_s(worker.id, loop.time())
+        if seconds:
+            worker.probation = True
+            loop.call_later(seconds, self._end_probation, worker)
+            text = f"{worker} gets no requests for {seconds:.0f} s: its links keep ending"
+            self._lines.line(logging.WARNING, ("probation", worker.id), text)
+
+    def _end_probation(self, worker: WorkerInfo) -> None:
+        worker.probation = False
+        if self._workers.get(worker.id) is worker and not worker.paused:
+            self._events.on_resume(worker)
 
     def _hang_up(self, worker: WorkerInfo, bye: Bye, error: RemoteProtocolError | None = None, why: str = "") -> None:
         if not worker.wire.over:

@@ -39,7 +39,7 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, objec
         "revoked_at": worker.revoked_at,
         "last_seen": worker.last_seen,
         "linked": link is not None,
-        "paused": link.paused_because if link else None,
+        "paused": _paused(link) if link else None,
         "rtt_ms": round(link.rtt_s * 1000, 2) if link else None,
         "step_ms": round(link.step_s * 1000, 2) if link else None,
         "trees": link.trees if link else None,
@@ -51,3 +51,8 @@ def audit_row(entry: Entry) -> dict[str, object]:
     """One entry of the audit log."""
     row: dict[str, object] = msgspec.to_builtins(entry)
     return row
+
+
+def _paused(link: WorkerInfo) -> str | None:
+    """Why a linked worker gets no requests."""
+    return "on probation, its links kept ending" if link.probation else link.paused_because

@@ -10,6 +10,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from cloud_gateway.core.limits import probation
 from cloud_gateway.core.limits.admission import AdmissionLimits
 from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.registry import FIRST_STEP_S
@@ -205,6 +206,22 @@ async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_pat
             await asyncio.sleep(0)
         assert gateway.seen.of("down") == [(ID, "slow")]
         assert worker.wire.bytes_out < 24 << 20
+
+
+async def test_a_worker_that_was_cut_off_for_its_fault_is_on_probation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probation, "FIRST_S", 0.3)
+    async with serving(tmp_path) as gateway:
+        async with client(gateway) as linked:
+            assert not gateway.links.linked()[ID].paused
+            await linked.ws.send(b"x" * 100)
+            await linked.closed()
+        async with client(gateway):
+            assert gateway.links.linked()[ID].paused
+            assert gateway.seen.of("resume") == []
+            await until(lambda: gateway.seen.of("resume") == [(ID,)])
+            assert not gateway.links.linked()[ID].paused
 
 
 async def test_a_silent_worker_is_given_up(tmp_path: Path) -> None:
