@@ -248,14 +248,17 @@ async def test_tls_time_is_separate_and_foreign_certificates_are_refused(tmp_pat
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     url = f"https://localhost:{runner.addresses[0][1]}/v1"
-    sample = await ask(url, ca_file=str(pem))
+    samples = [await ask(url, ca_file=str(pem)) for _ in range(5)]
     foreign = await ask(url)
     await runner.cleanup()
+    sample = samples[0]
     assert sample.outcome == "ok"
     assert sample.dns_ms is not None
     assert sample.tls_ms is not None
     assert sample.connect_ms > 0
-    assert sample.tls_ms > sample.connect_ms, "keys are exchanged in the one and nothing in the other"
+    shortest_tls_ms = min(one.tls_ms or 0.0 for one in samples)
+    shortest_connect_ms = min(one.connect_ms or 0.0 for one in samples)
+    assert shortest_tls_ms > shortest_connect_ms, "keys are exchanged in the one and nothing in the other"
     assert sample.ttft_ms >= 19.5
     assert foreign.outcome == "tls"
 
