@@ -228,7 +228,7 @@ class Acceptor:
             seat.transport, _ = await self._loop.connect_accepted_socket(self._factory, sock, **self._ssl)
         except (OSError, TimeoutError, EOFError):
             sock.close()  # a failed handshake: scanners cause many, so there is no log line for each
-        except BaseException:
+        except BaseException:  # cancelled too: the descriptor is freed in any case, and the error goes on
             sock.close()
             raise
 

@@ -197,7 +197,7 @@ class Drafter:
         rows, row_of = batch_rows(r, leaves)
         try:
             self._decode(rows)
-        except Exception:
+        except Exception:  # whatever failed, the forks hold cells of the cache; the error goes on
             for sequence in forks:
                 self._drop(sequence)
             raise

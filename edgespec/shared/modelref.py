@@ -1,6 +1,6 @@
 """Resolves a model key of a configuration: a path, or one of the models of `edgespec.shared.models`.
 
-The gateway may not import `edgespec.shared.models`, so the file names are repeated here; a test compares them.
+The file names are those of `models`, whose functions also check sizes; a test compares them.
 """
 
 from __future__ import annotations
