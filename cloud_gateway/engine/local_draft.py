@@ -72,7 +72,8 @@ class LocalDrafting:
         began, passes = self.clock(), self.model.passes
         with _Spared(self, active):  # the request may have outgrown the draft's memory
             if isinstance(action, CatchUp):
-                self.model.catch_up(active.id, catch_up_batch(self.verify_s, self.model.token_s))
+                batch = catch_up_batch(self.verify_s, self.model.token_s)
+                self.model.catch_up(active.id, min(action.tokens or batch, batch))
             else:
                 self._draft(self.model, active, action)
         self._book(active, began, passes)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
+from edgespec.core.numbers import interpolate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,9 @@ class Draft:
 class CatchUp:
     """One limited batch of the local draft's KV catch-up (WANSpec section 4.5)."""
 
+    tokens: int = 0
+    """Most tokens to read; 0: one full batch (`core/requests/local_costs.py`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -43,13 +47,18 @@ class Wait:
 
 Action = Verify | Draft | CatchUp | Wait
 
+Points = tuple[tuple[int, float], ...]
+"""A curve of step times: (leaves, seconds), in rising order of leaves."""
+MAX_REMAINING = 1 << 30
+"""Stands for an answer whose length nobody limits; an integer, so that a trace can hold it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What the gateway's passes are expected to take, as measured."""
 
     verify_s: Callable[[int], float]
-    """Seconds of a target pass over this many rows (candidates + 1)."""
+    """Seconds of a target pass over this many rows in total (candidates + 1, and `other_rows`)."""
     local_step_s: float | None = None
     """A local draft step with nothing to catch up; None: there is no local draft."""
     local_backlog_s: float = 0.0
@@ -57,7 +66,21 @@ class Costs:
     batch_backlog_s: float = 0.0
     """Time of the largest single catch-up batch."""
     local_leaves: int = 16
-    """Leaves up to which a local step costs hardly more than over one."""
+    """Most leaves of a local step."""
+    local_points: Points = ()
+    """The local step's measured curve; empty: as `local_step_s` at any number of leaves."""
+    local_token_s: float = 0.0
+    """Seconds to read one token of the backlog in a batch."""
+    other_rows: int = 0
+    """Rows that other requests are expected to put into the same target pass."""
+    remaining: int = MAX_REMAINING
+    """Tokens that may still be emitted for this request."""
+
+    def draft_s(self, leaves: int) -> float:
+        """Seconds of a local step over this many leaves, without catch-up; infinite without a local draft."""
+        if self.local_step_s is None:
+            return float("inf")
+        return interpolate(dict(self.local_points), leaves) if self.local_points else self.local_step_s
 
     @property
     def local_s(self) -> float:
@@ -76,6 +99,12 @@ class LinkView:
     """Td at the worker."""
     ready: bool
     """Whether the worker has drafted anything for this request yet; before, it is still reading the prompt."""
+    points: Points = ()
+    """The draft step's curve as the worker reports it; empty: as `step_s` at any number of leaves."""
+
+    def draft_s(self, leaves: int) -> float:
+        """Seconds of a draft step over this many leaves at the worker."""
+        return interpolate(dict(self.points), leaves) if self.points else self.step_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ driver's: slots, models, workers' links, the client's stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome
 from cloud_gateway.core.policies.estimators import StepCurve
@@ -170,6 +170,7 @@ class Generation:
     def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
         self._inform()
+        costs = replace(costs, remaining=self.remaining)
         return self._rounds.bound(self.controller.decide(self.tree, link, costs, now), self.tree, now)
 
     def select(self, nodes: Sequence[Node]) -> Sequence[Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cloud_gateway.core.policies.actions import Costs
+from cloud_gateway.core.policies.actions import Costs, Points
 
 MIN_BATCH = 4
 """Tokens of a catch-up batch, however fast the target is: a batch of one costs about as much as one of four."""
@@ -17,7 +17,10 @@ def catch_up_batch(verify_s: Callable[[int], float], token_s: float) -> int:
     return max(MIN_BATCH, int(verify_s(1) / max(token_s, MIN_TOKEN_S)))
 
 
-def draft_costs(verify_s: Callable[[int], float], step_s: float, backlog: int, token_s: float, leaves: int) -> Costs:
-    """`backlog`: committed tokens that the draft has not read, besides the one that its next step evaluates anyway."""
+def draft_costs(
+    verify_s: Callable[[int], float], step_s: float, backlog: int, token_s: float, leaves: int, points: Points = ()
+) -> Costs:
+    """`backlog`: committed tokens that the draft has not read, besides the one that its next step evaluates anyway.
+    `points`: seconds of a step by its leaves, where measured."""
     batch_s = catch_up_batch(verify_s, token_s) * token_s
-    return Costs(verify_s, step_s, backlog * token_s, batch_s, leaves)
+    return Costs(verify_s, step_s, backlog * token_s, batch_s, leaves, points, token_s)

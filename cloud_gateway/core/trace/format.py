@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
+from cloud_gateway.core.policies.actions import MAX_REMAINING
 from cloud_gateway.core.policies.registry import PolicySettings
 from edgespec.core.errors import RemoteProtocolError, TraceError
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey, check_public_key, verify
@@ -48,7 +49,9 @@ class Drafted(Act, tag="draft", frozen=True):
 
 
 class CaughtUp(Act, tag="catch-up", frozen=True):
-    """A batch of the local draft's catch-up."""
+    """A batch of the local draft's catch-up; `tokens`: most to read, 0 for a full batch."""
+
+    tokens: int = 0
 
 
 class Waited(Act, tag="wait", frozen=True):
@@ -137,6 +140,10 @@ class DraftCosts(Event, tag="draft-costs", frozen=True):
     backlog_s: float
     batch_s: float
     leaves: int
+    points: tuple[tuple[int, float], ...] = ()
+    token_s: float = 0.0
+    other_rows: int = 0
+    remaining: int = MAX_REMAINING
 
 
 class Link(Event, tag="link", frozen=True):
@@ -146,6 +153,7 @@ class Link(Event, tag="link", frozen=True):
     rtt_high_s: float
     step_s: float
     ready: bool
+    points: tuple[tuple[int, float], ...] = ()
 
 
 class Unlinked(Event, tag="unlinked", frozen=True):

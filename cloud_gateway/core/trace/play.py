@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import astuple
+
 from cloud_gateway.core.policies.actions import Controller, Costs, LinkView, Outcome
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.trace import format as trace
@@ -102,10 +104,10 @@ class Player:
         match event:
             case trace.PassCosts(points):
                 self.points.update(points)
-            case trace.DraftCosts(step_s, backlog_s, batch_s, leaves):
-                self.costs = Costs(self._verify_s, step_s, backlog_s, batch_s, leaves)
-            case trace.Link(rtt_s, rtt_high_s, step_s, ready):
-                self.link = LinkView(rtt_s, rtt_high_s, step_s, ready)
+            case trace.DraftCosts():
+                self.costs = Costs(self._verify_s, *astuple(event))
+            case trace.Link():
+                self.link = LinkView(*astuple(event))
             case trace.Unlinked():
                 self.link = None
 

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from cloud_gateway.core.policies.actions import Action, CatchUp, Controller, Costs, Draft, LinkView, Outcome, Verify
+from cloud_gateway.core.policies.actions import (
+    Action,
+    CatchUp,
+    Controller,
+    Costs,
+    Draft,
+    LinkView,
+    Outcome,
+    Points,
+    Verify,
+)
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.registry import PolicySettings, reason
 from cloud_gateway.core.trace import format as trace
@@ -143,14 +153,16 @@ class TapedController:
             self._samples, before, self._points = self._curve.samples, self._points, self._curve.points()
             new = {rows: s for rows, s in self._points.items() if before.get(rows) != s}
             self._tape.add(trace.PassCosts(new), 2 * len(new))
-        draft = trace.DraftCosts(costs.local_step_s, costs.local_backlog_s, costs.batch_backlog_s, costs.local_leaves)
+        draft = trace.DraftCosts(
+            costs.local_step_s, costs.local_backlog_s, costs.batch_backlog_s, costs.local_leaves,
+            costs.local_points, costs.local_token_s, costs.other_rows, costs.remaining,
+        )  # fmt: skip
         if draft != self._costs:
             self._costs = draft
             self._tape.add(draft)
         if link != self._link:
             self._link = link
-            view = trace.Link(link.rtt_s, link.rtt_high_s, link.step_s, link.ready) if link else trace.Unlinked()
-            self._tape.add(view)
+            self._tape.add(trace.Link(*view_of(link)) if link else trace.Unlinked())
 
 
 def act_of(action: Action) -> trace.AnyAct:
@@ -159,4 +171,9 @@ def act_of(action: Action) -> trace.AnyAct:
         return trace.Verified([node.id for node in action.nodes])
     if isinstance(action, Draft):
         return trace.Drafted([leaf.id for leaf in action.leaves], action.width)
-    return trace.CaughtUp() if isinstance(action, CatchUp) else trace.Waited(action.until)
+    return trace.CaughtUp(action.tokens) if isinstance(action, CatchUp) else trace.Waited(action.until)
+
+
+def view_of(link: LinkView) -> tuple[float, float, float, bool, Points]:
+    """A link view's fields, in their order."""
+    return link.rtt_s, link.rtt_high_s, link.step_s, link.ready, link.points
