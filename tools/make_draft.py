@@ -4,27 +4,25 @@
     python -m tools.make_draft --format q4_0          the demo's fast draft: half the time a step, about 80 % right
     python -m tools.make_draft --drop 8,16 --format q4_0
 
-Dropping copies every other tensor byte for byte and every piece of metadata, so the tokenizer stays the same; only the
-number of layers, their names and metadata lists with one entry per layer change. `--format` re-quantises through
-llama.cpp. Quantising twice hurts: after the Q4_1 file's own tokens, a Q4_0 copy of it is right 0.78 of the time, a
-Q8_0 copy 0.96, so give it the least quantised source there is (dev/LOG.md compares formats and the time of a step).
+Dropping copies every other tensor byte for byte and all metadata (`edgespec/lab/gguf_layers.py`). `--format`
+re-quantises through llama.cpp. Quantising twice hurts: after the Q4_1 file's own tokens, a Q4_0 copy of it is right
+0.78 of the time, a Q8_0 copy 0.96, so give it the least quantised source there is (dev/LOG.md compares formats and the
+time of a step).
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import re
 import sys
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from edgespec.core.errors import ConfigError, EdgespecError, ModelError
+from edgespec.lab.gguf_layers import Layer, block_count, copy_layers
 from edgespec.shared import models
 
-_BLOCK = re.compile(r"^blk\.(\d+)\.(.+)$")
 FORMATS = ("bf16", "f16", "q8_0", "q4_0", "iq4_nl")
 
 
@@ -54,55 +52,12 @@ def make_draft(source: Path, out: Path, layers: Collection[int] = (), fmt: str |
 
 def drop_layers(source: Path, out: Path, layers: Collection[int]) -> int:
     """Copies `source` to `out` without `layers` (counted from 0) and renumbers the rest; returns how many are left."""
-    import gguf
-
-    reader = _open(source)
-    architecture = str(_value(reader, "general.architecture", source))
-    count = int(_value(reader, f"{architecture}.block_count", source))
-    dropped = set(layers)
-    if not dropped <= set(range(count)) or len(dropped) == count:
+    count = block_count(source)
+    kept = [Layer(layer) for layer in range(count) if layer not in layers]
+    if not set(layers) <= set(range(count)) or not kept:
         raise ConfigError(f"--drop takes layers from 0 to {count - 1} of {source.name}, and must leave at least one.")
-    kept = [layer for layer in range(count) if layer not in dropped]
-    new_number = {old: new for new, old in enumerate(kept)}
-
-    writer = gguf.GGUFWriter(out, architecture, endianess=reader.endianess)
-    writer.data_alignment = reader.alignment
-    _copy_metadata(reader, writer, architecture, kept)
-    tensors = []
-    for tensor in reader.tensors:
-        block = _BLOCK.match(tensor.name)
-        if block and int(block[1]) in dropped:
-            continue
-        name = f"blk.{new_number[int(block[1])]}.{block[2]}" if block else tensor.name
-        writer.add_tensor_info(name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type)
-        tensors.append(tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for tensor in tensors:
-        writer.write_tensor_data(tensor.data)
-    writer.close()
+    copy_layers(source, out, kept)
     return len(kept)
-
-
-def _copy_metadata(reader: Any, writer: Any, architecture: str, kept: Sequence[int]) -> None:
-    """Copies all metadata; the layer count, and lists with one entry per layer, follow the layers that stay."""
-    import gguf
-
-    count_key = f"{architecture}.block_count"
-    count = int(reader.get_field(count_key).contents())
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name == gguf.Keys.General.ARCHITECTURE:
-            continue  # the writer writes these itself
-        kind, item_kind = field.types[0], None
-        value = field.contents()
-        if field.name == count_key:
-            value = len(kept)
-        elif kind == gguf.GGUFValueType.ARRAY:
-            item_kind = field.types[-1]
-            if field.name.startswith(f"{architecture}.") and len(value) == count:
-                value = [value[layer] for layer in kept]
-        writer.add_key_value(field.name, value, kind, sub_type=item_kind)
 
 
 def requantise(source: Path, out: Path, fmt: str) -> None:
@@ -164,24 +119,6 @@ class _QuietLlama:
     def reason(self) -> str:
         """What llama.cpp complained of last."""
         return self._last_error or "it gives no reason"
-
-
-def _open(source: Path) -> Any:
-    import gguf
-
-    if not source.is_file():
-        raise ModelError(f"The model {source} does not exist.")
-    try:
-        return gguf.GGUFReader(source)
-    except (ValueError, KeyError, IndexError, OverflowError, MemoryError) as error:  # what damaged files make it raise
-        raise ModelError(f"{source} is not a whole GGUF file: {error}.") from error
-
-
-def _value(reader: Any, key: str, source: Path) -> Any:
-    field = reader.get_field(key)
-    if field is None:
-        raise ModelError(f"{source} does not state {key}, so it cannot be used here.")
-    return field.contents()
 
 
 def _layers(text: str) -> list[int]:

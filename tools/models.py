@@ -18,7 +18,7 @@ class Reporter:
         self._what, self._quarter, self._started_s = "", -1, 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Takes a step of `done` out of `total` bytes."""
+        """Takes a step of `done` out of `total` bytes, or of fewer than 1000 other things."""
         if what != self._what:
             self._what, self._quarter, self._started_s = what, -1, time.monotonic()
         quarter = 4 * done // max(total, 1)
@@ -26,7 +26,8 @@ class Reporter:
             return
         self._quarter = quarter
         seconds = time.monotonic() - self._started_s
-        text = f"  {what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB, {seconds:.0f} s"
+        amount = f"{done} of {total}" if total < 1000 else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
+        text = f"  {what}: {amount}, {seconds:.0f} s"
         end = "\n" if done >= total or not sys.stdout.isatty() else ""
         print(f"\r{text}" if sys.stdout.isatty() else text, end=end, flush=True)
 
@@ -41,10 +42,10 @@ def fetch(wanted: Sequence[models.Model]) -> None:
 def show() -> None:
     """Lists the folder of the models."""
     folder = models.model_dir()
-    files = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
+    files = sorted([*folder.glob("*.gguf"), *folder.glob("*/model.safetensors")])
     print(f"{folder}: {len(files)} models")
     for path in files:
-        print(f"  {path.stat().st_size / 1e6:7.1f} MB  {path.name}")
+        print(f"  {path.stat().st_size / 1e6:7.1f} MB  {path.relative_to(folder)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

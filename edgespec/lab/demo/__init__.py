@@ -22,7 +22,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edgespec.core.errors import ConfigError
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.lab import deep_target
 from edgespec.lab.demo.arms import ARMS, KS, REMOTE, Table, answers, measure
 from edgespec.lab.demo.report import show, summary
 from edgespec.lab.demo.stage import Stage
@@ -39,6 +40,8 @@ PHI = 3.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `edgespec demo`."""
     parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
+    parser.add_argument("--target", choices=("plain", "deep"), default="plain", help="deep: a pass costs several times")
+    parser.add_argument("--blocks", type=int, default=4, help="blocks for each one of the deep target")
     parser.add_argument("--rtt-ms", type=float, default=20.0, help="round trip of the link in milliseconds")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--limit", type=int, default=3, help="prompts to use")
@@ -62,11 +65,12 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     prompts = read_prompts(options.prompts, options.limit, options.seed)
     draft = DRAFTS[options.draft]()
+    target = target_model(options, console)
     with (
         tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch,
         Stage(
             folder=options.keep or Path(scratch),
-            target=str(models.quantised()),
+            target=str(target),
             draft=str(draft),
             local_draft=str(draft),
             rtt_ms=options.rtt_ms,
@@ -85,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
         table = compare(stage, prompts, options.max_tokens, console)
         identity = {} if options.no_identity else check_identity(stage, prompts, options.max_tokens, table, console)
     context = {
+        "target": options.target,
+        "blocks": options.blocks if options.target == "deep" else 1,
         "draft": options.draft,
         "rtt_ms": options.rtt_ms,
         "kernels": options.kernels,
@@ -106,6 +112,7 @@ def check(options: argparse.Namespace) -> None:
         ("rtt-ms", options.rtt_ms, 0, 10_000),
         ("limit", options.limit, 1, 1_000_000),
         ("max-tokens", options.max_tokens, 1, 1024),
+        ("blocks", options.blocks, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS),
     ):
         if not low <= value <= high:  # NaN too
             raise ConfigError(f"--{name} is {value:g}, but must be a number from {low} to {high}.")
@@ -122,6 +129,25 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another path.") from None
+
+
+def target_model(options: argparse.Namespace, console: Console) -> Path:
+    """The target's file or folder; a deep one is made where it is missing. Raises ModelError, ConfigError."""
+    source = models.quantised()
+    if options.target == "plain":
+        return source
+    models.require_memory(deep_target.memory_bytes(source, options.blocks), "The deep target")
+    with contextlib.suppress(ModelError):
+        return models.deepened(options.blocks)
+    with _progress(console) as progress:
+        task = progress.add_task("", total=None)
+
+        def show_step(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done // 10**6 or done, total=total // 10**6 or total)
+
+        found = deep_target.make(source, models.model_dir(), options.blocks, show_step)
+    console.print(f"[green]✓[/] Made the deep target: {found.equal_tokens} of {found.tokens} tokens equal")
+    return models.deepened(options.blocks)
 
 
 def read_prompts(path: Path, limit: int, seed: int) -> list[str]:

@@ -126,6 +126,8 @@ def test_a_cache_that_cannot_be_written_is_reported(
         (models.requantised, "python -m tools.make_draft --format q4_0`"),
         (models.dropped, "python -m tools.make_draft --drop 10`"),
         (lambda: models.dropped((16, 8)), "python -m tools.make_draft --drop 8,16`"),
+        (lambda: models.deepened(3), "python -m tools.make_target --blocks 3`"),
+        (lambda: models.deepened(3, gguf=True), "python -m tools.make_target --blocks 3`"),
     ],
 )
 def test_a_missing_model_names_the_command_that_makes_it(

@@ -1,0 +1,117 @@
+"""Copies a GGUF file with other layers: some left out, or some repeated without effect.
+
+Tensors are copied byte for byte and every piece of metadata stays, so the tokenizer does too; only the number of
+layers, their names and metadata lists with one entry per layer change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edgespec.core.errors import ModelError
+from edgespec.shared.models import Progress
+
+_BLOCK = re.compile(r"^blk\.(\d+)\.(.+)$")
+
+
+class Layer(NamedTuple):
+    """One layer of the copy: its number in the source, and whether the tensors named with the copy are zero in it."""
+
+    old: int
+    zeroed: bool = False
+
+
+def block_count(source: Path) -> int:
+    """Layers of a GGUF file. Raises ModelError when it is no whole file or does not state it."""
+    reader = _open(source)
+    return int(_value(reader, f"{_value(reader, 'general.architecture', source)}.block_count", source))
+
+
+def copy_layers(
+    source: Path,
+    out: Path,
+    layers: Sequence[Layer],
+    zero: Collection[str] = (),
+    progress: Progress = lambda what, done, total: None,
+) -> None:
+    """Copies `source` to `out` with these layers, in this order; `zero`: tensors that are zero in zeroed layers.
+
+    Zero bytes are zero weights in every format of ggml, since a block of quantised weights has scale and offset zero.
+    """
+    import gguf
+    import numpy as np
+
+    reader = _open(source)
+    architecture = str(_value(reader, "general.architecture", source))
+    writer = gguf.GGUFWriter(out, architecture, endianess=reader.endianess)
+    writer.data_alignment = reader.alignment
+    _copy_metadata(reader, writer, architecture, [layer.old for layer in layers])
+    tensors = []
+    for name, tensor, zeroed in _plan(reader, layers, zero):
+        writer.add_tensor_info(name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type)
+        tensors.append((tensor.data, zeroed))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    total, done = sum(data.nbytes for data, _ in tensors), 0
+    for data, zeroed in tensors:
+        writer.write_tensor_data(np.zeros_like(data) if zeroed else data)
+        done += data.nbytes
+        progress(f"writing {out.name}", done, total)
+    writer.close()
+
+
+def _plan(reader: Any, layers: Sequence[Layer], zero: Collection[str]) -> list[tuple[str, Any, bool]]:
+    """Name, source and whether it is zero, for each tensor of the copy."""
+    blocks: dict[int, list[tuple[str, Any]]] = {}
+    plan = []
+    for tensor in reader.tensors:
+        if block := _BLOCK.match(tensor.name):
+            blocks.setdefault(int(block[1]), []).append((block[2], tensor))
+        else:
+            plan.append((tensor.name, tensor, False))
+    for new, layer in enumerate(layers):
+        for name, tensor in blocks[layer.old]:
+            plan.append((f"blk.{new}.{name}", tensor, layer.zeroed and name in zero))
+    return plan
+
+
+def _copy_metadata(reader: Any, writer: Any, architecture: str, kept: Sequence[int]) -> None:
+    """Copies all metadata; the layer count, and lists with one entry per layer, follow the layers of the copy."""
+    import gguf
+
+    count_key = f"{architecture}.block_count"
+    count = int(reader.get_field(count_key).contents())
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name == gguf.Keys.General.ARCHITECTURE:
+            continue  # the writer writes these itself
+        kind, item_kind = field.types[0], None
+        value = field.contents()
+        if field.name == count_key:
+            value = len(kept)
+        elif kind == gguf.GGUFValueType.ARRAY:
+            item_kind = field.types[-1]
+            if field.name.startswith(f"{architecture}.") and len(value) == count:
+                value = [value[layer] for layer in kept]
+        writer.add_key_value(field.name, value, kind, sub_type=item_kind)
+
+
+def _open(source: Path) -> Any:
+    import gguf
+
+    if not source.is_file():
+        raise ModelError(f"The model {source} does not exist.")
+    try:
+        return gguf.GGUFReader(source)
+    except (ValueError, KeyError, IndexError, OverflowError, MemoryError) as error:  # what damaged files make it raise
+        raise ModelError(f"{source} is not a whole GGUF file: {error}.") from error
+
+
+def _value(reader: Any, key: str, source: Path) -> Any:
+    field = reader.get_field(key)
+    if field is None:
+        raise ModelError(f"{source} does not state {key}, so it cannot be used here.")
+    return field.contents()
