@@ -7,9 +7,12 @@ import logging
 
 import pytest
 
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.links.registry import WorkerInfo
+from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.names import key_id
-from tests.support.links import Client, GatewayUnderTest, some_tree, until, worker_identity
+from tests.support.links import Client, GatewayUnderTest, Seen, some_tree, until, worker_identity
 
 HONEST = worker_identity(b"h" * 32, "honest")
 OTHER = worker_identity(b"o" * 32, "other")
@@ -32,3 +35,30 @@ async def refused_once(gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixtu
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 1 and reason in lines[0] and who in lines[0]
     assert "Traceback" not in caplog.text
+
+
+class ToEngine(Seen):
+    """What cloud_gateway.process.bridge does with links and engine, and a record of it."""
+
+    engine: Engine
+
+    def on_up(self, worker: WorkerInfo) -> None:
+        super().on_up(worker)
+        worker.groups = frozenset(DEFAULT_GROUPS)
+        self.engine.worker_up(worker.id)
+
+    def on_down(self, worker: WorkerInfo, why: str) -> None:
+        super().on_down(worker, why)
+        self.engine.worker_down(worker.id, why)
+
+    def on_tree(self, worker: WorkerInfo, tree: m.Tree) -> None:
+        super().on_tree(worker, tree)
+        self.engine.frame(worker.id, tree)
+
+
+async def opened(hostile: Client) -> m.Open:
+    """The first request that a hand-made worker is given."""
+    while True:
+        for message in await hostile.receive():
+            if isinstance(message, m.Open):
+                return message

@@ -12,7 +12,8 @@ from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.signing import SigningKey
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.workers import LoopWorker
 
 KEY = SigningKey(bytes(range(32)))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Work
 from edgespec.core.protocol.messages import Sampling
-from tests.support.table_model import TableTarget, next_logits
 from tests.support.tiny_target import make_tiny_target
+from tools.doubles.engines import TableTarget
+from tools.doubles.model import next_logits
 from tools.lossless.__main__ import main
 from tools.lossless.divergence import SHAPES, Answer, Shape, comb, decode, speculate
 from tools.lossless.divergence_report import poisson_interval
@@ -26,10 +27,8 @@ SAMPLED = Sampling(temperature=0.7, seed=5)
 class Rounding(TableTarget):
     """Adds an error to every row that is verified with others, as another order of summing would."""
 
-    eos = frozenset[int]()
-
     def __init__(self, error: float) -> None:
-        super().__init__(slots=1, pass_s=0.0)
+        super().__init__(slots=1, pass_s=0.0, eos=frozenset())
         self.error = error
 
     def verify(self, batch: list[Work]) -> list[Rounded]:  # type: ignore[override]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.table_model import TableDraft, TableTarget
+from tools.doubles.engines import TableDraft, TableTarget
 from tools.lossless.__main__ import parser
 from tools.lossless.freerunning import CLASSIC, GREEDY, PLAINLY, SHARED, Way, answers, figures, table
 
@@ -27,8 +27,7 @@ async def test_a_draft_equal_to_the_target_is_right_unless_it_ranks_plainly(
     way: Way, temperature: float, least: float, most: float
 ) -> None:
     args = parser().parse_args(["freerunning", "--max-tokens", "40", "--top-p", "1", "--k", "3"])
-    target = TableTarget(slots=1, pass_s=0.0)
-    target.eos = frozenset()  # type: ignore[misc]
+    target = TableTarget(slots=1, pass_s=0.0, eos=frozenset())
     found = await answers(target, TableDraft(1.0), way, temperature, PROMPTS, args)
     assert least <= found["acceptance"] <= most and found["tokens"] == 40 * len(PROMPTS)
     report = {"settings": {"draft": "table", "k": 3, "top_p": 1.0}, "arms": [{"way": "x", "temperature": 0.0, **found}]}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
 
 import cloud_gateway.engine.loop
 import edgespec.worker.daemon
-import tests.support.table_model
+import tools.doubles.workers
 from cloud_gateway.core.policies import registry as controller
 from cloud_gateway.core.policies.actions import Verify
 from cloud_gateway.core.policies.registry import POLICIES, Colocated
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.engine.loop import Engine, EngineSettings
 from edgespec.core.drafting import algorithm2 as drafting
 from edgespec.core.drafting import best_first as bestfirst
@@ -22,7 +21,9 @@ from edgespec.core.drafting.tree import Node
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim import world
 from edgespec.lab.sim.world import Curve, Result, Steps
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+from tests.support.engines import complete, engines
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.workers import LoopWorker
 from tools.sim import experiment
 from tools.sim.experiment import Arm, Cell, WorkerSpec, simulate
 from tools.sim.process import Iid
@@ -38,19 +39,9 @@ def simulated(policy: str, worker: WorkerSpec | None = None) -> Result:
 
 async def live(policy: str, worker: LoopWorker | None = None) -> Usage:
     """One answer of the real engine with the model that is a hash function."""
-    engine = Engine(TableTarget(), TableDraft(0.7), EngineSettings(), worker)
-    if worker is not None:
-        worker.engine = engine
-    engine.start()
-    try:
-        async for event in engine.submit(
-            GenerationRequest(PROMPT, 60, ignore_eos=True, speculation=Speculation(policy))
-        ):
-            if isinstance(event, DoneEvent):
-                return event.usage
-    finally:
-        await asyncio.to_thread(engine.stop)
-    raise AssertionError("the answer never ended")
+    request = GenerationRequest(PROMPT, 60, ignore_eos=True, speculation=Speculation(policy))
+    with engines() as start:
+        return (await complete(start(worker, TableDraft(0.7)), request))[1].usage
 
 
 def test_engine_and_simulator_take_policies_from_one_registry() -> None:
@@ -104,7 +95,7 @@ async def test_a_change_of_algorithm_2_changes_both(monkeypatch: pytest.MonkeyPa
         for node in candidates:
             node.expanded = True
 
-    assert tests.support.table_model.Drafting is drafting.Drafting
+    assert tools.doubles.workers.Drafting is drafting.Drafting
     before, before_live = simulated("wanspec", WorkerSpec()), await live("wanspec", LoopWorker(0.001, 0.9))
     monkeypatch.setattr(drafting.Drafting, "record", blind)
     after, after_live = simulated("wanspec", WorkerSpec()), await live("wanspec", LoopWorker(0.001, 0.9))

@@ -27,9 +27,10 @@ from edgespec.core.drafting.best_first import BestFirst
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import MAX_COST, Open, check_tree_shape
+from tools.doubles.model import Rows
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.grammars import constraint_of
-from tools.fuzz.model import ALONE, Rows, TableModel, table
+from tools.fuzz.model import ALONE, TableModel, table
 
 VOCABULARIES = (1, 2, 3, 17, 64, 64, 64, 64, 300, 1100)
 """Above 1024 only tokens near the best one are looked at (`sampling.shortlist`)."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgespec.core.protocol.messages import MAX_COST, ROOT, Tree, max_entropy
+from cloud_gateway.engine.offloading import LinkedWorker
+from edgespec.core.protocol.messages import MAX_COST, ROOT, Close, Commit, Open, Tree, check_tree_shape, max_entropy
 from edgespec.core.protocol.prefix import Prefix
+from tools.doubles.workers import OneWorker
 
 MAX_NODES = 14
 """Of most frames; a few have 64, the most that the shape checks let in."""
@@ -62,3 +65,33 @@ class RandomWorker:
 
     def _cost(self) -> int:
         return self.rng.choice((0, 1, 50, 700, MAX_COST, self.rng.randint(0, 5000), self.rng.randint(0, MAX_COST)))
+
+
+class RandomLink(OneWorker):
+    """A linked worker that answers every message with a random frame, and is back at once when it is punished."""
+
+    def __init__(self, rng: random.Random, vocab_size: int) -> None:
+        super().__init__(LinkedWorker("w", 0.002, 0.003, 0.001, paused=False), returns=True)
+        self._rng, self._vocab_size = rng, vocab_size
+        self._open: dict[int, tuple[Open, Prefix, RandomWorker]] = {}
+
+    def send(self, worker: str, body: Open | Commit | Close) -> None:
+        """Takes a message, and answers."""
+        match body:
+            case Open():
+                drafting = RandomWorker(self._rng, self._vocab_size, ())
+                self._open[body.request] = body, Prefix(body.tokens), drafting
+            case Commit() if body.request in self._open:
+                self._open[body.request][1].extend(body.tokens)
+            case Close():
+                self._open.pop(body.request, None)
+        if body.request in self._open:
+            asyncio.get_running_loop().call_soon(self._answer, *self._open[body.request])
+
+    def _answer(self, opening: Open, prefix: Prefix, drafting: RandomWorker) -> None:
+        frame = drafting.frame(prefix, [len(prefix)])
+        columns = frame.first, frame.parents, frame.tokens, frame.costs, frame.entropies
+        tree = Tree(opening.request, opening.epoch, frame.prefix_len, frame.prefix_hash, *columns)
+        check_tree_shape(tree, self._vocab_size)
+        assert self.engine is not None
+        self.engine.frame("w", tree)

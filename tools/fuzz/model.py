@@ -6,12 +6,9 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.flatten import FlatTree
-from cloud_gateway.core.verify.shared_noise import path_to
-
-Logits = NDArray[np.float32]
+from tools.doubles.model import Logits
 
 ROWS = 256
 LARGEST = float(np.finfo(np.float32).max)
@@ -44,6 +41,10 @@ class TableModel:
         """The largest of them; of equals the lowest."""
         return self._argmax[self.index(tokens)]
 
+    def entropy(self, tokens: Sequence[int]) -> float:
+        """Made up, between 0 and 5 nats: that of extreme logits may be no number."""
+        return self.index(tokens) % 50 / 10
+
 
 def _spoil(row: Logits, rng: np.random.Generator) -> None:
     """Makes a row extreme, in place. None has what is not a number, which only a broken model gives."""
@@ -69,29 +70,6 @@ def _spoil(row: Logits, rng: np.random.Generator) -> None:
 def table(vocab_size: int, seed: int, extreme: bool) -> TableModel:
     """The same model each time, made once in a process."""
     return TableModel(vocab_size, seed, extreme)
-
-
-class Rows:
-    """One verified tree below committed tokens, as `sampler.Rows` and `target.Verified` say."""
-
-    def __init__(self, model: TableModel, committed: Sequence[int], flat: FlatTree) -> None:
-        self._model, self._committed, self._flat = model, committed, flat
-
-    def _tokens(self, row: int) -> list[int]:
-        return [*self._committed, *path_to(self._flat, row)]
-
-    @functools.cached_property
-    def argmax(self) -> Sequence[int]:
-        """The most probable token after each row."""
-        return [self._model.argmax(self._tokens(row)) for row in range(len(self._flat))]
-
-    def entropy(self, row: int) -> float:
-        """Made up, between 0 and 5 nats."""
-        return self._model.index(self._tokens(row)) % 50 / 10
-
-    def logits(self, row: int) -> Logits:
-        """Raw logits after one row."""
-        return self._model.logits(self._tokens(row))
 
 
 ALONE = FlatTree([-1], [-1], [0])

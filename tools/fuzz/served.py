@@ -21,8 +21,9 @@ from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.models.text import StopStrings
+from tools.doubles.engines import TableDraft, TableTarget
 from tools.fuzz.bodies import Body, body
-from tools.fuzz.engine_parts import RandomWorkers, TableDraft, TableTarget
+from tools.fuzz.frames import RandomLink
 from tools.fuzz.grammars import CHARACTERS, grammars
 from tools.fuzz.model import table
 
@@ -67,9 +68,9 @@ async def _ask(session: aiohttp.ClientSession, url: str, made: Body, wrong: str 
 @asynccontextmanager
 async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]]]:
     """A gateway on a free port of loopback; its address and the headers of a key that may offload."""
-    workers = RandomWorkers(rng, VOCABULARY)
-    target = TableTarget(table(VOCABULARY, 0, extreme=True))
-    draft = TableDraft(table(VOCABULARY, 100, extreme=True))
+    workers = RandomLink(rng, VOCABULARY)
+    target = TableTarget(context=128, pass_s=0.0, model=table(VOCABULARY, 0, extreme=True))
+    draft = TableDraft(leaves=4, model=table(VOCABULARY, 100, extreme=True))
     engine = workers.engine = Engine(target, draft, EngineSettings(), workers)
     engine.start()
     api = Api(Limits(max_tokens=TOKENS, options=ClientOptions(OPTIONS)), Metrics())

@@ -24,9 +24,10 @@ from cloud_gateway.core.verify.verification import verification
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling, check_tree_shape, max_entropy
+from tools.doubles.model import Rows
 from tools.fuzz.finite import check_finite
 from tools.fuzz.frames import RandomWorker
-from tools.fuzz.model import ALONE, Rows, table
+from tools.fuzz.model import ALONE, table
 
 ROUNDS = 12
 """Of one walk, and so its cases."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import hypothesis.strategies as st
@@ -15,11 +15,12 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, RoundBudget
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.loop import Engine, EngineSettings
-from cloud_gateway.engine.offloading import LinkedWorker, NoWorkers
-from edgespec.core.errors import RemoteProtocolError
+from cloud_gateway.engine.offloading import LinkedWorker
 from edgespec.core.protocol.messages import MAX_COST, Sampling, Tree, check_tree_shape, max_entropy
 from edgespec.core.protocol.prefix import prefix_hash
-from tests.support.table_model import VOCAB, TableDraft, TableTarget, next_logits
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.model import VOCAB, next_logits
+from tools.doubles.workers import OneWorker
 
 PROMPT, COUNT = [3, 1, 4, 1, 5], 24
 COSTS = st.sampled_from([0, 1, 40, 700, 5000, MAX_COST])
@@ -40,30 +41,15 @@ nodes = st.tuples(st.integers(0, 3), st.sampled_from([True, True, False]), st.in
 frames = st.lists(st.builds(Frame, st.integers(0, 3), st.lists(nodes, min_size=1, max_size=20)), min_size=1, max_size=8)
 
 
-class OneWorker(NoWorkers):
-    """Always there; what it says is the test's."""
-
-    def __init__(self) -> None:
-        self.punished: list[str] = []
-
-    def linked(self) -> Mapping[str, LinkedWorker]:
-        return {"w": LinkedWorker("w", 0.02, 0.03, 0.004, paused=False)}
-
-    def view(self, worker: str) -> LinkedWorker | None:
-        return self.linked().get(worker)
-
-    def punish(self, worker: str, error: RemoteProtocolError) -> None:
-        self.punished.append(error.reason)
-
-
 class Turned:
     """An engine that is turned by hand, on a clock that each look moves on a little."""
 
     def __init__(self, policy: str, sampling: Sampling, verification: str) -> None:
-        self.now, self.workers = 0.0, OneWorker()
+        self.now = 0.0
+        self.workers = OneWorker(LinkedWorker("w", 0.02, 0.03, 0.004, paused=False), returns=True)
         chosen = EngineSettings(policy=policy, k=4, verification=verification)  # type: ignore[arg-type]
         local = TableDraft(0.7, leaves=8)
-        self.engine = Engine(TableTarget(pass_s=0), local, chosen, self.workers, clock=self.clock)
+        self.engine = Engine(TableTarget(modelled=lambda rows: 0.0), local, chosen, self.workers, clock=self.clock)
         self.engine.submit(GenerationRequest(PROMPT, COUNT, sampling=sampling, ignore_eos=True))
         self.first = 1
 
@@ -120,7 +106,7 @@ def test_no_tree_makes_a_request_fault_or_a_round_endless(
             turned.send(waiting.pop())
     assert engine.stats.faults == 0 and engine.stats.tokens == COUNT
     assert turns < COUNT * (MAX_LOCAL_PASSES + 20)
-    assert set(turned.workers.punished) <= {"shape-depth"}
+    assert {error.reason for error in turned.workers.punished} <= {"shape-depth"}
 
 
 def bounded(actions: Callable[[int], Draft | CatchUp | Wait], step_s: float) -> tuple[int, float]:

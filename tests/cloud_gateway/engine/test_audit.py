@@ -8,51 +8,49 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from cloud_gateway.__main__ import main
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
+from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries
-from cloud_gateway.engine.loop import Engine, EngineSettings
-from cloud_gateway.engine.offloading import LinkedWorker
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.commands import since
 from tests.support.echo import until
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+from tests.support.engines import complete, engines
+from tools.doubles.engines import TableDraft
+from tools.doubles.workers import LoopWorker
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 Make = Callable[[LoopWorker], Engine]
 
 
-class Named(LoopWorker):
-    def linked(self) -> Mapping[str, LinkedWorker]:
-        return {name: LinkedWorker(name, 0, 0, 0.002, paused=False, name="lab-7") for name in super().linked()}
+def named() -> LoopWorker:
+    return LoopWorker(name="lab-7")
 
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
-    running: list[tuple[Engine, AuditLog]] = []
+    audits: list[AuditLog] = []
 
     def build(worker: LoopWorker) -> Engine:
-        engine = worker.engine = Engine(TableTarget(), TableDraft(), EngineSettings(policy="wanspec"), worker)
-        audit = engine.offloading.audit = AuditLog(tmp_path / "audit", 100_000, 2)
-        engine.start()
-        running.append((engine, audit))
+        engine = start(worker, TableDraft(), policy="wanspec")
+        audits.append(AuditLog(tmp_path / "audit", 100_000, 2))
+        engine.offloading.audit = audits[-1]
         return engine
 
-    yield build
-    for engine, audit in running:
-        engine.stop()
+    with engines() as start:
+        yield build
+    for audit in audits:
         audit.close()
 
 
 async def end_of(engine: Engine, count: int = 40) -> None:
-    request = GenerationRequest(PROMPT, count, ignore_eos=True, id="req_1", key="3kTq9XwZ", key_name="alice")
-    async for event in engine.submit(request):
-        if isinstance(event, DoneEvent):
-            return
+    await complete(
+        engine, GenerationRequest(PROMPT, count, ignore_eos=True, id="req_1", key="3kTq9XwZ", key_name="alice")
+    )
 
 
 def read(folder: Path) -> list[Entry]:
@@ -61,7 +59,7 @@ def read(folder: Path) -> list[Entry]:
 
 async def test_each_assignment_and_its_end_are_recorded(make: Make, tmp_path: Path) -> None:
     before = time.time()
-    await end_of(make(Named()))
+    await end_of(make(named()))
     await until(lambda: len(read(tmp_path)) == 2)
     given, over = read(tmp_path)
     who = ("req_1", "3kTq9XwZ", "alice", "w", "lab-7")
@@ -77,7 +75,7 @@ async def test_each_assignment_and_its_end_are_recorded(make: Make, tmp_path: Pa
 
 
 async def test_a_request_that_moves_on_is_recorded_as_moved(make: Make, tmp_path: Path) -> None:
-    worker = Named()
+    worker = named()
     engine = make(worker)
     request = GenerationRequest(PROMPT, 400, ignore_eos=True, id="req_1")
     stream = engine.submit(request)
@@ -89,7 +87,7 @@ async def test_a_request_that_moves_on_is_recorded_as_moved(make: Make, tmp_path
 
 
 async def test_a_request_that_is_declined_is_recorded_as_declined(make: Make, tmp_path: Path) -> None:
-    worker = Named()
+    worker = named()
     engine = make(worker)
     stream = engine.submit(GenerationRequest(PROMPT, 400, ignore_eos=True, id="req_1"))
     await until(lambda: worker.seen)
@@ -210,7 +208,7 @@ def test_since_takes_spans_and_dates() -> None:
 
 
 async def test_the_audit_log_has_no_other_field(make: Make, tmp_path: Path) -> None:
-    await end_of(make(Named()))
+    await end_of(make(named()))
     await until(lambda: len(read(tmp_path)) == 2)
     fields = {name for line in (tmp_path / "audit" / FILE_NAME).read_text().splitlines() for name in json.loads(line)}
     known = {"time", "event", "request", "key", "key_name", "worker", "worker_name", "reason", "frames"}

@@ -9,11 +9,12 @@ import pytest
 
 from cloud_gateway.auth import Key
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.scope import SCOPE_BYTES, CacheScopes, scope_for
 from edgespec.core.protocol.messages import Open
+from tests.support.echo import until
+from tests.support.engines import Make, complete
 from tests.support.keyed import Keyed, keyed_gateway, tiny_settings
-from tests.support.table_model import LoopWorker, TableTarget
+from tools.doubles.workers import LoopWorker
 
 SECRET = [3 + (7 * i) % 50 for i in range(60)]
 """Alice's prompt."""
@@ -82,13 +83,11 @@ def test_a_scope_depends_on_process_and_key_and_names_neither() -> None:
     assert scope_for("w1", b"") == b""
 
 
-async def test_workers_are_sent_one_scope_for_each_key() -> None:
+async def test_workers_are_sent_one_scope_for_each_key(make: Make) -> None:
     worker = LoopWorker()
-    worker.engine = engine = Engine(TableTarget(), None, EngineSettings(), worker)
-    engine.start()
+    engine = make(worker)
     for scope in (b"alice", b"bob", b"alice", b""):
-        async for _ in engine.submit(GenerationRequest([1, 2, 3], 2, ignore_eos=True, cache_scope=scope)):
-            pass
-    engine.stop()
+        await complete(engine, GenerationRequest([1, 2, 3], 2, ignore_eos=True, cache_scope=scope))
+    await until(lambda: len([body for body in worker.seen if isinstance(body, Open)]) == 4)
     sent = [body.cache_scope for body in worker.seen if isinstance(body, Open)]
     assert sent == [scope_for("w", b"alice"), scope_for("w", b"bob"), scope_for("w", b"alice"), b""]

@@ -4,91 +4,68 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.requests.router import WorkerView, choose
-from cloud_gateway.engine.loop import Engine, EngineSettings
-from cloud_gateway.engine.offloading import LinkedWorker
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import MAX_GROUPS, parse_groups
 from edgespec.core.protocol.messages import Close, Open
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.paired import PairedWorkers
 from tests.support.echo import CHAT, ECHOED, Echo, echo_gateway, post, until
+from tests.support.engines import Make, complete
 from tests.support.pairing import Operator, make_worker, served
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget
+from tools.doubles.engines import TableDraft
+from tools.doubles.workers import LoopWorker
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 DEFAULT, PHYSICS = frozenset({"default"}), frozenset({"physics"})
 
 
-class Member(LoopWorker):
-    """One linked worker, in groups."""
-
-    def __init__(self, groups: frozenset[str]) -> None:
-        super().__init__()
-        self.groups = groups
-
-    def linked(self) -> Mapping[str, LinkedWorker]:
-        return {"w": LinkedWorker("w", 0.0, 0.0, 0.002, paused=False, name="lab-7", groups=self.groups)}
+def member(groups: frozenset[str]) -> LoopWorker:
+    return LoopWorker(name="lab-7", groups=groups)
 
 
-@pytest.fixture
-async def make() -> AsyncIterator[Callable[[Member], Engine]]:
-    engines: list[Engine] = []
-
-    def build(worker: Member) -> Engine:
-        engine = worker.engine = Engine(TableTarget(), TableDraft(), EngineSettings(policy="wanspec"), worker)
-        engine.start()
-        engines.append(engine)
-        return engine
-
-    yield build
-    for engine in engines:
-        engine.stop()
+async def usage(make: Make, worker: LoopWorker, groups: frozenset[str], count: int = 40, **more: Any) -> Usage:
+    request = GenerationRequest(PROMPT, count, ignore_eos=True, groups=groups, **more)
+    return (await complete(make(worker, TableDraft(), policy="wanspec"), request))[1].usage
 
 
-async def usage(engine: Engine, groups: frozenset[str], count: int = 40, **more: object) -> Usage:
-    request = GenerationRequest(PROMPT, count, ignore_eos=True, groups=groups, **more)  # type: ignore[arg-type]
-    async for event in engine.submit(request):
-        if isinstance(event, DoneEvent):
-            return event.usage
-    raise AssertionError("the stream ended without a DoneEvent")
-
-
-async def test_a_worker_of_the_keys_group_drafts_and_is_named(make: Callable[[Member], Engine]) -> None:
-    worker = Member(PHYSICS | DEFAULT)
-    found = await usage(make(worker), PHYSICS)
+async def test_a_worker_of_the_keys_group_drafts_and_is_named(make: Make) -> None:
+    worker = member(PHYSICS | DEFAULT)
+    found = await usage(make, worker, PHYSICS)
     assert (found.workers, found.why_off) == (["lab-7"], None)
     assert found.frames["used"] > 0
 
 
-async def test_a_worker_of_another_group_is_sent_nothing(make: Callable[[Member], Engine]) -> None:
-    worker = Member(DEFAULT)
-    found = await usage(make(worker), PHYSICS | {"chemistry"})
+async def test_a_worker_of_another_group_is_sent_nothing(make: Make) -> None:
+    worker = member(DEFAULT)
+    found = await usage(make, worker, PHYSICS | {"chemistry"})
     assert worker.seen == []
     assert found.workers == []
     assert found.why_off == "no worker of this API key's groups (chemistry, physics) is linked"
 
 
-async def test_never_wins_over_groups(make: Callable[[Member], Engine]) -> None:
-    worker = Member(DEFAULT)
-    found = await usage(make(worker), DEFAULT, speculation=Speculation(offload="never"))
+async def test_never_wins_over_groups(make: Make) -> None:
+    worker = member(DEFAULT)
+    found = await usage(make, worker, DEFAULT, speculation=Speculation(offload="never"))
     assert (worker.seen, found.workers, found.why_off) == ([], [], "the request asked for it")
 
 
-async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: Callable[[Member], Engine]) -> None:
-    worker = Member(DEFAULT)
-    engine = make(worker)
-    running = asyncio.ensure_future(usage(engine, DEFAULT, 400))
+async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: Make) -> None:
+    worker = member(DEFAULT)
+    running = asyncio.ensure_future(usage(make, worker, DEFAULT, 400))
     await until(lambda: any(isinstance(body, Open) for body in worker.seen))
-    worker.groups = PHYSICS
+    engine, worker.worker = worker.engine, replace(worker.worker, groups=PHYSICS)
+    assert engine is not None
     engine.worker_down("w", "regrouped")
     engine.worker_up("w")
     await until(lambda: any(isinstance(body, Close) for body in worker.seen))

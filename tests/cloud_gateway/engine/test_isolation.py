@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.registry import POLICIES
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model import Work
 from edgespec.core.protocol.messages import Sampling
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget, next_logits
+from tests.support.engines import Make, complete, engines
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.model import plain_greedy
+from tools.doubles.workers import LoopWorker
 
 SECRET = "the text of an exception may quote a prompt"
 POISON = 29
 """A prompt that begins with this token makes some stage fail."""
-Make = Callable[..., Engine]
 
 
 class FailingTarget(TableTarget):
@@ -35,7 +37,7 @@ class FailingTarget(TableTarget):
         """Of the stage and the tokens of the slots concerned."""
 
     def _check(self, stage: str, slots: Sequence[int]) -> None:
-        if self.fails(stage, [list(self._held.get(slot, [])) for slot in slots]):
+        if self.fails(stage, [list(self.held.get(slot, [])) for slot in slots]):
             raise RuntimeError(SECRET)
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
@@ -58,38 +60,16 @@ class FailingTarget(TableTarget):
 
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
-    engines: list[Engine] = []
-
-    def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: Any) -> Engine:
-        target = FailingTarget(slots=4, pass_s=0.001)
-        engine = Engine(target, local, EngineSettings(**settings), worker)
-        if worker is not None:
-            worker.engine = engine
-        engine.start()
-        engines.append(engine)
-        return engine
-
-    yield build
-    for engine in engines:
-        engine.stop()
+    with engines() as start:
+        yield lambda *sides, **settings: start(*sides, target=FailingTarget(pass_s=0.001), **settings)
 
 
 async def answer(engine: Engine, prompt: Sequence[int], count: int = 30, **more: Any) -> tuple[list[int], DoneEvent]:
-    tokens: list[int] = []
-    async with asyncio.timeout(20):
-        async for event in engine.submit(GenerationRequest(list(prompt), count, ignore_eos=True, **more)):
-            if isinstance(event, TokensEvent):
-                tokens += event.tokens
-            else:
-                return tokens, event
-    raise AssertionError("the stream ended without a DoneEvent")
+    return await complete(engine, GenerationRequest(list(prompt), count, ignore_eos=True, **more))
 
 
 def twin(prompt: Sequence[int], count: int = 30) -> list[int]:
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(int(next_logits(tokens).argmax()))
-    return tokens[len(prompt) :]
+    return plain_greedy(prompt, count)
 
 
 PROMPTS = [[3, 1, 4], [1, 5, 9], [2, 6, 5]]

@@ -18,10 +18,11 @@ from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.metrics import Metrics
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
-from tests.cloud_gateway.links.test_hostile_engine import ToEngine, opened
 from tests.support.echo import ByteText, until
+from tests.support.hostile import ToEngine, opened
 from tests.support.links import GatewayUnderTest, client, serving
-from tests.support.table_model import TableTarget, next_logits
+from tools.doubles.engines import TableTarget
+from tools.doubles.model import plain_greedy
 
 MODEL = ServedModel("table", created=1_700_000_000, context=512, vocab_size=256, fingerprint="es_table")
 
@@ -67,10 +68,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 def twin(prompt: list[int], count: int = 120) -> str:
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(int(next_logits(tokens).argmax()))
-    return bytes(tokens[len(prompt) :]).decode()
+    return bytes(plain_greedy(prompt, count)).decode()
 
 
 OFFLOADED, OTHER = [3, 1, 4, 1, 5], [2, 7, 1, 8]

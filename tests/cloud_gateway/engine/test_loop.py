@@ -4,61 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.assignment import OPEN_TOKENS
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling, Tree
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget, plain_greedy
+from tests.support.engines import Make, complete
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.model import plain_greedy
+from tools.doubles.workers import LoopWorker
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-Make = Callable[..., Engine]
-
-
-@pytest.fixture
-async def make() -> AsyncIterator[Make]:
-    engines: list[Engine] = []
-
-    def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: object) -> Engine:
-        slots = int(settings.pop("slots", 4))  # type: ignore[call-overload]
-        engine = Engine(TableTarget(slots=slots), local, EngineSettings(**settings), worker)  # type: ignore[arg-type]
-        if worker is not None:
-            worker.engine = engine
-        engine.start()
-        engines.append(engine)
-        return engine
-
-    yield build
-    for engine in engines:
-        engine.stop()
 
 
 def request(count: int = 60, prompt: list[int] = PROMPT, **more: object) -> GenerationRequest:
     return GenerationRequest(prompt, count, ignore_eos=True, **more)  # type: ignore[arg-type]
 
 
-async def answer(engine: Engine, wanted: GenerationRequest) -> tuple[list[int], DoneEvent]:
-    tokens: list[int] = []
-    async for event in engine.submit(wanted):
-        if isinstance(event, TokensEvent):
-            tokens += event.tokens
-        else:
-            return tokens, event
-    raise AssertionError("the stream ended without a DoneEvent")
-
-
 def twin(count: int, prompt: list[int] = PROMPT) -> list[int]:
-    from tests.support.table_model import next_logits
-
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(int(next_logits(tokens).argmax()))
-    return tokens[len(prompt) :]
+    return plain_greedy(prompt, count)
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -68,7 +36,7 @@ async def test_the_completion_is_plain_decodings_with_any_drafter(
     make: Make, policy: str, right: float, delay_s: float
 ) -> None:
     engine = make(LoopWorker(delay_s, right), TableDraft(right), policy=policy)
-    tokens, done = await answer(engine, request())
+    tokens, done = await complete(engine, request())
     assert tokens == twin(60) and done.finish == "length"
     assert done.usage.completion_tokens == 60 and done.usage.prompt_tokens == len(PROMPT)
 
@@ -76,7 +44,7 @@ async def test_the_completion_is_plain_decodings_with_any_drafter(
 @pytest.mark.parametrize("leaves", [1, 4])
 async def test_a_tree_policy_uses_the_leaves_that_the_local_draft_takes(make: Make, leaves: int) -> None:
     engine = make(None, TableDraft(0.7, leaves), policy="colocated-tree")
-    tokens, done = await answer(engine, request())
+    tokens, done = await complete(engine, request())
     assert tokens == twin(60) and done.usage.accepted["local"] > 0
 
 
@@ -91,13 +59,13 @@ async def test_a_worker_receives_a_prompt_before_the_target_has_read_it(make: Ma
         prefill(slot, tokens)
 
     engine.target.prefill = slow  # type: ignore[method-assign]
-    await answer(engine, request(10))
+    await complete(engine, request(10))
     assert received == [1]
 
 
 async def test_a_good_worker_saves_passes_and_the_usage_says_so(make: Make) -> None:
     engine = make(LoopWorker(0.001, right=1.0), None)
-    tokens, done = await answer(engine, request(200))
+    tokens, done = await complete(engine, request(200))
     usage: Usage = done.usage
     assert tokens == twin(200)
     assert usage.rounds < 150 and usage.accepted["worker"] >= 200 - usage.rounds - usage.accepted.get("local", 0)
@@ -107,48 +75,48 @@ async def test_a_good_worker_saves_passes_and_the_usage_says_so(make: Make) -> N
 @pytest.mark.parametrize("right", [0.5, 1.0])
 async def test_the_links_hear_when_the_target_left_what_a_worker_drafted(make: Make, right: float) -> None:
     worker = LoopWorker(0.001, right)
-    _, done = await answer(make(worker, None, policy="wanspec"), request(300))
+    _, done = await complete(make(worker, None, policy="wanspec"), request(300))
     assert done.usage.drafted["worker"] > 0
     if right == 1.0:
-        assert worker.diverged_times <= 1, "only the end of the answer cuts a path short"
+        assert worker.divergences <= 1, "only the end of the answer cuts a path short"
     else:
-        assert worker.diverged_times > 1
+        assert worker.divergences > 1
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 async def test_a_seed_gives_one_answer_with_and_without_a_worker(make: Make, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=42, top_p=0.95)
-    alone, _ = await answer(make(None, None, policy="plain"), request(sampling=sampling))
-    helped, done = await answer(make(LoopWorker(0.001, 0.8), None), request(sampling=sampling))
+    alone, _ = await complete(make(None, None, policy="plain"), request(sampling=sampling))
+    helped, done = await complete(make(LoopWorker(0.001, 0.8), None), request(sampling=sampling))
     assert alone == helped and alone != twin(60)
     assert done.usage.frames["received"] > 0
 
 
 async def test_many_requests_at_once_each_get_their_own_answer(make: Make) -> None:
-    engine = make(LoopWorker(0.002), TableDraft(), slots=3)
+    engine = make(LoopWorker(0.002), TableDraft(), TableTarget(slots=3))
     prompts = [[7, i, i + 1, 2] for i in range(9)]
-    results = await asyncio.gather(*(answer(engine, request(40, prompt)) for prompt in prompts))
+    results = await asyncio.gather(*(complete(engine, request(40, prompt)) for prompt in prompts))
     assert [tokens for tokens, _ in results] == [twin(40, prompt) for prompt in prompts]
 
 
 async def test_the_table_of_workers_is_made_for_assignments_not_for_decisions(make: Make) -> None:
     worker = LoopWorker(0.001, 0.8)
-    _, done = await answer(make(worker, TableDraft(0.7)), request(100))
+    _, done = await complete(make(worker, TableDraft(0.7)), request(100))
     assert done.usage.rounds > 10 and worker.tables <= 2
 
 
 async def test_the_cost_curve_knows_each_pass_by_its_own_rows(make: Make) -> None:
-    engine = make(None, TableDraft(1.0), policy="colocated", k=2, slots=4)
-    await asyncio.gather(*(answer(engine, request(40, [7, i, 2])) for i in range(4)))
+    engine = make(None, TableDraft(1.0), policy="colocated", k=2)
+    await asyncio.gather(*(complete(engine, request(40, [7, i, 2])) for i in range(4)))
     assert set(engine._verify_s.points()) == {1, 3}, "no request verifies more than two candidates"
 
 
 async def test_the_completion_ends_at_the_end_of_sequence_token(make: Make) -> None:
     prompts = ([5, i] for i in range(1000))
-    prompt = next(p for p in prompts if 0 in plain_greedy(p, 50) and len(plain_greedy(p, 50)) > 3)
-    expected = plain_greedy(prompt, 50)
+    ends = ((prompt, plain_greedy(prompt, 50, ignore_eos=False)) for prompt in prompts)
+    prompt, expected = next((prompt, tokens) for prompt, tokens in ends if tokens[-1] == 0 and len(tokens) > 3)
     engine = make(LoopWorker(0.0, 1.0), TableDraft(1.0))
-    tokens, done = await answer(engine, GenerationRequest(prompt, 50))
+    tokens, done = await complete(engine, GenerationRequest(prompt, 50))
     assert done.finish == "stop" and tokens == expected[:-1]
 
 
@@ -227,29 +195,29 @@ async def test_a_protocol_violation_ends_the_link_and_changes_no_completion(make
 
 async def test_frames_for_requests_that_are_over_are_counted_and_dropped(make: Make) -> None:
     engine = make(LoopWorker(0.0))
-    await answer(engine, request(5))
+    await complete(engine, request(5))
     engine.frame("w", Tree(1, 1, 1, b"x" * 32, 1, [0], [1], [1], [1]))
     engine.frame("w", Tree(999, 1, 1, b"x" * 32, 1, [0], [1], [1], [1]))
-    await answer(engine, request(5))
+    await complete(engine, request(5))
     assert engine.offloading.frames["stale"] >= 2
 
 
 async def test_a_client_that_leaves_frees_its_slot_and_its_worker(make: Make) -> None:
     worker = LoopWorker(0.0)
-    engine = make(worker, None, slots=1)
+    engine = make(worker, None, TableTarget(slots=1))
     stream = engine.submit(request(10_000 // 25))
     async for event in stream:
         stream.cancel()
         if isinstance(event, DoneEvent):
             assert event.finish == "cancelled"
             break
-    tokens, _ = await answer(engine, request(20))
+    tokens, _ = await complete(engine, request(20))
     assert tokens == twin(20)
     assert type(worker.seen[-1]).__name__ == "Close"
 
 
 async def test_a_client_that_leaves_the_queue_gives_its_place_up_at_once(make: Make) -> None:
-    engine = make(None, None, slots=1, queue_limit=2)
+    engine = make(None, None, TableTarget(slots=1), queue_limit=2)
     served = engine.submit(request(300))
     await anext(aiter(served))
     waiting = engine.submit(request(10))
@@ -262,18 +230,18 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up_at_once(make: M
 async def test_offloading_can_be_refused_by_a_request_and_the_usage_says_why(make: Make) -> None:
     worker = LoopWorker(0.0)
     engine = make(worker, TableDraft())
-    _, done = await answer(engine, request(20, speculation=Speculation(offload="never")))
+    _, done = await complete(engine, request(20, speculation=Speculation(offload="never")))
     assert worker.seen == [] and done.usage.why_off == "the request asked for it"
 
 
 async def test_a_request_may_choose_its_own_policy(make: Make) -> None:
     engine = make(LoopWorker(0.0), TableDraft(), policy="wanspec")
-    _, done = await answer(engine, request(20, speculation=Speculation(policy="colocated", k=4)))
+    _, done = await complete(engine, request(20, speculation=Speculation(policy="colocated", k=4)))
     assert done.usage.policy == "colocated" and done.usage.local_draft_passes > 0
 
 
 async def test_the_queue_is_bounded_and_long_prompts_are_refused_at_once(make: Make) -> None:
-    engine = make(None, None, slots=1, queue_limit=2)
+    engine = make(None, None, TableTarget(slots=1), queue_limit=2)
     streams = [engine.submit(request(400)) for _ in range(2)]
     with pytest.raises(ClientError) as full:
         for _ in range(3):
@@ -285,7 +253,7 @@ async def test_the_queue_is_bounded_and_long_prompts_are_refused_at_once(make: M
 
 
 async def test_an_answer_ends_when_the_context_is_full(make: Make) -> None:
-    tokens, done = await answer(make(LoopWorker(0.0, 1.0), TableDraft(1.0)), request(5000))
+    tokens, done = await complete(make(LoopWorker(0.0, 1.0), TableDraft(1.0)), request(5000))
     assert done.finish == "length" and len(PROMPT) + len(tokens) == 512
     assert tokens == twin(len(tokens))
 
@@ -296,29 +264,29 @@ async def test_long_prompts_reach_the_worker_in_pieces(make: Make) -> None:
     engine = make(worker, None)
     engine.target.context = 20_000
     long = [(i * 7) % 31 + 1 for i in range(OPEN_TOKENS * 3 + 5)]
-    tokens, done = await answer(engine, request(12, long))
+    tokens, done = await complete(engine, request(12, long))
     assert tokens == twin(12, long)
     assert len(worker.seen[0].tokens) == OPEN_TOKENS and done.usage.frames["used"] > 0
 
 
 async def test_a_key_with_64_requests_does_not_keep_another_waiting(make: Make) -> None:
-    engine = make(None, None, slots=4, queue_limit=64)
+    engine = make(queue_limit=64)
     many = [engine.submit(request(400, key="many", most_running=3)) for _ in range(64)]
     with pytest.raises(ClientError) as full:
         for _ in range(4):
             many.append(engine.submit(request(400, key="many", most_running=3)))
     assert full.value.code == "queue_full"
-    tokens, done = await answer(engine, request(3, key="one", most_running=3))
+    tokens, done = await complete(engine, request(3, key="one", most_running=3))
     assert tokens == twin(3) and done.finish == "length"
     assert engine.queued >= 60, "the other key's requests are still there"
 
 
 async def test_the_next_free_slot_goes_to_the_key_with_fewest_running(make: Make) -> None:
-    engine = make(None, None, slots=1)
+    engine = make(None, None, TableTarget(slots=1))
     order: list[str] = []
 
     async def ask(key: str) -> None:
-        await answer(engine, request(20, key=key))
+        await complete(engine, request(20, key=key))
         order.append(key)
 
     await asyncio.gather(*(ask("many") for _ in range(6)), ask("one"))

@@ -21,9 +21,9 @@ from cloud_gateway.core.trace.record import Tape, TapedController
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling
-from tests.cloud_gateway.engine.test_loop import twin
-from tests.support.table_model import VOCAB, LoopWorker
 from tests.support.taped import KEY, PROMPT, SETTINGS, read, record
+from tools.doubles.model import VOCAB, plain_greedy
+from tools.doubles.workers import LoopWorker
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -108,7 +108,7 @@ async def test_salted_ids_are_another_numbering_of_the_same_tokens(tmp_path: Pat
 
     (plain,) = await record(tmp_path / "plain", [SETTINGS["wanspec"]], salt=False)
     (salted,) = await record(tmp_path / "salted", [SETTINGS["wanspec"]])
-    assert answer(plain) == twin(60) != answer(salted)
+    assert answer(plain) == plain_greedy(PROMPT, 60) != answer(salted)
     assert len(set(zip(answer(plain), answer(salted), strict=True))) == len(set(answer(plain)))
     numbers = sorted({t for e in read(salted).events if isinstance(e, Frame | Committed) for t in e.tokens})
     assert numbers[0] == 1 and not read(plain).header.salted and read(salted).header.salted

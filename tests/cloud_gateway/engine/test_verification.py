@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.verify import rejection
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from cloud_gateway.core.verify.rejection import LocalDraftDistribution, Rejection, RejectionChooser
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.protocol.messages import Open, Sampling
-from tests.support import table_model
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget, next_logits
+from tests.support.engines import Make, complete, engines
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.model import next_logits
+from tools.doubles.workers import LoopWorker
 from tools.lossless import exact
 from tools.lossless.mutants import BestInsteadOfDrawn, ResidualIsTarget
 from tools.lossless.statistics import Fit, chi_square
@@ -31,40 +35,25 @@ PENALISED = Sampling(
     temperature=0.9, top_p=0.8, min_p=0.1, presence_penalty=1.5, frequency_penalty=-0.5, repetition_penalty=1.3, seed=1
 )
 ENOUGH = 1e-4
-Make = Callable[..., Engine]
 
 
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
-    engines: list[Engine] = []
+    seeds = itertools.count()
+    with engines(rng=lambda: np.random.default_rng([5, next(seeds)])) as start:
 
-    def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: object) -> Engine:
-        chosen = EngineSettings(queue_limit=10_000, **{"verification": "rejection", **settings})  # type: ignore[arg-type]
-        seeds = iter(range(10**6))
-        target = TableTarget(slots=8, pass_s=0.0)
-        engine = Engine(target, local, chosen, worker, rng=lambda: np.random.default_rng([5, next(seeds)]))
-        if worker is not None:
-            worker.engine = engine
-        engine.start()
-        engines.append(engine)
-        return engine
+        def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: Any) -> Engine:
+            chosen = {"verification": "rejection", "queue_limit": 10_000} | settings
+            return start(worker, local, TableTarget(slots=8, modelled=lambda rows: 0.0), **chosen)
 
-    yield build
-    for engine in engines:
-        engine.stop()
+        yield build
 
 
-async def answer(engine: Engine, sampling: Sampling, count: int = LENGTH, **options: object) -> tuple[list[int], Usage]:
-    speculation = Speculation(**options)  # type: ignore[arg-type]
-    request = GenerationRequest(PROMPT, count, sampling, ignore_eos=True, speculation=speculation)
-    tokens: list[int] = []
-    async for event in engine.submit(request):
-        if isinstance(event, TokensEvent):
-            tokens += event.tokens
-        elif isinstance(event, DoneEvent):
-            assert event.error is None
-            return tokens, event.usage
-    raise AssertionError("the stream ended without a DoneEvent")
+async def answer(engine: Engine, sampling: Sampling, count: int = LENGTH, **options: Any) -> tuple[list[int], Usage]:
+    request = GenerationRequest(PROMPT, count, sampling, ignore_eos=True, speculation=Speculation(**options))
+    tokens, done = await complete(engine, request)
+    assert done.error is None
+    return tokens, done.usage
 
 
 def expected(sampling: Sampling) -> dict[tuple[int, ...], float]:
@@ -193,28 +182,19 @@ class Favouring(LoopWorker):
         return Proposal([int(np.argsort(-next_logits(tokens))[2])], [0.0], 0.0)
 
 
-@pytest.fixture
-def favouring(monkeypatch: pytest.MonkeyPatch) -> LoopWorker:
-    worker = Favouring(0.0)
-    monkeypatch.setattr(table_model, "propose", lambda tokens, width, right: worker.propose(tokens, width))
-    return worker
-
-
-async def test_without_a_local_draft_nothing_is_ever_tested(
-    make: Make, favouring: LoopWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_local_draft_nothing_is_ever_tested(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         pytest.fail("a worker's candidate was put to the p/q test")
 
     monkeypatch.setattr(Rejection, "token", refuse)
-    found, usages = await fit(make(favouring), PLAIN, 1000)
+    found, usages = await fit(make(Favouring()), PLAIN, 1000)
     assert sum(usage.drafted.get("worker", 0) for usage in usages) > 200
     assert found.p > ENOUGH
 
 
 @pytest.mark.usefixtures("both")
 async def test_only_what_the_gateway_drew_is_tested_whatever_workers_send(
-    make: Make, favouring: LoopWorker, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: dict[int, tuple[LocalDraftDistribution, list[int]]] = {}
     draw, token = Rejection.draw, Rejection.token
@@ -233,7 +213,7 @@ async def test_only_what_the_gateway_drew_is_tested_whatever_workers_send(
 
     monkeypatch.setattr(Rejection, "draw", drawing)
     monkeypatch.setattr(Rejection, "token", testing)
-    found, usages = await fit(make(favouring, TableDraft(0.5), k=2), PLAIN, 1000, policy="wanspec")
+    found, usages = await fit(make(Favouring(), TableDraft(0.5), k=2), PLAIN, 1000, policy="wanspec")
     assert tested > 200 and sum(usage.drafted.get("worker", 0) for usage in usages) > 50
     assert found.p > ENOUGH
 

@@ -14,34 +14,16 @@ from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
 from cloud_gateway.engine.loop import Engine, EngineSettings
-from cloud_gateway.links.registry import WorkerInfo
-from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
-from tests.support.links import VOCAB, Client, GatewayUnderTest, Seen, client, serving
-from tests.support.table_model import TableTarget, next_logits
+from tests.support.engines import complete
+from tests.support.hostile import ToEngine, opened
+from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving
+from tools.doubles.engines import TableTarget
+from tools.doubles.model import plain_greedy
 
 PROMPT = [3, 1, 4, 1, 5]
 COUNT = 120
-
-
-class ToEngine(Seen):
-    """What cloud_gateway.process.bridge does with links and engine, and a record of it."""
-
-    engine: Engine
-
-    def on_up(self, worker: WorkerInfo) -> None:
-        super().on_up(worker)
-        worker.groups = frozenset(DEFAULT_GROUPS)
-        self.engine.worker_up(worker.id)
-
-    def on_down(self, worker: WorkerInfo, why: str) -> None:
-        super().on_down(worker, why)
-        self.engine.worker_down(worker.id, why)
-
-    def on_tree(self, worker: WorkerInfo, tree: m.Tree) -> None:
-        super().on_tree(worker, tree)
-        self.engine.frame(worker.id, tree)
 
 
 @dataclass
@@ -64,26 +46,11 @@ async def whole(tmp_path: Path) -> AsyncIterator[Whole]:
 
 
 def expected() -> list[int]:
-    tokens = list(PROMPT)
-    for _ in range(COUNT):
-        tokens.append(int(next_logits(tokens).argmax()))
-    return tokens[len(PROMPT) :]
+    return plain_greedy(PROMPT, COUNT)
 
 
 async def answer(engine: Engine) -> tuple[list[int], DoneEvent]:
-    tokens: list[int] = []
-    async for event in engine.submit(GenerationRequest(PROMPT, COUNT, ignore_eos=True)):
-        if isinstance(event, DoneEvent):
-            return tokens, event
-        tokens += event.tokens
-    raise AssertionError("no end")
-
-
-async def opened(hostile: Client) -> m.Open:
-    while True:
-        for message in await hostile.receive():
-            if isinstance(message, m.Open):
-                return message
+    return await complete(engine, GenerationRequest(PROMPT, COUNT, ignore_eos=True))
 
 
 def tree(

@@ -6,25 +6,26 @@ import asyncio
 import json
 import random
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cloud_gateway.core.requests.request import ConstraintError, DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.core.requests.request import ConstraintError, DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.verify.shared_noise import path_to
-from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.text import Text
-from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Close, Commit, Open, Sampling
-from tests.support import table_model
+from tests.support.engines import complete, engines
 from tests.support.schemas import NESTED, keeps_nested
-from tests.support.table_model import LoopWorker, TableDraft, TableTarget, propose
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.model import HashModel, Logits
+from tools.doubles.workers import LoopWorker
 
 VOCAB = 300
 """More than the tokenizer's 280, as models have it whose embedding is padded."""
@@ -44,19 +45,16 @@ def grammars(tokenizer: Any) -> Grammars:
     return Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
 
 
-@pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hash model over the whole byte vocabulary, fond of the letters and digits that come first in it."""
-    narrow = table_model.next_logits
+class Letters(HashModel):
+    """Over the whole byte vocabulary, fond of the letters and digits that come first in it."""
 
-    def next_logits(tokens: Any, vocab: int = VOCAB) -> Any:
-        logits = narrow(tokens, vocab)
+    def __init__(self, right: float = 1.0) -> None:
+        super().__init__(VOCAB, right)
+
+    def row(self, tokens: Sequence[int]) -> Logits:
+        logits = super().row(tokens)
         logits[5:41] += 4
         return logits
-
-    monkeypatch.setattr(table_model, "next_logits", next_logits)
-    monkeypatch.setattr(TableTarget, "vocab_size", VOCAB)
-    monkeypatch.setattr(TableTarget, "eos", frozenset({EOS_ID}))
 
 
 def text_of(tokenizer: Any, tokens: list[int]) -> str:
@@ -130,7 +128,6 @@ def test_what_is_forced_is_the_only_text_that_may_follow(grammars: Grammars, tok
     assert not schema.constraint().forced([5, 6, 7]), "nothing after what breaks the schema"
 
 
-@pytest.mark.usefixtures("wide")
 async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +137,7 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
 
     def spy(self: TableTarget, batch: Any) -> Any:
         for work in batch:
-            committed = [*self._held[work.slot], work.tree.tokens[0]][len(PROMPT) :]
+            committed = [*self.held[work.slot], work.tree.tokens[0]][len(PROMPT) :]
             verified.extend([*committed, *path_to(work.tree, row)] for row in range(1, len(work.tree)))
         return verify(self, batch)
 
@@ -153,7 +150,7 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
     slow, slow_done, _ = await answer(requests[0], None, None)
     assert not verified, "plain decoding stays plain"
     worker = WorkerInStep(right=0.9)
-    fast, done, _ = await answer(requests[1], worker, TableDraft(), TargetInStep(worker))
+    fast, done, _ = await answer(requests[1], worker, draft(), TargetInStep(worker))
     assert fast == slow and done.usage.drafted["worker"] > 0
     assert done.usage.accepted["grammar"] > 20 and done.usage.rounds < 0.8 * slow_done.usage.rounds
     assert all(schema.constraint().allowed(tokens) == len(tokens) for tokens in verified)
@@ -166,7 +163,6 @@ def test_a_path_that_breaks_the_schema_is_an_error_of_this_answer(grammars: Gram
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.usefixtures("wide")
 async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
     grammars: Grammars, tokenizer: Any, temperature: float
 ) -> None:
@@ -174,14 +170,15 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
     for seed in range(6):
         sampling = Sampling(temperature=temperature, seed=seed, top_p=0.95)
         answers = []
-        for worker, local in ((None, None), (LoopWorker(0.0, 1.0), None), (LoopWorker(0.001, 0.3), TableDraft())):
+        near, far = LoopWorker(model=Letters()), LoopWorker(0.001, model=Letters(0.3))
+        for worker, local in ((None, None), (near, None), (far, draft())):
             request = GenerationRequest([*PROMPT, seed], 300, sampling, constraint=schema.constraint(), top_logprobs=2)
             tokens, done, logprobs = await answer(request, worker, local)
             assert done.finish == "stop" and len(logprobs) == len(tokens)
             answers.append((tokens, logprobs))
         assert answers[0] == answers[1] == answers[2]
         assert keeps_nested(json.loads(text_of(tokenizer, answers[0][0])))
-        table = [table_model.next_logits([*PROMPT, seed, *answers[0][0][:n]]) for n in range(3)]
+        table = [Letters().row([*PROMPT, seed, *answers[0][0][:n]]) for n in range(3)]
         exact = [row.astype(np.float64) - np.log(np.exp(row.astype(np.float64)).sum()) for row in table]
         assert [info.logprob for info in answers[0][1][:3]] == pytest.approx(
             [row[token] for row, token in zip(exact, answers[0][0])]
@@ -189,7 +186,6 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
         assert [info.top[0][0] for info in answers[0][1][:3]] == [int(row.argmax()) for row in table]
 
 
-@pytest.mark.usefixtures("wide")
 async def test_a_workers_candidates_are_accepted_under_a_schema(grammars: Grammars) -> None:
     """Worker and target in step, so that the count is the same on any machine."""
     accepted = rounds = 0
@@ -208,18 +204,14 @@ class WorkerInStep(LoopWorker):
     """Drafts all that it may as soon as a message arrives."""
 
     def __init__(self, right: float) -> None:
-        super().__init__(0.0, right)
+        super().__init__(model=Letters(right))
         self.known, self.news = 0, threading.Condition()
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
-        super()._receive(body)
-        drafting = self.requests.get(body.request)
+        drafting = self.receive(body)
         if drafting is not None and self.engine is not None:
             for _ in range(4):
-                leaves, root = drafting.candidates(), drafting.tree.root
-                prefix = drafting.prefix.tokens
-                found = [propose([*prefix, *leaf.path(root)], self.rule.branching, self.right) for leaf in leaves]
-                drafting.record(leaves, found)
+                self.step(drafting)
             frame = drafting.delta()
             if frame is not None:
                 self.engine.frame("w", frame)
@@ -227,21 +219,18 @@ class WorkerInStep(LoopWorker):
                 self.known = len(drafting.prefix.tokens)
                 self.news.notify()
 
-    async def _draft(self, drafting: Drafting) -> None:
-        """Nothing is drafted in between."""
-
 
 class TargetInStep(TableTarget):
     """Verifies only after the worker has read all that was chosen before."""
 
     def __init__(self, worker: WorkerInStep) -> None:
-        super().__init__(pass_s=0.0)
+        super().__init__(pass_s=0.0, model=Letters(), eos=frozenset({EOS_ID}))
         self.worker = worker
 
     def verify(self, batch: Any) -> Any:
         (work,) = batch
         with self.worker.news:
-            assert self.worker.news.wait_for(lambda: self.worker.known > len(self._held[work.slot]), 30)
+            assert self.worker.news.wait_for(lambda: self.worker.known > len(self.held[work.slot]), 30)
         return super().verify(batch)
 
 
@@ -260,7 +249,6 @@ def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -
     grammars.close()
 
 
-@pytest.mark.usefixtures("wide")
 async def test_classic_rejection_keeps_the_schema_too(grammars: Grammars, tokenizer: Any) -> None:
     schema = grammars.compile(NESTED)
     for seed in range(4):
@@ -271,12 +259,11 @@ async def test_classic_rejection_keeps_the_schema_too(grammars: Grammars, tokeni
             constraint=schema.constraint(),
             speculation=Speculation(policy="colocated", verification="rejection"),
         )
-        tokens, done, _ = await answer(request, None, TableDraft(0.9))
+        tokens, done, _ = await answer(request, None, draft(0.9))
         assert done.finish == "stop" and done.usage.verification == "rejection"
         assert keeps_nested(json.loads(text_of(tokenizer, tokens)))
 
 
-@pytest.mark.usefixtures("wide")
 async def test_a_constraint_that_breaks_ends_its_own_answer_and_no_other() -> None:
     class Breaks:
         def __call__(self, path: Any) -> None:
@@ -284,42 +271,31 @@ async def test_a_constraint_that_breaks_ends_its_own_answer_and_no_other() -> No
 
         def committed(self, tokens: Any) -> None: ...
 
-    engine = Engine(TableTarget(), None, EngineSettings(policy="plain"))
-    engine.start()
-    try:
-        good = engine.submit(GenerationRequest(PROMPT, 40, ignore_eos=True))
-        bad = engine.submit(GenerationRequest(PROMPT, 40, constraint=Breaks()))
-        ends = []
-        for stream in (good, bad):
-            async for event in stream:
-                if isinstance(event, DoneEvent):
-                    ends.append((event.finish, event.error))
-        assert ends[0] == ("length", None)
-        assert ends[1][0] == "error" and "JSON schema" in (ends[1][1] or "")
-    finally:
-        engine.stop()
+    good, bad = GenerationRequest(PROMPT, 40, ignore_eos=True), GenerationRequest(PROMPT, 40, constraint=Breaks())
+    with engines() as start:
+        engine = start(policy="plain")
+        ends = [end for _, end in await asyncio.gather(complete(engine, good), complete(engine, bad))]
+    assert (ends[0].finish, ends[0].error) == ("length", None)
+    assert ends[1].finish == "error" and "JSON schema" in (ends[1].error or "")
 
 
 async def answer(
     request: GenerationRequest, worker: LoopWorker | None, local: TableDraft | None, target: TableTarget | None = None
 ) -> tuple[list[int], DoneEvent, list[Any]]:
-    engine = Engine(target or TableTarget(pass_s=0.001), local, EngineSettings(), worker)
-    if worker is not None:
-        worker.engine = engine
-    engine.start()
-    tokens: list[int] = []
-    logprobs: list[Any] = []
-    try:
-        async for event in engine.submit(request):
-            if isinstance(event, TokensEvent):
-                tokens += event.tokens
-                logprobs += event.logprobs or []
-                await asyncio.sleep(0)
-            else:
+    target = target or TableTarget(pass_s=0.001, model=Letters(), eos=frozenset({EOS_ID}))
+    with engines() as start:
+        stream, tokens, logprobs = start(worker, local, target).submit(request), [], []
+        async for event in stream:
+            if isinstance(event, DoneEvent):
                 return tokens, event, logprobs
-    finally:
-        engine.stop()
+            tokens += event.tokens
+            logprobs += event.logprobs or []
+            await asyncio.sleep(0)
     raise AssertionError("the stream ended without a DoneEvent")
+
+
+def draft(right: float = 0.7) -> TableDraft:
+    return TableDraft(model=Letters(right))
 
 
 LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}

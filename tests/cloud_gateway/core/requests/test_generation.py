@@ -17,11 +17,12 @@ from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.steps import TABLE, Status
+from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.verification import SharedNoise
-from cloud_gateway.models.target_model import Work
+from edgespec.core.drafting.proposals import best_children
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.protocol.messages import Close, Commit, Open, Tree
-from tests.support.table_model import VOCAB, TableTarget, next_logits, propose
+from tools.doubles.model import HASH, VOCAB, HashModel, Rows, next_logits
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 COSTS = Costs(lambda rows: 0.03, 0.005, 0.0, 0.0, 4)
@@ -54,22 +55,16 @@ def frame(generation: Generation, epoch: int = 1, first: int = 1, right: bool = 
     return Tree(1, epoch, len(prefix), prefix.digest, first, [0, first], tokens, [100, 100], [300, 300])
 
 
-class Rows:
+def rows(generation: Generation, flat: FlatTree) -> Rows:
     """The target's own rows for a tree below what is committed."""
-
-    def __init__(self, generation: Generation, flat: object) -> None:
-        target = TableTarget(slots=1, pass_s=0.0)
-        slot, _ = target.open([])
-        target.prefill(slot, generation.tree.prefix.tokens[:-1])
-        (self._rows,) = target.verify([Work(slot, flat)])  # type: ignore[arg-type]
-        self.argmax, self.entropy, self.logits = self._rows.argmax, self._rows.entropy, self._rows.logits
+    return Rows(HASH, generation.tree.prefix.tokens, flat)
 
 
 def verify(generation: Generation, now: float = 1.0, nodes: Sequence[object] | None = None) -> list[object]:
     """One round over these candidates, or all."""
     chosen = generation.select(list(generation.tree.tree.nodes.values()) if nodes is None else nodes)  # type: ignore[arg-type]
     flat = generation.flatten(chosen)
-    return list(generation.handle(steps.Verified(flat, Rows(generation, flat)), now))
+    return list(generation.handle(steps.Verified(flat, rows(generation, flat)), now))
 
 
 def of(outputs: Sequence[object], kind: type) -> list[object]:
@@ -267,10 +262,11 @@ class Walk(RuleBasedStateMachine):
         match action:
             case Verify(nodes):
                 flat = generation.flatten(generation.select(nodes))
-                self.take(steps.Verified(flat, Rows(generation, flat)))
+                self.take(steps.Verified(flat, rows(generation, flat)))
             case Draft(leaves, width):
                 prefix, root = generation.tree.prefix.tokens, generation.tree.root
-                found = [propose([*prefix, *leaf.path(root)], width, 0.7) for leaf in leaves[:4]]
+                ahead = [HashModel(right=0.7).logits([*prefix, *leaf.path(root)]) for leaf in leaves[:4]]
+                found = [best_children(logits, (), width) for logits in ahead]
                 self.take(steps.Drafted(leaves[:4], found))
             case Wait(until):
                 self.now = max(self.now, until)

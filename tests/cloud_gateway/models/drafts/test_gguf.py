@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Method
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.core.requests.request import GenerationRequest, Method
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.drafts.gguf import LocalDraft
-from cloud_gateway.models.target_model import Work
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.llamacpp.drafter import DraftMemoryError
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from tests.support.engines import Make, complete
 from tests.support.slow_drafter import SlowDrafter
-from tests.support.table_model import VOCAB, TableTarget
 from tests.support.tiny_gguf import make_tiny_gguf
+from tools.doubles.engines import TableTarget
+from tools.doubles.model import VOCAB, HashModel, Logits, next_logits
 
 PROMPT = [1 + i % 50 for i in range(40)]
 
@@ -133,28 +132,22 @@ def test_what_it_cannot_serve_is_one_sentence(local: LocalDraft, tmp_path: Path)
 @pytest.mark.parametrize("method", ["shared-noise", "rejection"])
 @pytest.mark.parametrize("size", [VOCAB, 96])
 async def test_a_draft_with_other_unused_entries_than_the_target_drafts_for_it(
-    model: Path, method: Method, size: int
+    make: Make, model: Path, method: Method, size: int
 ) -> None:
     """The draft's vocabulary has 64 entries, the target's more or fewer."""
     local = LocalDraft(model, context=512, requests=2, leaves=4, target_vocab_size=size)
-    lengths: set[int] = set()
-
-    class Target(TableTarget):
-        vocab_size = size
-
-        def verify(self, batch: Sequence[Work]) -> list[Any]:
-            found = super().verify(batch)
-            for one in found:
-                one._logits = [np.pad(row, (0, size - VOCAB), constant_values=-np.inf) for row in one._logits]
-                lengths.update(map(len, one._logits))
-            return found
-
-    engine = Engine(Target(), local, EngineSettings(policy="colocated", k=3, verification=method))
-    engine.start()
+    engine = make(None, local, TableTarget(model=Padded(size)), policy="colocated", k=3, verification=method)
     sampling = Sampling(temperature=1.0, seed=4)
-    async for event in engine.submit(GenerationRequest([3, 1, 4], 40, sampling, ignore_eos=True)):
-        done = event
+    _, done = await complete(engine, GenerationRequest([3, 1, 4], 40, sampling, ignore_eos=True))
     engine.stop()
     local.shutdown()
-    assert isinstance(done, DoneEvent) and done.finish == "length", done
-    assert lengths == {size} and done.usage.drafted["local"] > 20
+    assert done.finish == "length", done
+    assert done.usage.drafted["local"] > 20
+
+
+class Padded(HashModel):
+    """Entries beyond the hash model's own vocabulary are impossible."""
+
+    def row(self, tokens: Sequence[int]) -> Logits:
+        logits = next_logits(tokens)
+        return np.pad(logits, (0, self.vocab_size - len(logits)), constant_values=-np.inf)

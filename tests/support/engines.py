@@ -1,0 +1,54 @@
+"""Engines over doubles, stopped at the end of a test, and whole completions of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent
+from cloud_gateway.engine.loop import Engine, EngineSettings
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.workers import OneWorker
+
+Make = Callable[..., Engine]
+TIMEOUT_S = 60.0
+"""For a completion of some hundred tokens, on a machine that is busy with other work."""
+
+
+@contextmanager
+def engines(**more: Any) -> Iterator[Make]:
+    """A function that starts engines of a worker, a local draft, a target and settings; `more`: options of each."""
+    running: list[Engine] = []
+
+    def make(
+        worker: OneWorker | None = None,
+        local: TableDraft | None = None,
+        target: TableTarget | None = None,
+        **settings: Any,
+    ) -> Engine:
+        engine = Engine(target or TableTarget(), local, EngineSettings(**settings), worker, **more)
+        if worker is not None:
+            worker.engine = engine
+        engine.start()
+        running.append(engine)
+        return engine
+
+    try:
+        yield make
+    finally:
+        for engine in running:
+            engine.stop()
+
+
+async def complete(engine: Engine, request: GenerationRequest) -> tuple[list[int], DoneEvent]:
+    """Tokens and end of one completion."""
+    tokens: list[int] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        async for event in engine.submit(request):
+            if isinstance(event, TokensEvent):
+                tokens += event.tokens
+            else:
+                return tokens, event
+    raise AssertionError("the stream ended without a DoneEvent")

@@ -1,0 +1,118 @@
+"""A target and a local draft over a model without weights. They keep the very tokens that real ones would hold."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Hashable, Sequence
+
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Pass, Work
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from tools.doubles.model import EOS, HASH, HashModel, Model, Rows
+
+
+class TableTarget:
+    """Implements `Target`. A slot holds tokens in place of their keys and values; a batch costs a pass per request."""
+
+    def __init__(
+        self,
+        slots: int = 4,
+        context: int = 512,
+        pass_s: float = 0.003,
+        *,
+        model: Model = HASH,
+        eos: frozenset[int] = frozenset({EOS}),
+        modelled: Callable[[int], float] | None = None,
+    ) -> None:
+        """Each pass sleeps `pass_s`, or takes no time and is reported as `modelled(rows)` seconds."""
+        self.vocab_size, self.slots, self.context, self.pass_s = model.vocab_size, slots, context, pass_s
+        self.model, self.eos, self.modelled = model, eos, modelled
+        self.held: dict[int, list[int]] = {}
+        """Committed tokens by slot, without the last one."""
+        self._trees: dict[int, FlatTree] = {}
+        self.verified = 0
+        """Calls of `verify`."""
+        self.passes: Sequence[Pass] = ()
+
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+        """Nothing is ever reused."""
+        slot = next((slot for slot in range(self.slots) if slot not in self.held), None)
+        if slot is None:
+            raise IndexError("no slot is free")
+        self.held[slot] = []
+        return slot, 0
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Takes no time."""
+        self.held[slot] += tokens
+
+    def verify(self, batch: Sequence[Work]) -> list[Rows]:
+        """One pass after the other, as in the torch engine."""
+        self.verified += 1
+        self.passes = [self._pass(work) for work in batch]
+        return [Rows(self.model, [*self.held[work.slot], work.tree.tokens[0]], work.tree) for work in batch]
+
+    def _pass(self, work: Work) -> Pass:
+        self._trees[work.slot], rows = work.tree, len(work.tree)
+        if self.modelled is not None:
+            return Pass(rows, self.modelled(rows))
+        began = time.perf_counter()
+        time.sleep(self.pass_s)
+        return Pass(rows, time.perf_counter() - began)
+
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """Asserts that they are one path from row 0."""
+        tree = self._trees.pop(slot)
+        assert rows[0] == 0
+        assert all(tree.parents[b] == a for a, b in itertools.pairwise(rows))
+        self.held[slot] += [tree.tokens[row] for row in rows]
+
+    def close(self, slot: int) -> None:
+        """Frees the slot."""
+        del self.held[slot]
+        self._trees.pop(slot, None)
+
+
+class TableDraft:
+    """Implements `DraftModel`; commits of unknown requests and steps over too many leaves fail."""
+
+    def __init__(self, right: float = 0.7, leaves: int = 1, *, model: Model | None = None) -> None:
+        """`right`: share of places where the target's best token is this draft's, where no other model is given."""
+        self.model, self.leaves, self.passes = model or HashModel(right=right), leaves, 0
+        self.step_s, self.token_s = 0.0005, 0.0001
+        self._tokens: dict[Hashable, list[int]] = {}
+        self._read: dict[Hashable, int] = {}
+
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> None:
+        """Nothing is ever reused."""
+        self._tokens[request], self._read[request] = list(tokens), 0
+
+    def commit(self, request: Hashable, tokens: Sequence[int]) -> None:
+        """Appends to the request's tokens."""
+        self._tokens[request] += tokens
+
+    def backlog(self, request: Hashable) -> int:
+        """Tokens that no pass has read."""
+        return len(self._tokens[request]) - self._read[request]
+
+    def catch_up(self, request: Hashable, limit: int) -> int:
+        """One pass over at most `limit` tokens; returns the backlog."""
+        self.passes += 1
+        self._read[request] = min(self._read[request] + limit, len(self._tokens[request]) - 1)
+        return self.backlog(request)
+
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> list[Proposal]:
+        """One pass over the leaves at the ends of these paths."""
+        assert 1 <= len(paths) <= self.leaves
+        self.passes += 1
+        tokens = self._tokens[request]
+        self._read[request] = len(tokens) - 1
+        return [rank(self.model.logits([*tokens, *path]), path, width) for path in paths]
+
+    def close(self, request: Hashable) -> None:
+        """Forgets the request."""
+        del self._tokens[request], self._read[request]
