@@ -29,7 +29,7 @@ from tools.sim.experiment import Arm, Cell, WorkerSpec, simulate
 from tools.sim.process import Iid
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-STEPS = Steps(Curve({1: 0.010}), Curve({1: 0.004}), Curve({1: 0.004}))
+STEPS = Steps(Curve({1: 0.010}), Curve({1: 0.004}), Curve({1: 0.004}), catch_up_s=0.0)
 
 
 def simulated(policy: str, worker: WorkerSpec | None = None) -> Result:

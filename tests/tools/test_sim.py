@@ -19,7 +19,7 @@ from tools.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
 from tools.sim.process import Iid
 
 TT, TD = 0.01034, 0.00373
-STEPS = Steps(Curve({1: TT}), Curve({1: TD}), Curve({1: TD}))
+STEPS = Steps(Curve({1: TT}), Curve({1: TD}), Curve({1: TD}), catch_up_s=0.0)
 KIND = Iid()
 CHAIN, TREE = WorkerSpec(branching=1, sequences=1), WorkerSpec("bestfirst", 4, 0.0, 16)
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edgespec.core.errors import ConfigError, EdgespecError
 from tools.options import number
-from tools.sim import figures, pareto, record, robust, tables
+from tools.sim import figures, pareto, record, robust, sweep, tables
 from tools.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
@@ -25,6 +25,7 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
     "tables": (tables.tables, "the cluster post's tables and the overview's formula"),
     "amusd": (tables.amusd, "AMUSD's table I"),
     "robust": (robust.robust, "policy adaptive where the study's assumptions do not hold"),
+    "sweep": (sweep.sweep, "policy adaptive over ratios of steps, curves, match rates, round trips and faults"),
     "pareto": (pareto.pareto, "all policies against each other, targets, and the distance to the oracle"),
 }
 
@@ -40,6 +41,8 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--runs", type=runs, help="answers per point (default: as the configuration says)")
         command.add_argument("--processes", type=processes, default=2, help="processes to use (default: 2)")
         command.set_defaults(run=_figure, simulated=simulated)
+        if name == "sweep":
+            command.add_argument("--quick", action="store_true", help="three small places, to try it out")
     recording = commands.add_parser("record", help="record real models for the simulator")
     record.add_arguments(recording)
     recording.set_defaults(run=record.run)
@@ -69,7 +72,8 @@ def _figure(options: argparse.Namespace) -> int:
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        answer = options.simulated(options.json, options.processes, progress, options.runs)
+        more = {"quick": options.quick} if "quick" in options else {}
+        answer = options.simulated(options.json, options.processes, progress, options.runs, **more)
     options.json.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
     for key, value in answer.items():

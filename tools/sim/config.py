@@ -24,9 +24,11 @@ def load(name: str) -> dict[str, Any]:
 
 
 def steps_of(config: Mapping[str, Any]) -> Steps:
-    """[steps]: milliseconds by rows; the draft's curve serves gateway and worker."""
-    draft = curve(config["steps"]["draft_ms"])
-    return Steps(curve(config["steps"]["verify_ms"]), draft, draft)
+    """[steps]: milliseconds by rows; the draft's curve serves gateway and worker. `catch_up_ms`: per token, where it is
+    not what rows cost."""
+    table = config["steps"]
+    draft, catch_up = curve(table["draft_ms"]), table.get("catch_up_ms")
+    return Steps(curve(table["verify_ms"]), draft, draft, None if catch_up is None else catch_up / 1000)
 
 
 def curve(points: Mapping[str, float]) -> Curve:

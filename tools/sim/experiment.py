@@ -15,7 +15,7 @@ from edgespec.core.drafting.algorithm2 import Drafting, DraftRule
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.process import TokenProcess
-from edgespec.lab.sim.world import Result, Steps, run
+from edgespec.lab.sim.world import Curve, Result, Steps, run
 from tools.sim.oracle import OracleDrafting
 from tools.sim.process import Iid
 from tools.sim.recording import Recorded
@@ -34,14 +34,14 @@ class WorkerSpec:
     theta: float = 0.5
     sequences: int = 4
 
-    def make(self, prompt_len: int, process: TokenProcess) -> Drafting:
-        """The worker's state machine for one request."""
+    def make(self, prompt_len: int, process: TokenProcess, step_s: Curve) -> Drafting:
+        """The worker's state machine for one request. Best first it chooses its leaves by its own curve, as shipped."""
         if self.rule == "algorithm2":
             return Drafting(1, 1, prompt_len, DraftRule(self.branching, self.theta, self.sequences))
         if self.rule == "oracle":  # it sends whatever it evaluates, however improbable
             return OracleDrafting(prompt_len, BestFirstRule(branching=self.branching, floor=0.0), process)
         rule = BestFirstRule(branching=self.branching, sequences=self.sequences)
-        return BestFirst(1, 1, prompt_len, rule)
+        return BestFirst(1, 1, prompt_len, rule, step_s=step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def simulate(cell: Cell) -> list[Result]:
     for seed in range(cell.runs):
         process: TokenProcess = cell.kind.make(seed, cell.tokens)
         worker = cell.arm.worker
-        drafting = worker.make(2, process) if worker else None
+        drafting = worker.make(2, process, cell.steps.worker_says or cell.steps.worker) if worker else None
         steps = cell.steps if cell.arm.local else replace(cell.steps, local=None)
         results.append(run(cell.arm.controller(), drafting, process, cell.net, steps, cell.tokens, seed))
     return results

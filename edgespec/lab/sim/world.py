@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
-from cloud_gateway.core.policies.registry import CatchUp, Controller, Costs, Draft, LinkView, Verify, Wait
+from cloud_gateway.core.policies.registry import CatchUp, Controller, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.steps import (
     Admitted,
@@ -27,13 +26,16 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
 from edgespec.core.drafting.tree import Node, SpeculationTree
-from edgespec.core.numbers import interpolate
 from edgespec.core.protocol.messages import Commit, Frame, Tree, encode
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.clock import Clock
+from edgespec.lab.sim.local import LocalReading
 from edgespec.lab.sim.network import Pipe
 from edgespec.lab.sim.process import TokenProcess, child, draft
+from edgespec.lab.sim.steps import WIDTHS, Curve, Steps
 from edgespec.lab.sim.target import ProcessRows, ProcessVerification
+
+__all__ = ["Curve", "Gateway", "Result", "States", "Steps", "Worker", "run"]
 
 SESSION = bytes(16)
 PROMPT_LEN = 2
@@ -45,42 +47,6 @@ UNLIMITED = 2**62
 """Tokens that a slot takes: the context is not what is studied."""
 PRIMING_PINGS = 64
 """Round trips measured before the request."""
-
-
-class Curve:
-    """Seconds of a pass by its rows: linear between the points given, level beyond them."""
-
-    def __init__(self, points: Mapping[int, float]) -> None:
-        self._points = dict(points)
-        self._known: dict[int, float] = {}
-
-    def __call__(self, rows: int) -> float:
-        """Seconds for this many rows."""
-        if rows not in self._known:
-            self._known[rows] = interpolate(self._points, rows)
-        return self._known[rows]
-
-    def __hash__(self) -> int:
-        return hash(tuple(sorted(self._points.items())))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Curve) and self._points == other._points
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Modelled step times."""
-
-    verify: Curve
-    local: Curve | None
-    """None: the gateway has no draft of its own."""
-    worker: Curve
-    catch_up_s: float = 0.0
-    """Per committed token that the local draft has not seen, when it next drafts (WANSpec 4.5: no measurable time)."""
-    unread: int = 0
-    """Tokens of the prompt that it has not seen at time 0, where the policy does not have it read along."""
-    leaves: int = 16
-    """Most leaves of one local pass."""
 
 
 @dataclass(slots=True)
@@ -122,8 +88,10 @@ class States:
 class Worker:
     """Drives `Drafting`: one step at a time, results sent at once, commits taken in as they come."""
 
-    def __init__(self, clock: Clock, drafting: Drafting, process: TokenProcess, steps: Steps, origin: int) -> None:
-        self.clock, self.drafting, self.process, self.steps = clock, drafting, process, steps
+    def __init__(
+        self, clock: Clock, drafting: Drafting, process: TokenProcess, steps: Steps, origin: int, rng: random.Random
+    ) -> None:
+        self.clock, self.drafting, self.process, self.steps, self._rng = clock, drafting, process, steps, rng
         self.deliver: Callable[[Tree, float], None] = lambda frame, arrival: None
         self.states = States(process, origin)
         self.up: Pipe
@@ -150,6 +118,8 @@ class Worker:
         tree = self.drafting.tree
         states = [self.states.of(tree, leaf) for leaf in leaves]
         took = self.steps.worker(len(leaves))
+        if self.steps.worker_noise:
+            took *= 1 + self._rng.expovariate(1 / self.steps.worker_noise)
         self.clock.at(self.clock.now + took, lambda: self._stepped(leaves, states))
 
     def _stepped(self, leaves: list[Node], states: list[int]) -> None:
@@ -190,7 +160,9 @@ class Gateway:
         self._inbox: list[tuple[Tree, float]] = []
         self._busy = self.done = False
         self._waits = 0
-        self._seen = self.origin - (0 if controller.drafts_from_start else steps.unread)
+        self.local = LocalReading(steps, self.origin - steps.unread)
+        says = steps.worker_says or steps.worker
+        self._reported = tuple((leaves, says(leaves)) for leaves in WIDTHS)
 
     @property
     def tree(self) -> CandidateTree:
@@ -207,12 +179,21 @@ class Gateway:
         self._inbox.append((frame, self.clock.now))
         self.act()
 
+    def start(self) -> None:
+        """The target has read the prompt. A policy that drafts from the first token on has the local draft read it now,
+        since both share a device."""
+        reads = self.steps.local is not None and self.generation.controller.drafts_from_start
+        if reads and self.local.backlog(self.tree):
+            self._begin(self.local.read(self.tree, 0), self.start)
+        else:
+            self.act()
+
     def act(self) -> None:
         """Asks the request what to do, unless a pass is under way."""
         if self._busy or self.done:
             return
         self._take_in()
-        action = self.generation.decide(self._link(), self._costs(), self.clock.now)
+        action = self.generation.decide(self._link(), self.local.costs(self.tree), self.clock.now)
         match action:
             case Verify(nodes):
                 flat = self.generation.flatten(self.generation.select(nodes))
@@ -221,14 +202,9 @@ class Gateway:
                 leaves = action.leaves[: self.steps.leaves]
                 self.result.local_passes += 1
                 self.result.local_tokens += len(leaves)
-                assert self.steps.local is not None, "a policy drafts where there is no draft"
-                took = self.steps.local(len(leaves)) + self._backlog() * self.steps.catch_up_s
-                self._seen = self.tree.root.position
-                self._begin(took, lambda: self._drafted(leaves, action.width))
-            case CatchUp():
-                tokens = min(self._backlog(), catch_up_batch(self.steps.verify, self.steps.catch_up_s))
-                self._seen += tokens
-                self._begin(tokens * self.steps.catch_up_s, lambda: None)
+                self._begin(self.local.draft(self.tree, leaves), lambda: self._drafted(leaves, action.width))
+            case CatchUp(tokens):
+                self._begin(self.local.read(self.tree, tokens), lambda: None)
             case Wait(until):
                 self._wait(until)
 
@@ -267,6 +243,7 @@ class Gateway:
 
     def _verified(self, flat: FlatTree) -> None:
         rows = ProcessRows(self.process, self.tree.root.position - self.origin, flat)
+        path = self._path()
         outputs = self.generation.handle(Verified(flat, rows), self.clock.now)
         self.result.rounds += 1
         self.done = any(isinstance(output, Finished) for output in outputs)
@@ -274,6 +251,7 @@ class Gateway:
             match output:
                 case Keep(_, tokens):
                     self.result.tokens += len(tokens)
+                    self.local.committed(path[: len(tokens)], self.tree)
                 case Diverged():
                     self.worker_step.broken()
                 case Send(_, Commit(_, _, prefix_len, sent, digest)) if not self.done:
@@ -285,16 +263,15 @@ class Gateway:
         given = self.generation.assignment
         if self.rtt is None or self.rtt.srtt_s is None or given is None:
             return None
-        return LinkView(self.rtt.srtt_s, self.rtt.high_s, self.worker_step.step_s, given.ready)
+        return LinkView(self.rtt.srtt_s, self.rtt.high_s, self.worker_step.step_s, given.ready, self._reported)
 
-    def _backlog(self) -> int:
-        return self.tree.root.position - self._seen
-
-    def _costs(self) -> Costs:
-        steps = self.steps
-        if steps.local is None:
-            return Costs(steps.verify)
-        return draft_costs(steps.verify, steps.local(1), self._backlog(), steps.catch_up_s, steps.leaves)
+    def _path(self) -> list[Node]:
+        """The candidates on the target's own path."""
+        node, path = self.tree.root, []
+        targets = self.process.targets
+        while (node := node.children.get(targets[node.position - self.origin + 1])) is not None:  # type: ignore[assignment]
+            path.append(node)
+        return path
 
 
 def run(
@@ -317,10 +294,10 @@ def run(
     down, up = Pipe(net, down_rng), Pipe(net, up_rng)
     worker: Worker | None = None
     if drafting is not None:
-        worker = Worker(clock, drafting, process, steps, gateway.origin)
+        worker = Worker(clock, drafting, process, steps, gateway.origin, random.Random(f"{seed} worker"))
         _connect(clock, gateway, worker, up, down, ping_rng)
         worker.commit(0, prompt)
-    gateway.act()
+    gateway.start()
     clock.run(lambda: gateway.done, LIMIT_S)
     result = gateway.result
     result.up_bytes, result.down_bytes = up.bytes, down.bytes

@@ -108,7 +108,7 @@ def _slowed(setting: Setting, engine_s: float, worker_s: float) -> Steps:
         return Curve({rows: ms / 1000 + more_s for rows, ms in points.items()})
 
     draft = setting.draft_ms
-    return Steps(curve(setting.verify_ms, engine_s), curve(draft, 0.0), curve(draft, worker_s))
+    return Steps(curve(setting.verify_ms, engine_s), curve(draft, 0.0), curve(draft, worker_s), catch_up_s=0.0)
 
 
 def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str, Any], answers: int) -> dict[str, Any]:

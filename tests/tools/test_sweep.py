@@ -1,0 +1,92 @@
+"""The sweep over places: it covers its grid, goes on where it was interrupted, and says who is better."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_gateway.core.verify.candidates import CandidateTree
+from edgespec.core.drafting.tree import Node
+from edgespec.lab.sim.local import LocalReading
+from edgespec.lab.sim.world import Curve, Steps
+from tools.sim import sweep
+from tools.sim.config import load
+from tools.sim.experiment import Row
+
+CONFIG = load("sweep")
+SILENT = lambda done, total: None  # noqa: E731
+
+
+def row(latency: float, rival: float, passes: float = 0.0) -> Row:
+    cell = {"median": latency, "p90": latency, "passes": 0.2}
+    return {"latency": cell, "wanspec": {"k=2": {"median": rival, "p90": rival, "passes": passes}}}
+
+
+def test_the_grid_holds_every_curve_ratio_and_fault() -> None:
+    places = list(sweep.places(CONFIG))
+    assert {place.curve for place in places} == {"flat", "q4_0", "sequential"}
+    assert min(place.ratio for place in places) == 0.03 and max(place.ratio for place in places) == 0.6
+    assert {20, 400} < {place.tokens for place in places}
+    assert len(set(places)) == len(places)
+
+
+def test_a_step_of_the_target_follows_from_the_ratio() -> None:
+    place = sweep.Place("q4_0", 0.1, 0.75, 20, slower=10.0)
+    steps = sweep.steps_at(place, CONFIG)
+    assert steps.local is not None and steps.local(1) / steps.verify(1) == pytest.approx(0.1)
+    assert steps.worker(1) == pytest.approx(10 * steps.local(1)), "what it takes"
+    assert steps.worker_says == steps.local, "what it reports"
+
+
+def test_a_sweep_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, small = tmp_path / "s.json", {**CONFIG, "quick": CONFIG["quick"] | {"tokens": 10, "runs": 1}}
+    small["curves"] = {"flat": CONFIG["curves"]["flat"]}
+    small["run"] = small["run"] | {"wanspec": {"phi": [0.5], "k": [2]}}
+    monkeypatch.setattr(sweep, "load", lambda name: small)
+    first = sweep.sweep(out, 1, SILENT, quick=True)
+    part = out.with_suffix(".part")
+    kept = json.loads(part.read_text())
+    kept["row"]["base"] = "from the file"
+    part.write_text(json.dumps(kept) + '\n{"cut off')
+    again = sweep.sweep(out, 1, SILENT, quick=True)
+    assert again["rows"][0] == first["rows"][0] | {"base": "from the file"}
+    assert out.with_suffix(".png").exists()
+
+
+@pytest.mark.parametrize(
+    ("rival", "passes", "named"), [(0.97, 0.2, True), (0.985, 0.2, False), (0.5, 0.3, False)]
+)  # fmt: skip
+def test_a_wanspec_is_better_by_two_per_cent_at_no_more_passes(rival: float, passes: float, named: bool) -> None:
+    assert (sweep.beaten(row(1.0, rival, passes), "latency") is not None) == named
+
+
+def test_goals_are_counted_per_place() -> None:
+    kept = sweep.verdict([row(1.0, 2.0), row(1.01, 2.0), row(1.06, 2.0)], ["latency"])["latency"]
+    assert (kept["median kept"], kept["p90 kept"], kept["worst p90"]) == (1, 2, 1.06)
+
+
+def chain(tree: CandidateTree, length: int) -> list[Node]:
+    nodes: list[Any] = [tree.root]
+    for token in range(length):
+        nodes.append(tree.add_local(nodes[-1], token, 0.1, 0.1))
+    return nodes
+
+
+def test_a_local_step_pays_for_all_that_it_has_not_evaluated() -> None:
+    tree = CandidateTree([0] * 11)
+    steps = Steps(Curve({1: 0.1}), Curve({1: 1.0}), Curve({1: 1.0}), catch_up_s=0.01)
+    local = LocalReading(steps, tree.root.position - 6)
+    _, first, second = chain(tree, 2)
+    assert local.backlog(tree) == 6
+    assert local.read(tree, 4) == pytest.approx(0.04)
+    assert local.draft(tree, [second]) == pytest.approx(1.0 + 0.02 + 0.01 + 0.01), "backlog, root, first"
+    assert local.draft(tree, [second]) == pytest.approx(1.0), "nothing is evaluated twice"
+    tree.advance([0, 1, 7])
+    local.committed([first, second], tree)
+    assert local.backlog(tree) == 0, "the token 7 is the step's own"
+    tree.advance([8, 9])
+    local.committed([], tree)
+    assert local.draft(tree, [tree.root]) == pytest.approx(1.02), "7 and 8 were not evaluated"
