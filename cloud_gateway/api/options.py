@@ -6,8 +6,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from cloud_gateway.api.schema import Extension
+from cloud_gateway.core.policies.registry import MAX_K
 from edgespec.core.errors import ClientError
-from edgespec.core.protocol.messages import MAX_DEPTH
 
 OPTIONS = frozenset(Extension.__struct_fields__)
 ALWAYS = {"offload": "never"}
@@ -21,7 +21,7 @@ class ClientOptions:
     names: Set[str] = frozenset({"offload", "ignore_eos"})
     policies: Set[str] = frozenset()
     """Policies that clients may request where `policy` is among `names`; empty: any."""
-    max_k: int = MAX_DEPTH
+    max_k: int = MAX_K
 
     def check(self, requested: Extension | None) -> None:
         """Raises ClientError 400 naming an option that the operator has not allowed."""

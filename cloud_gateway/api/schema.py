@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Name, Tool, former_calls
-from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.registry import MAX_K, POLICIES
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol import ranges
 from edgespec.core.protocol.ranges import Range
@@ -23,7 +23,7 @@ from edgespec.core.protocol.ranges import Range
 TOP_K = Range(-1, ranges.MAX_ID)
 """0 and -1 both mean: all tokens."""
 SEED = Range(-(2**63), 2**63 - 1)
-K, PHI, CHAT_LOGPROBS = Range(1, 16), Range(0, 100), Range(0, 20)
+K, PHI, CHAT_LOGPROBS = Range(1, MAX_K), Range(0, 100), Range(0, 20)
 RANGES: Mapping[str, Range] = {
     **ranges.SAMPLING,
     "top_k": TOP_K,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.policies.actions import LinkView, Points
 from cloud_gateway.core.requests.router import WorkerView, choose
 from cloud_gateway.core.requests.steps import (
     Assigned,
@@ -42,6 +42,8 @@ class LinkedWorker:
     paused: bool
     name: str = ""
     groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
+    draft_points: Points = ()
+    """Leaves and seconds of a draft step as the worker reports it: a lie costs time, never a token."""
 
 
 class Workers(Protocol):
@@ -185,7 +187,7 @@ class Offloading:
         worker = self.workers.view(given.worker) if given else None
         if given is None or worker is None:
             return None
-        return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, given.ready)
+        return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, given.ready, worker.draft_points)
 
     def _worker_of(self, active: Active) -> str | None:
         given = active.generation.assignment

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
 from edgespec.core.protocol.messages import Decline, Hello, Tree
 from edgespec.shared.wire import Wire
@@ -28,6 +29,8 @@ class WorkerInfo:
     """Seconds of the event loop's clock."""
     rtt: RttEstimator = field(default_factory=RttEstimator)
     step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
+    draft_points: Points = ()
+    """Leaves and seconds of a draft step as the worker reports it; empty until it has."""
     paused_because: str | None = None
     probation: bool = False
     """Whether it gets no requests yet, because its links kept ending (cloud_gateway/core/limits/probation.py)."""

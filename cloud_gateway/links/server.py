@@ -21,7 +21,19 @@ from cloud_gateway.links.port import DEFAULT_LINK_LIMITS, LinkConnection, LinkLi
 from cloud_gateway.links.registry import LinkEvents, WorkerInfo
 from edgespec.core.errors import AddressError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, Lookup
-from edgespec.core.protocol.messages import Bye, Close, Commit, Decline, Open, Pause, Resume, Tree, check_tree_shape
+from edgespec.core.protocol.messages import (
+    Bye,
+    Close,
+    Commit,
+    Decline,
+    Open,
+    Pause,
+    Resume,
+    StepTimes,
+    Tree,
+    check_tree_shape,
+    step_curve,
+)
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
 from edgespec.shared.address import LINK_PATH, PAIR_PATH
@@ -33,7 +45,7 @@ log = logging.getLogger("cloud_gateway.links.server")
 FAULTS = frozenset(
     "bad-signature fault flood malformed oversize padding pong sequence session slow unexpected websocket shape-nodes "
     "shape-columns shape-parent shape-duplicate-sibling shape-vocabulary shape-depth shape-ids shape-entropy "
-    "shape-cost".split()
+    "shape-cost shape-steps".split()
 )
 """Ends of a link that are the worker's own doing."""
 
@@ -252,6 +264,8 @@ class _Link:
                 raise AssertionError(f"{type(event).__name__} before the handshake")
             case Tree():
                 self._tree(worker, event)
+            case StepTimes():
+                worker.draft_points = step_curve(event)
             case Pause():
                 worker.paused_because = event.reason
                 worker.step.broken()
@@ -292,4 +306,4 @@ class _Link:
 
 
 def _view(w: WorkerInfo) -> LinkedWorker:
-    return LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.step_s, w.paused, w.name, w.groups)
+    return LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.step_s, w.paused, w.name, w.groups, w.draft_points)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from cloud_gateway.core.policies.registry import MAX_K
 from edgespec.core.protocol.messages import MAX_DEPTH
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PORT
@@ -62,7 +63,7 @@ class PolicySection(Section, frozen=True):
     """[policy]: the controller (WANSpec Algorithm 1 and its successors)."""
 
     name: Policy = "adaptive"
-    k: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = 2
+    k: Annotated[int, Meta(ge=1, le=MAX_K)] = 2
     phi: Annotated[float, Meta(ge=0, le=100)] = 2.0
     verify_nodes: Annotated[int, Meta(ge=1, le=512)] = 16
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
@@ -82,7 +83,7 @@ class ApiSection(Section, frozen=True):
     keepalive_s: Annotated[float, Meta(ge=1, le=300)] = 10.0
     client_options: tuple[ClientOption, ...] = ("offload", "ignore_eos")
     client_policies: tuple[Policy, ...] = ()
-    client_max_k: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
+    client_max_k: Annotated[int, Meta(ge=1, le=MAX_K)] = MAX_K
 
 
 class LimitsSection(Section, frozen=True):

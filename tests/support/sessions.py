@@ -31,6 +31,7 @@ GATEWAY_BODIES: list[m.GatewayBody] = [
 ]
 WORKER_BODIES: list[m.WorkerBody] = [
     TREE,
+    m.StepTimes([1, 4], [6000, 9000]),
     m.Pause("owner"),
     m.Resume(),
     m.Decline(1, 1, "too long"),

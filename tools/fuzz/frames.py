@@ -32,8 +32,12 @@ class RandomWorker:
         length = starts[-1] if rng.random() < 0.8 else rng.choice(starts)
         digest = prefix.digest_at(length) if rng.random() < 0.98 else rng.randbytes(32)
         first = self.next_id if rng.random() < 0.99 else rng.choice((1, self.next_id + 1, 2**32 - 1))
-        count = 64 if rng.random() < 0.02 else rng.randint(1, MAX_NODES)
-        parents, tokens = self._nodes(first, count, length)
+        kind = rng.random()
+        if kind < 0.02:  # a chain below the node before, mostly deeper than the protocol allows
+            tokens = [rng.randrange(self.vocab_size) for _ in range(64)]
+            parents = list(range(first - 1, first + 63))
+        else:
+            parents, tokens = self._nodes(first, 64 if kind < 0.04 else rng.randint(1, MAX_NODES), length)
         self.next_id = first + len(tokens)
         costs = [self._cost() for _ in tokens]
         highest = max_entropy(self.vocab_size)

@@ -210,6 +210,10 @@ class WanSpec:
             self._t_update = now
 
 
+MAX_K = 16
+"""Greatest run depth that a client or an operator may ask for."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
     """Parameters of the policies; each takes those that it has."""

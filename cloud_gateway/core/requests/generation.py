@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome
+from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome, Verify
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.registry import Plain, reason
 from cloud_gateway.core.requests.accounting import charge, count_round
 from cloud_gateway.core.requests.assignment import Assignment, opening
 from cloud_gateway.core.requests.request import ConstraintError, Finish, GenerationRequest, TokensEvent, Usage
-from cloud_gateway.core.requests.rounds import RoundBudget
+from cloud_gateway.core.requests.rounds import RoundBudget, RoundTimes
 from cloud_gateway.core.requests.steps import (
     TABLE,
     Admitted,
@@ -62,7 +62,7 @@ from cloud_gateway.core.verify.logprobs import walk_logprobs
 from cloud_gateway.core.verify.verification import Verification
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import Close, Commit, Sampling
+from edgespec.core.protocol.messages import MAX_DEPTH, Close, Commit, Sampling
 
 MAX_RETRIES = 2
 """Retries of one request in fresh slots; after the last one its passes stay its own."""
@@ -107,6 +107,7 @@ class Generation:
     _epoch: int = field(default=0, init=False)
     _admitted: float = field(default=0.0, init=False)
     _rounds: RoundBudget = field(init=False)
+    _times: RoundTimes = field(default_factory=RoundTimes, init=False)
     _guide: Guide | None = field(default=None, init=False)
     """For an answer with a constraint that helps to draft."""
     _unheard: tuple[Outcome, float] | None = field(default=None, init=False)
@@ -171,7 +172,10 @@ class Generation:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
         self._inform()
         costs = replace(costs, remaining=self.remaining)
-        return self._rounds.bound(self.controller.decide(self.tree, link, costs, now), self.tree, now)
+        action = self._rounds.bound(self.controller.decide(self.tree, link, costs, now), self.tree, now)
+        if isinstance(action, Verify):
+            self._times.begins(now)
+        return action
 
     def select(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """What of these to verify: near the end of the context only as many as there is room for, and what the
@@ -300,6 +304,7 @@ class Generation:
         entropy, position = rows.entropy(taken.rows[-1]), self.tree.root.position
         self._unheard = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position), now
         self._rounds.verified()
+        self._times.ended(now)
         self.first_token = self.first_token or now
         self.usage.decode_s = now - self.first_token
         self.usage.total_s = now - self._admitted
@@ -310,8 +315,9 @@ class Generation:
         given = self.assignment
         if given is None or self._unheard is None:
             return ()
-        prefix = self.tree.prefix
-        body = Commit(self.id, given.epoch, len(prefix) - len(tokens), tokens, prefix.digest)
+        prefix, times, depth = self.tree.prefix, self._times, min(self._unheard[0].depth, MAX_DEPTH)
+        start = len(prefix) - len(tokens)
+        body = Commit(self.id, given.epoch, start, tokens, prefix.digest, times.period_us, times.pass_us, depth)
         send = Send(given.worker, body)
         return (send,) if self._unheard[0].at_leaf else (Diverged(given.worker), send)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloud_gateway.core.policies.actions import Action, Verify, Wait
 from cloud_gateway.core.verify.candidates import CandidateTree
+from edgespec.core.protocol.messages import MAX_MICROS
 
 MAX_LOCAL_PASSES = 32
 """Local draft passes between two verify passes. The deepest policy asks for 16 (k of the API's schema)."""
@@ -39,3 +40,27 @@ class RoundBudget:
     def verified(self) -> None:
         """The round has ended."""
         self._began, self.passes = None, 0
+
+
+class RoundTimes:
+    """What a worker is sent about the latest round: its period and its pass, in whole microseconds."""
+
+    def __init__(self) -> None:
+        self.period_us = self.pass_us = 0
+        self._began: float | None = None
+        self._ended: float | None = None
+
+    def begins(self, now: float) -> None:
+        """A pass over candidates begins."""
+        self._began = now
+
+    def ended(self, now: float) -> None:
+        """It has ended."""
+        self.period_us = micros(0.0 if self._ended is None else now - self._ended)
+        self.pass_us = min(micros(0.0 if self._began is None else now - self._began), self.period_us or MAX_MICROS)
+        self._ended = now
+
+
+def micros(seconds: float) -> int:
+    """Whole microseconds as the wire takes them."""
+    return round(min(max(0.0, seconds), MAX_MICROS / 1e6) * 1e6)  # in this order not-a-number counts as 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
@@ -24,13 +25,20 @@ MAX_FRAME_BYTES = 64 * 1024
 MAX_TREE_BYTES = 16 * 1024
 MAX_NODES = 64
 """New nodes in one `Tree`."""
-MAX_DEPTH = 16
-"""Levels that a node may lie below the frame's prefix."""
+MAX_DEPTH = 64
+"""Levels that a node may lie below the frame's prefix. A worker delivers at most so many tokens in a round trip and a
+pass, so that 16 cost time from 50 ms on."""
 MAX_TOKENS_PER_FRAME = 8192
 """Token ids in one `Open` or `Commit`; a longer prompt follows in further `Commit`s."""
 MAX_COST = 200_000
-"""Millinats of one node's cost, about that of a path of `MAX_DEPTH` tokens drawn uniformly from 2**18, the largest
-vocabulary in use (16 ln 2**18 = 199.6 nats). Costlier nodes are never verified, so a sender clips costs to this."""
+"""Millinats of one node's cost: about that of 16 tokens in a row drawn uniformly from 2**18, the largest vocabulary in
+use (16 ln 2**18 = 199.6 nats). Costlier nodes are never verified, so a sender clips costs to this."""
+MAX_MICROS = 60_000_000
+"""Microseconds of a stated time; a machine may sleep, and what takes longer than a minute is of no use."""
+MAX_POINTS = 8
+"""Points of a worker's curve of step times: 1, 2, 4, 8, 16 leaves and its maximum are six."""
+MAX_LEAVES = 1024
+"""Leaves of one draft step."""
 ENTROPY_SLACK = 50
 """Millinats by which an entropy may exceed ln(vocabulary): rounding, float32 sums, and the unused entries by which a
 draft's vocabulary may be larger than the target's (51,200 for 50,257 is 19 millinats)."""
@@ -40,6 +48,7 @@ ROOT = 0
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Millinats = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Micros = Annotated[int, Meta(ge=0, le=MAX_MICROS)]
 Token = Annotated[int, Meta(ge=0, le=ranges.MAX_ID)]
 Tokens = Annotated[list[Token], Meta(max_length=MAX_TOKENS_PER_FRAME)]
 Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -69,7 +78,7 @@ class Hello(Message, tag="hello", frozen=True):
     tokenizer_digest: Bytes32
     model_digest: Bytes32
     vocab_size: Annotated[int, Meta(ge=1, le=ranges.MAX_ID)]
-    sequences: Annotated[int, Meta(ge=1, le=1024)]
+    sequences: Annotated[int, Meta(ge=1, le=MAX_LEAVES)]
     """`s`: leaves that one draft step can evaluate."""
     name: Name
 
@@ -147,6 +156,12 @@ class Commit(Message, tag="commit", frozen=True):
     prefix_len: U32
     tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_TOKENS_PER_FRAME)]
     prefix_hash: Bytes32
+    period_us: Micros = 0
+    """From the end of the pass before to the end of the one that chose these tokens; 0: there was none before."""
+    pass_us: Micros = 0
+    """Of that, the pass itself; in the rest the gateway waited for candidates or drafted."""
+    depth: Annotated[int, Meta(ge=0, le=MAX_DEPTH)] = 0
+    """Levels of candidates that the pass verified."""
 
 
 class Close(Message, tag="close", frozen=True):
@@ -177,6 +192,17 @@ class Tree(Message, tag="tree", frozen=True):
     """Millinats of -log q(token | path), q being the draft's processed distribution; at most `MAX_COST`."""
     entropies: Annotated[list[Millinats], _Nodes]
     """Entropy in millinats of the draft's distribution that the node was taken from; at most `max_entropy`."""
+
+
+class StepTimes(Message, tag="step-times", frozen=True):
+    """What a draft step takes at the worker now, by its leaves; sent after `Welcome` and when it has changed.
+
+    It helps to decide when candidates are worth waiting for. A worker that lies costs time, never a token.
+    """
+
+    leaves: Annotated[list[Annotated[int, Meta(ge=1, le=MAX_LEAVES)]], Meta(min_length=1, max_length=MAX_POINTS)]
+    """Ascending, the first is 1."""
+    micros: Annotated[list[Annotated[int, Meta(ge=1, le=MAX_MICROS)]], Meta(min_length=1, max_length=MAX_POINTS)]
 
 
 class Pause(Message, tag="pause", frozen=True):
@@ -219,8 +245,8 @@ class Bye(Message, tag="bye", frozen=True):
 
 
 GatewayBody = Welcome | Open | Commit | Close | Ping | Pong | Bye
-WorkerBody = Tree | Pause | Resume | Decline | Ping | Pong | Bye
-AnyBody = Welcome | Open | Commit | Close | Tree | Pause | Resume | Decline | Ping | Pong | Bye
+WorkerBody = Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
+AnyBody = Welcome | Open | Commit | Close | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 Handshake = Hello | Challenge | Proof | Refuse
 
 Body = TypeVar("Body")
@@ -242,7 +268,7 @@ decode_handshake = msgspec.msgpack.Decoder(Handshake).decode
 
 
 class Shape(enum.StrEnum):
-    """What can be wrong with the shape of a `Tree`; each is a test and a metric label."""
+    """What can be wrong with the shape of a `Tree` or of `StepTimes`; each is a test and a metric label."""
 
     NODES = "nodes"
     COLUMNS = "columns"
@@ -251,6 +277,7 @@ class Shape(enum.StrEnum):
     VOCABULARY = "vocabulary"
     COST = "cost"
     ENTROPY = "entropy"
+    STEPS = "steps"
 
 
 def check_tree_shape(tree: Tree, vocab_size: int) -> None:
@@ -277,6 +304,15 @@ def check_tree_shape(tree: Tree, vocab_size: int) -> None:
         raise shape_error(Shape.COST, f"a cost exceeds {MAX_COST} millinats")
     if max(tree.entropies) > max_entropy(vocab_size):
         raise shape_error(Shape.ENTROPY, f"an entropy exceeds that of {vocab_size} equally likely tokens")
+
+
+def step_curve(times: StepTimes) -> tuple[tuple[int, float], ...]:
+    """Leaves and seconds of a draft step, by rising leaves. Raises RemoteProtocolError (`shape-steps`)."""
+    leaves = times.leaves
+    if len(leaves) != len(times.micros) or leaves[0] != 1 or any(a >= b for a, b in pairwise(leaves)):
+        error = "step times need one time for each number of leaves, ascending from 1"
+        raise RemoteProtocolError(f"shape-{Shape.STEPS}", error)
+    return tuple((count, micros / 1e6) for count, micros in zip(leaves, times.micros, strict=True))
 
 
 @lru_cache(maxsize=8)

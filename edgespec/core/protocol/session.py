@@ -79,7 +79,7 @@ def _while_open(*types: type[Message]) -> dict[tuple[State, type[Message]], Stat
 
 
 FRAMES_TO_GATEWAY: Table = {
-    **_while_open(m.Tree, m.Pause, m.Resume, m.Decline, Ping, Pong),
+    **_while_open(m.Tree, m.StepTimes, m.Pause, m.Resume, m.Decline, Ping, Pong),
     (State.OPEN, m.Bye): State.CLOSED,
 }
 FRAMES_TO_WORKER: Table = {

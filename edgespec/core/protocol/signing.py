@@ -32,8 +32,8 @@ WORKER_PROOF = "worker-proof"
 
 SIGNATURE_BYTES = 64
 HEADER_BYTES = SIGNATURE_BYTES + 2
-MIN_FRAME_BYTES = 256
-"""The smallest bucket: a ping, a pause and a commit of up to about 20 tokens look alike."""
+MIN_FRAME_BYTES = 512
+"""The smallest bucket: a ping, a pause and a commit of up to 65 tokens, the most of a round, look alike."""
 MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES - HEADER_BYTES
 
 
@@ -74,7 +74,7 @@ def check_public_key(public: bytes) -> None:
 
 
 def bucket(size: int) -> int:
-    """The padded size of a frame of `size` bytes: the next power of two, at least 256.
+    """The padded size of a frame of `size` bytes: the next power of two, at least 512.
 
     Otherwise sizes would show how many tokens were drafted or accepted, which identifies prompts.
     """

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.core.errors import ConfigError, TraceError
-from edgespec.core.protocol.messages import MAX_DEPTH
 
 if TYPE_CHECKING:
     from edgespec.lab.replay.look import Looked
@@ -74,7 +73,7 @@ def _read(path: Path) -> bytes:
 
 def _policies(options: argparse.Namespace) -> list[dict[str, object]]:
     """Every combination asked for; none where no other policy or parameter is named. Raises ConfigError."""
-    from cloud_gateway.core.policies.registry import POLICIES
+    from cloud_gateway.core.policies.registry import MAX_K, POLICIES
 
     asked = (options.policy, options.phi, options.k, options.rtt_ms)
     if not any(asked):
@@ -82,8 +81,8 @@ def _policies(options: argparse.Namespace) -> list[dict[str, object]]:
     for name in options.policy or []:
         if name not in POLICIES:
             raise ConfigError(f"`--policy {name}`: there is no such policy; there are {', '.join(sorted(POLICIES))}.")
-    if any(not 1 <= k <= MAX_DEPTH for k in options.k or []):
-        raise ConfigError(f"`--k` takes whole numbers from 1 to {MAX_DEPTH}.")
+    if any(not 1 <= k <= MAX_K for k in options.k or []):
+        raise ConfigError(f"`--k` takes whole numbers from 1 to {MAX_K}.")
     if any(not 0 <= phi <= 100 for phi in options.phi or []):
         raise ConfigError("`--phi` takes nats from 0 to 100.")
     if any(not 0 <= rtt <= 60_000 for rtt in options.rtt_ms or []):

@@ -74,6 +74,15 @@ async def ends(
     await serves_on(gateway, honest)
 
 
+async def test_step_times_that_are_no_curve(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(hostile: Client) -> None:
+        await hostile.send(m.StepTimes([1, 4, 2], [1, 1, 1]))
+
+    await ends(gateway, honest, caplog, attack, "shape-steps")
+
+
 async def test_a_flipped_bit(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     async def attack(hostile: Client) -> None:
         data = bytearray(hostile.session.send(some_tree()))

@@ -60,6 +60,15 @@ async def test_requests_reach_the_worker_in_order_and_its_trees_the_engine(tmp_p
         assert (worker.trees, worker.nodes) == (2, 4)
 
 
+async def test_the_step_times_that_a_worker_reports_replace_each_other(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        await until(gateway.links.workers)
+        assert gateway.links.linked()[ID].draft_points == ()
+        for micros in (6000, 9000):
+            await linked.send(m.StepTimes([1, 4], [micros, 2 * micros]))
+        await until(lambda: gateway.links.linked()[ID].draft_points == ((1, 0.009), (4, 0.018)))
+
+
 async def test_pause_resume_and_decline_are_passed_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked:
         await linked.send(m.Pause("the owner is back"))

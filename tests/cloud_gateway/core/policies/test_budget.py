@@ -8,6 +8,7 @@ import pytest
 
 from cloud_gateway.core.policies.actions import Costs, LinkView
 from cloud_gateway.core.policies.budget import BURST, Acceptance, Budget, LocalRun, Prices, Reference
+from edgespec.core.protocol.messages import MAX_DEPTH
 
 TT, TD = 0.01034, 0.00373
 COSTS = Costs(lambda rows: TT, TD)
@@ -61,7 +62,7 @@ def test_a_run_over_few_leaves_pays_less_than_over_many() -> None:
 def test_a_worker_gets_no_further_ahead_than_the_protocol_lets_it() -> None:
     sure = Acceptance(match=0.97, named=0.999, losses=0.0)
     assert scarce(0.02, sure).token_s == TD
-    assert scarce(0.1, sure).token_s > 0.1 / 16
+    assert scarce(0.5, sure).token_s > 0.5 / MAX_DEPTH
 
 
 def test_a_bucket_empties_in_a_burst_and_refills_before_the_next() -> None:

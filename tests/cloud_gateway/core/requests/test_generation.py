@@ -16,12 +16,13 @@ from cloud_gateway.core.policies.registry import POLICIES, PolicySettings
 from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.requests.rounds import RoundTimes
 from cloud_gateway.core.requests.steps import TABLE, Status
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.proposals import best_children
 from edgespec.core.drafting.ranking import Spread
-from edgespec.core.protocol.messages import Close, Commit, Open, Tree
+from edgespec.core.protocol.messages import MAX_MICROS, Close, Commit, Open, Tree
 from tools.doubles.model import HASH, VOCAB, HashModel, Rows, next_logits
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -69,6 +70,25 @@ def verify(generation: Generation, now: float = 1.0, nodes: Sequence[object] | N
 
 def of(outputs: Sequence[object], kind: type) -> list[object]:
     return [output for output in outputs if isinstance(output, kind)]
+
+
+def test_a_commit_states_the_rounds_period_its_pass_and_its_depth() -> None:
+    generation = decoding("adaptive")
+    generation.decide(LINK, COSTS, 0.9)
+    (first,) = (output.body for output in of(verify(generation, 1.0), steps.Send))  # type: ignore[attr-defined]
+    generation.handle(steps.FrameArrived("w", frame(generation)), 1.01)
+    generation.decide(LINK, COSTS, 1.02)
+    (second,) = (output.body for output in of(verify(generation, 1.15), steps.Send))  # type: ignore[attr-defined]
+    assert (first.period_us, first.pass_us, first.depth) == (0, 100_000, 0)
+    assert (second.period_us, second.pass_us, second.depth) == (150_000, 130_000, 2)
+
+
+def test_the_times_of_a_round_stay_within_the_ranges_of_the_wire() -> None:
+    times = RoundTimes()
+    for now in (0.0, float("nan"), 1e9, -5.0, float("inf"), 3.0):
+        times.begins(now)
+        times.ended(now)
+        assert 0 <= times.pass_us <= MAX_MICROS and 0 <= times.period_us <= MAX_MICROS
 
 
 # --- fences of worker and epoch --------------------------------------------------------------------------------------

@@ -78,11 +78,11 @@ def test_a_frame_of_a_prefix_that_never_was_changes_nothing_and_says_so() -> Non
     assert not merged.prefix and merged.stale == 1 and not merged.useful and tree.depth() == 0
 
 
-def test_a_node_more_than_sixteen_levels_below_its_prefix_is_refused() -> None:
+def test_a_node_more_than_64_levels_below_its_prefix_is_refused() -> None:
     tree = CandidateTree(PROMPT)
-    tree.merge("w", frame(1, list(range(16)), [5] * 16), "w")
+    tree.merge("w", frame(1, list(range(64)), [5] * 64), "w")
     with pytest.raises(RemoteProtocolError) as caught:
-        tree.merge("w", frame(17, [16], [5]), "w")
+        tree.merge("w", frame(65, [64], [5]), "w")
     assert caught.value.reason == "shape-depth"
 
 

@@ -338,7 +338,7 @@ def test_an_implementation_of_the_specification_makes_the_same_bytes() -> None:
     def envelope(key: Ed25519PrivateKey, kind: bytes, message: list[Any]) -> bytes:
         payload = pack([session, 1, message])
         rest = struct.pack(">H", len(payload)) + payload
-        rest += bytes(256 - 64 - len(rest))
+        rest += bytes(512 - 64 - len(rest))
         return key.sign(b"edgespec/1 " + kind + b"\0" + rest) + rest
 
     prefix = hashlib.sha256(struct.pack("<III", 1, 2, 3)).digest()

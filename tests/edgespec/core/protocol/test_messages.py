@@ -36,8 +36,10 @@ EXAMPLES = [
     m.Open(1, 1, 3, [1, 2, 3], m.Sampling(temperature=0.7, seed=5, logit_bias={3: -100.0})),
     m.Open(1, 1, 3, [1, 2, 3], m.Sampling(), b"s" * 32),
     m.Commit(1, 1, 3, [4], HASH),
+    m.Commit(1, 1, 3, [4], HASH, 130_000, 105_000, 64),
     m.Close(1, 1, "done"),
     tree(),
+    m.StepTimes([1, 2, 16], [6000, 11_000, 60_000_000]),
     m.Pause("owner is back"),
     m.Resume(),
     m.Decline(1, 1, "too long"),
@@ -161,8 +163,47 @@ def test_an_entropy_may_be_that_of_equally_likely_tokens_and_hardly_more(vocab_s
     assert uniform + 20 < m.max_entropy(vocab_size) <= uniform + 51
 
 
-def test_the_largest_cost_is_that_of_a_uniformly_drawn_path() -> None:
-    assert m.MAX_DEPTH * 1000 * math.log(2**18) <= m.MAX_COST
+def test_the_largest_cost_is_beyond_any_that_could_be_verified() -> None:
+    assert 16 * 1000 * math.log(2**18) <= m.MAX_COST
+    assert m.MAX_DEPTH * m.MAX_COST < 2**31, "the sum of a path stays in the range of Millinats"
+
+
+def test_step_times_become_seconds_by_leaves() -> None:
+    assert m.step_curve(m.StepTimes([1, 2, 16], [6000, 11_000, 1])) == ((1, 0.006), (2, 0.011), (16, 0.000001))
+
+
+@pytest.mark.parametrize(
+    ("leaves", "micros"),
+    [([2, 4], [1, 1]), ([1, 4, 4], [1, 1, 1]), ([1, 8, 4], [1, 1, 1]), ([1, 2], [1]), ([1], [1, 1])],
+)
+def test_step_times_that_are_no_curve_have_their_own_reason(leaves: list[int], micros: list[int]) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        m.step_curve(m.StepTimes(leaves, micros))
+    assert caught.value.reason == "shape-steps"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ["step-times", [], []],
+        ["step-times", [1] * 9, [1] * 9],
+        ["step-times", [0], [1]],
+        ["step-times", [1025], [1]],
+        ["step-times", [1], [0]],
+        ["step-times", [1], [60_000_001]],
+        ["step-times", [1], [1.5]],
+        ["commit", 1, 1, 3, [4], HASH, 60_000_001, 0, 0],
+        ["commit", 1, 1, 3, [4], HASH, 0, -1, 0],
+        ["commit", 1, 1, 3, [4], HASH, 0, 0, 65],
+    ],
+)
+def test_times_beyond_their_ranges_are_malformed(body: list[Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode(body)
+
+
+def test_a_commit_may_leave_its_times_out() -> None:
+    assert decode(["commit", 1, 1, 3, [4], HASH]) == m.Commit(1, 1, 3, [4], HASH, 0, 0, 0)
 
 
 SAMPLING_FIELDS = [field.name for field in msgspec.structs.fields(m.Sampling)]

@@ -6,7 +6,7 @@ import pytest
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol import signing
+from edgespec.core.protocol import ranges, signing
 from edgespec.core.protocol.session import State
 from edgespec.core.protocol.signing import seal
 from tests.support.sessions import COMMIT, HASH, TREE, WORKER_KEY, deliver, gateway, linked, reason_of, worker
@@ -130,11 +130,14 @@ def test_a_peer_that_sends_but_does_not_read_is_given_up_after_five() -> None:
 
 
 def test_the_size_of_a_commit_does_not_tell_how_many_tokens_were_accepted() -> None:
-    """One round commits at most 17 tokens: the deepest path and the target's own."""
+    """One round commits at most 65 tokens: the deepest path and the target's own."""
     _, g = linked()
-    numbers = [m.Commit(2**40, 9, 100_000, [262_143] * count, HASH) for count in range(1, m.MAX_DEPTH + 2)]
+    g._sent = 2**32
+    times = m.MAX_MICROS, m.MAX_MICROS, m.MAX_DEPTH
+    counts = range(1, m.MAX_DEPTH + 2)
+    numbers = [m.Commit(2**40, 2**32 - 1, 2**32 - 1, [ranges.MAX_ID] * count, HASH, *times) for count in counts]
     others = [m.Ping(2**50), m.Close(2**40, 9, "done")]
-    assert {len(g.send(body)) for body in (*numbers, *others)} == {256}
+    assert {len(g.send(body)) for body in (*numbers, *others)} == {512}
 
 
 def test_the_size_of_a_tree_shows_its_nodes_only_to_a_power_of_two() -> None:
@@ -143,4 +146,4 @@ def test_the_size_of_a_tree_shows_its_nodes_only_to_a_power_of_two() -> None:
     for count in range(1, m.MAX_NODES + 1):
         nodes = [1000] * count
         sizes.add(len(w.send(m.Tree(1, 1, 3, HASH, 1, nodes, nodes, nodes, nodes))))
-    assert sizes <= {256, 512, 1024, 2048}
+    assert sizes <= {512, 1024, 2048}
