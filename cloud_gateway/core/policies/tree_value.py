@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.calibration import Calibrator
@@ -12,34 +13,49 @@ from edgespec.core.drafting.tree import Node
 
 PRIOR = 4
 """Weight of a prior, in observations."""
-LEAST = 3e-3
+MIN_REACH = 3e-3
 """Nodes less likely than this are not looked at."""
 MIN_OPEN = 0.05
 """Share of a node's future that must be unnamed for it to be worth another look by the local draft."""
+MAX_REMEMBERED = 2048
+"""Nodes of which a chance is kept before those of pruned nodes are dropped: sorting them out costs time. A tree holds
+1024."""
 
 
-Chances = tuple[Sequence[tuple[Node, float]], float]
-"""A node's children, each with its probability given the node, and the sum of those."""
-NOBODY: Chances = ((), 0.0)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outlook:
     """The likely part of a tree. `nodes` come in falling order of `survival`, so every head is closed under parents."""
 
     nodes: Sequence[Node]
     survival: Sequence[float]
-    leaves: Sequence[Node]
-    """Where one local draft step adds most, best first."""
-    masses: Sequence[float]
-    """Probability that the target's path leaves the tree there, for each of `leaves`."""
     shares: Sequence[float]
-    """Mean probability of a node's children, best first: what the step is expected to find at each leaf."""
+    """Mean probability of a node's children, best first: what a local draft step is expected to find at each leaf."""
+    _open: list[tuple[float, int, Node]]
+    """Where such a step could add something: (probability that the target's path leaves the tree there, -id, node)."""
+    _sequences: int
+    _chosen: Sequence[tuple[float, int, Node]] | None = None
+
+    @property
+    def leaves(self) -> Sequence[Node]:
+        """Where one local draft step adds most, best first."""
+        return [leaf for _, _, leaf in self._best()]
+
+    @property
+    def masses(self) -> Sequence[float]:
+        """Probability that the target's path leaves the tree there, for each of `leaves`."""
+        return [mass for mass, _, _ in self._best()]
+
+    def _best(self) -> Sequence[tuple[float, int, Node]]:
+        """Sorted at first use: without a local draft nobody asks."""
+        if self._chosen is None:
+            self._chosen = sorted(self._open, reverse=True)[: self._sequences]
+        return self._chosen
 
     def gain(self, limit: int) -> float:
         """Tokens that one more draft step is expected to add to a pass over at most `limit` candidates."""
+        there = self.survival[:limit]
         found = [mass * share for mass in self.masses for share in self.shares]
-        return sum(heapq.nlargest(limit, [*self.survival[:limit], *found])) - sum(self.survival[:limit])
+        return sum(sorted([*there, *found], reverse=True)[:limit]) - sum(there)
 
     def worth(self, verify_s: Callable[[int], float], token_s: float, limit: int) -> Sequence[Node]:
         """The head of `nodes` whose expected tokens, at `token_s` each, exceed its cost by most."""
@@ -52,17 +68,34 @@ class Outlook:
         return self.nodes[:best_count]
 
 
+@dataclass(slots=True)
+class _Seen:
+    """A node's children as they were at the last look at it, and what was computed of them then."""
+
+    children: Sequence[Node]
+    pairs: Sequence[tuple[Node, float]]
+    """Each child with its probability given the node."""
+    named: float
+    """The sum of these."""
+    ranked: Sequence[float]
+    """The largest of these, best first."""
+    commit: int
+    """The number of commits before the look."""
+
+
 class Surveyor:
-    """Looks at one request's tree, and learns from what the target chose what candidates are worth."""
+    """Looks at one request's tree, and learns from what the target chose what candidates are worth.
+
+    Looking is most of a decision's time, so a node's children are looked at again only when there are more or others.
+    """
 
     def __init__(self, calibrator: Calibrator, match: float = 0.85, named: float = 0.95) -> None:
         """`match` and `named` are priors of the properties below, worth `PRIOR` observations."""
         self.calibrator = calibrator
         self._chances: dict[Node, float] = {}
-        self._pairs: dict[Node, tuple[tuple[Node, ...], Chances]] = {}
-        """Children and chances of a node as they were looked at last."""
-        self._children: dict[Node, Sequence[Node]] = {}
+        self._seen: dict[Node, _Seen] = {}
         self._root: Node | None = None
+        self._commits = 0
         self._best_right, self._observed = match * PRIOR, float(PRIOR)
         rest = (named - match) / 2
         self._shares, self._full = [share * PRIOR for share in (match, rest, rest / 2, rest / 2)], float(PRIOR)
@@ -85,69 +118,70 @@ class Surveyor:
     def look(self, tree: CandidateTree, sequences: int, width: int) -> Outlook:
         """The tree as it is; a local step takes up to `sequences` leaves and names `width` children of each."""
         self._learn(tree)
-        root = tree.root
-        heap: list[tuple[float, int, Node]] = [(-1.0, root.id, root)]
-        nodes: list[Node] = []
-        survival: list[float] = []
+        reached: list[tuple[float, int, Node]] = [(-1.0, tree.root.id, tree.root)]
+        """Probabilities of the paths are negative here, so that sorting puts the most likely first."""
         leaves: list[tuple[float, int, Node]] = []
-        while heap:
-            negative, _, node = heapq.heappop(heap)
-            reach = -negative
-            if node is not root:
-                nodes.append(node)
-                survival.append(reach)
-            pairs, named = self._chances_of(node)
-            for child, chance in pairs:
-                if reach * chance >= LEAST:
-                    heapq.heappush(heap, (-reach * chance, child.id, child))
-            if len(pairs) >= width:
-                self._share(pairs)
-            elif not node.children or 1 - named > MIN_OPEN:
-                leaves.append((reach * (1 - named), -node.id, node))
-        chosen = heapq.nlargest(sequences, leaves)
-        masses = [mass for mass, _, _ in chosen]
-        return Outlook(nodes, survival, [leaf for _, _, leaf in chosen], masses, self.shares)
+        full: list[tuple[float, int, Sequence[float]]] = []
+        for negative, number, node in reached:  # grows meanwhile
+            if not node.children:
+                leaves.append((-negative, -number, node))
+                continue
+            seen = self._look_at(node)
+            for child, chance in seen.pairs:
+                below = negative * chance
+                if below <= -MIN_REACH:
+                    reached.append((below, child.id, child))
+            if len(seen.pairs) >= width:
+                full.append((negative, number, seen.ranked))
+            elif 1 - seen.named > MIN_OPEN:
+                leaves.append((-negative * (1 - seen.named), -number, node))
+        for _, _, ranked in sorted(full):  # most likely first: the sum of floats depends on the order
+            self._full += 1
+            for rank, chance in enumerate(ranked):
+                self._shares[rank] += chance
+        del reached[0]
+        reached.sort()
+        nodes, survival = [node for _, _, node in reached], [-negative for negative, _, _ in reached]
+        return Outlook(nodes, survival, self.shares, leaves, sequences)
 
-    def _share(self, pairs: Sequence[tuple[Node, float]]) -> None:
-        """Takes the children of one node into the mean."""
-        self._full += 1
-        for rank, chance in enumerate(sorted((chance for _, chance in pairs), reverse=True)[: len(self._shares)]):
-            self._shares[rank] += chance
+    def _look_at(self, node: Node) -> _Seen:
+        """The node's children with their probabilities given the node, made to sum to at most one."""
+        seen, children = self._seen.get(node), node.children
+        if (
+            seen is None
+            or len(seen.children) != len(children)
+            or seen.children[-1] is not next(reversed(children.values()))  # new ones come last, so this and the number
+        ):
+            seen = self._seen[node] = self._see(node, tuple(children.values()))
+        seen.commit = self._commits
+        return seen
 
-    def _chances_of(self, node: Node) -> Chances:
-        """The node's children with their probabilities given the node, made to sum to at most one, and that sum."""
-        children = tuple(node.children.values())
-        if not children:
-            return NOBODY
-        self._children[node] = children
-        known = self._pairs.get(node)
-        if known is not None and known[0] == children:
-            return known[1]
-        pairs = self._pairs_of(node, children)
-        found = pairs, sum([chance for _, chance in pairs])
-        self._pairs[node] = children, found
-        return found
-
-    def _pairs_of(self, node: Node, children: Sequence[Node]) -> Sequence[tuple[Node, float]]:
-        pairs, base = [], node.cost
+    def _see(self, node: Node, children: Sequence[Node]) -> _Seen:
+        chances, base = self._chances, node.cost
         costs = [child.cost - base for child in children]
+        ordered, pairs = sorted(costs), []
         for child, cost in zip(children, costs):
-            chance = self._chances.get(child)
+            chance = chances.get(child)
             if chance is None:
-                rank = sum([other < cost for other in costs])
-                chance = self._chances[child] = self.calibrator(cost, child.entropy, rank)
+                chance = chances[child] = self.calibrator(cost, child.entropy, bisect_left(ordered, cost))
             pairs.append((child, chance))
         total = sum([chance for _, chance in pairs])
-        return pairs if total <= 1 else [(child, chance / total) for child, chance in pairs]
+        if total > 1:
+            pairs = [(child, chance / total) for child, chance in pairs]
+        ranked = [chance for _, chance in pairs]
+        named = sum(ranked)
+        ranked.sort(reverse=True)
+        return _Seen(children, pairs, named, ranked[: len(self._shares)], self._commits)
 
     def _learn(self, tree: CandidateTree) -> None:
         """Updates the calibrator with the candidates that the last commits decided on."""
         node, root = self._root, tree.root
         if node is not None and node is not root:
             for token in tree.prefix.tokens[node.position + 1 : root.position + 1]:
-                children = sorted(self._children.get(node, ()), key=lambda child: child.cost)
-                if not children:
+                seen = self._seen.get(node)
+                if seen is None or seen.commit != self._commits:
                     break
+                children = sorted(seen.children, key=_cost)
                 tokens = [child.token for child in children]
                 chosen = tokens.index(token) if token in tokens else None
                 self.calibrator.observe([child.cost - node.cost for child in children], children[0].entropy, chosen)
@@ -156,8 +190,16 @@ class Surveyor:
                 if chosen is None:
                     break
                 node = children[chosen]
-            self._children.clear()
-            alive = tree.tree.nodes
-            self._chances = {n: chance for n, chance in self._chances.items() if alive.get(n.id) is n}
-            self._pairs = {n: pairs for n, pairs in self._pairs.items() if n is root or alive.get(n.id) is n}
+            self._commits += 1
+            if len(self._chances) > MAX_REMEMBERED:
+                self._forget(tree)
         self._root = root
+
+    def _forget(self, tree: CandidateTree) -> None:
+        """Drops what is known of nodes that are gone."""
+        alive, root = tree.tree.nodes, tree.root
+        self._chances = {n: chance for n, chance in self._chances.items() if alive.get(n.id) is n}
+        self._seen = {n: seen for n, seen in self._seen.items() if n is root or alive.get(n.id) is n}
+
+
+_cost = attrgetter("cost")

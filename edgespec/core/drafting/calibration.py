@@ -6,13 +6,13 @@ the identity (P = q) and is updated with every draft token that a commit confirm
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import exp, expm1, isfinite, log, log1p, sqrt
 
 RANKS = 4
 """Ranks with a weight of their own; later ones count as the last."""
 MAX_LOGIT = 7.0
-_MIN_COST = math.log1p(math.exp(-MAX_LOGIT))
+_MIN_COST = log1p(exp(-MAX_LOGIT))
 MAX_SCORE = 30.0
 """Estimates are clipped to these log-odds: 1e-13 is as good as never, and exp of a larger one may overflow."""
 
@@ -32,39 +32,41 @@ class Calibrator:
 
     def __call__(self, cost: float, entropy: float, rank: int) -> float:
         """Probability of a child of this cost (nats of -log q), entropy (nats) and rank (0 is the draft's best)."""
-        return 1 / (1 + math.exp(-self._score(cost, entropy, rank)))
+        w = self._weights
+        score = w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + (rank if rank < RANKS else RANKS - 1)]
+        return 1 / (1 + exp(-_clipped(score)))
 
     def cost(self, cost: float, entropy: float, rank: int) -> float:
         """The same in nats of -log P."""
-        return math.log1p(math.exp(-self._score(cost, entropy, rank)))
-
-    def _score(self, cost: float, entropy: float, rank: int) -> float:
         w = self._weights
         score = w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + (rank if rank < RANKS else RANKS - 1)]
-        return min(max(-MAX_SCORE, score), MAX_SCORE)  # in this order not-a-number counts as never
+        return log1p(exp(-_clipped(score)))
 
     def observe(self, costs: Sequence[float], entropy: float, chosen: int | None) -> None:
         """One evaluated prefix whose next token is known: `chosen` indexes `costs`, None where it is not among them.
 
         Ignored where a cost or the entropy is not a finite number.
         """
-        if not (math.isfinite(entropy) and all(map(math.isfinite, costs))):
+        if not (isfinite(entropy) and all(map(isfinite, costs))):
             return
+        w, squares, prior, rate, pull = self._weights, self._squares, self._prior, self._rate, self._pull
+        excess = entropy - 1.0
         for rank, cost in enumerate(costs):
-            error = self(cost, entropy, rank) - (rank == chosen)
-            self._step(0, error)
-            self._step(1, error * _logit(cost))
-            self._step(2, error * (entropy - 1.0))
-            self._step(3 + min(rank, RANKS - 1), error)
+            logit, own = _logit(cost), 3 + (rank if rank < RANKS else RANKS - 1)
+            score = w[0] + w[1] * logit + w[2] * excess + w[own]
+            error = 1 / (1 + exp(-_clipped(score))) - (rank == chosen)
+            for i, gradient in (0, error), (1, error * logit), (2, error * excess), (own, error):
+                squares[i] += gradient * gradient
+                w[i] -= rate / sqrt(squares[i]) * (gradient + pull * (w[i] - prior[i]))
 
-    def _step(self, i: int, gradient: float) -> None:
-        self._squares[i] += gradient * gradient
-        step = self._rate / math.sqrt(self._squares[i])
-        self._weights[i] -= step * (gradient + self._pull * (self._weights[i] - self._prior[i]))
+
+def _clipped(score: float) -> float:
+    """Within MAX_SCORE; not-a-number counts as never."""
+    return (score if score < MAX_SCORE else MAX_SCORE) if score > -MAX_SCORE else -MAX_SCORE
 
 
 def _logit(cost: float) -> float:
     """log(q / (1 - q)) for q = exp(-cost), within limits."""
     if cost < _MIN_COST:
         return MAX_LOGIT
-    return -math.log(math.expm1(cost)) if cost < MAX_LOGIT else -cost if cost < 2 * MAX_LOGIT else -2 * MAX_LOGIT
+    return -log(expm1(cost)) if cost < MAX_LOGIT else -cost if cost < 2 * MAX_LOGIT else -2 * MAX_LOGIT
