@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.requests.steps import HostTime, LocalWork
 from cloud_gateway.core.verify.accept import Walk
-from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
+from cloud_gateway.core.verify.candidates import LOCAL
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.guide import GRAMMAR
 from edgespec.core.drafting.tree import Node
@@ -22,18 +22,17 @@ def charge(usage: Usage, step: HostTime | LocalWork) -> None:
         usage.local_s += step.seconds
 
 
-def count_round(usage: Usage, tree: CandidateTree, flat: FlatTree, taken: Walk) -> None:
-    """Credits every verified and every accepted candidate to its source; before the tree is advanced."""
+def count_round(usage: Usage, flat: FlatTree, taken: Walk) -> None:
+    """Credits every verified and every accepted candidate to its source."""
     usage.rounds += 1
     usage.completion_tokens += len(taken.tokens)
     for node in flat.nodes:
-        source = _source(tree, node)
+        source = _source(node)
         usage.drafted[source] = usage.drafted.get(source, 0) + 1
     for row in taken.rows[1:]:
-        source = _source(tree, flat.nodes[row - 1])
+        source = _source(flat.nodes[row - 1])
         usage.accepted[source] = usage.accepted.get(source, 0) + 1
 
 
-def _source(tree: CandidateTree, node: Node) -> str:
-    owner = tree.owner.get(node)
-    return owner if owner in (LOCAL, GRAMMAR) else "worker"
+def _source(node: Node) -> str:
+    return node.owner if node.owner in (LOCAL, GRAMMAR) else "worker"

@@ -293,7 +293,7 @@ class Generation:
         """Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
         taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
-        count_round(self.usage, self.tree, flat, taken)
+        count_round(self.usage, flat, taken)
         at_leaf = taken.at_leaf and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens, [rows.entropy(row) for row in taken.rows] if self.tape is not None else ())
         self.verification.committed(taken.tokens)

@@ -10,6 +10,8 @@ import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from edgespec.core.drafting.tree import Node, SpeculationTree
 from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Tree, shape_error
 from edgespec.core.protocol.prefix import Prefix
@@ -22,8 +24,7 @@ COMMITTED_SPAN = 64
 """Positions behind the root for which a frame under way may still name a parent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """What became of a frame: `fresh` nodes are new candidates, `known` were there, `stale` ones are off the path."""
 
     fresh: int = 0
@@ -59,8 +60,6 @@ class CandidateTree:
         self.prefix = Prefix(prompt)
         self.tree = SpeculationTree(len(prompt) - 1, prompt[-1])
         self.max_nodes = max_nodes
-        self.owner: dict[Node, str] = {}
-        """Which source proposed a living node first: one of the gateway's own, or the name given for a worker."""
         self._sources: dict[Hashable, _Source] = {}
         self._committed: dict[Node, int] = {}
         """Candidates that were committed lately, and where: a frame under way may name them as parents."""
@@ -88,20 +87,37 @@ class CandidateTree:
         fresh = known = stale = 0
         reached = lost_at = -1
         base = frame.prefix_len - 1
-        for i, (parent_id, token) in enumerate(zip(frame.parents, frame.tokens, strict=True)):
-            parent = self._at(base) if parent_id == ROOT else self._live(state.where.get(parent_id))
-            place = None if parent is None else self._place(parent, token, frame, i, owner)
+        tree, alive, where, at_base = self.tree, self.tree.nodes, state.where, self._at(base)
+        columns = zip(frame.parents, frame.tokens, frame.costs, frame.entropies, strict=True)
+        for number, (parent_id, token, cost, entropy) in enumerate(columns, frame.first):
+            parent = where.get(parent_id) if parent_id else at_base  # ROOT is 0
+            if parent_id and not (isinstance(parent, Node) and alive.get(parent.id) is parent):  # rarely
+                parent = self._live(parent)
+            place: Node | int | None = None
+            if isinstance(parent, Node):
+                position, parent.expanded = parent.position + 1, True
+                place = parent.children.get(token)
+                if place is not None:
+                    known += 1
+                elif len(alive) < self.max_nodes:
+                    place = tree.append(parent, token, cost / 1000, entropy / 1000)
+                    place.owner = owner
+                    fresh += 1
+            elif parent is not None:
+                position = parent + 1
+                if self.prefix.tokens[position] == token:
+                    place = position
+                    known += 1
+                elif parent > lost_at:
+                    lost_at = parent
             if place is None:
                 stale += 1
-                lost_at = max(lost_at, parent) if isinstance(parent, int) else lost_at
                 continue
-            node, is_new = place
-            position = node if isinstance(node, int) else node.position
-            reached = max(reached, position)
-            if position - base > MAX_DEPTH:
-                raise shape_error("depth", f"node {frame.first + i} lies {position - base} tokens below its prefix")
-            state.where[frame.first + i] = node
-            fresh, known = fresh + is_new, known + (not is_new)
+            if position > reached:
+                reached = position
+                if position - base > MAX_DEPTH:
+                    raise shape_error("depth", f"node {number} lies {position - base} tokens below its prefix")
+            where[number] = place
         lost_at = lost_at if lost_at >= reached else -1
         return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, lost_at=lost_at)
 
@@ -111,7 +127,7 @@ class CandidateTree:
         if len(self.tree) >= self.max_nodes and token not in parent.children:
             return None
         node = self.tree.append(parent, token, cost, entropy)
-        self.owner.setdefault(node, owner)
+        node.owner = node.owner or owner
         return node
 
     def advance(self, tokens: Sequence[int], entropies: Sequence[float] = ()) -> list[Node]:
@@ -136,8 +152,6 @@ class CandidateTree:
             if len(state.where) > MAX_NAMED:
                 live = ((wire, self._live(place)) for wire, place in state.where.items())
                 state.where = {wire: place for wire, place in live if place is not None}
-        alive = self.tree.nodes
-        self.owner = {node: owner for node, owner in self.owner.items() if alive.get(node.id) is node}
         return path
 
     def best(self, count: int, max_depth: int | None = None) -> list[Node]:
@@ -159,11 +173,10 @@ class CandidateTree:
 
     def discard(self, owner: str) -> None:
         """Drops the candidates below which only this owner's lie (a revoked worker's trees)."""
-        for node in sorted(self.owner, key=lambda node: -node.position):
-            if self.owner[node] == owner and not node.children and node.parent is not None:
+        for node in sorted(self.tree.nodes.values(), key=lambda node: -node.position):
+            if node.owner == owner and not node.children and node.parent is not None:
                 del node.parent.children[node.token]
                 del self.tree.nodes[node.id]
-                del self.owner[node]
 
     def _live(self, place: Node | int | None) -> Node | int | None:
         """The place as it is now: a committed node becomes its position (or the root), a pruned one None."""
@@ -182,18 +195,3 @@ class CandidateTree:
     def _oldest(self) -> int:
         """The least position that a frame may still name."""
         return self.root.position - COMMITTED_SPAN
-
-    def _place(self, parent: Node | int, token: int, frame: Tree, i: int, owner: str) -> tuple[Node | int, bool] | None:
-        """Puts one node under its parent; None where it is off the committed path or the tree is full."""
-        if isinstance(parent, int):
-            here = parent + 1
-            return (here, False) if self.prefix.tokens[here] == token else None
-        parent.expanded = True
-        known = parent.children.get(token)
-        if known is not None:
-            return known, False
-        if len(self.tree) >= self.max_nodes:
-            return None
-        node = self.tree.append(parent, token, frame.costs[i] / 1000, frame.entropies[i] / 1000)
-        self.owner[node] = owner
-        return node, True

@@ -72,7 +72,7 @@ def test_forced_tokens_are_in_the_tree_before_any_draft() -> None:
     tree = CandidateTree(PROMPT)
     Guide(Rules({(): [5, 6]})).propose(tree)
     assert paths(tree, everything(tree)) == {(5,), (5, 6)}
-    assert {tree.owner[node] for node in everything(tree)} == {GRAMMAR}
+    assert {node.owner for node in everything(tree)} == {GRAMMAR}
     assert tree.best_leaf().token == 6, "a draft goes on behind it"
 
 
@@ -82,7 +82,7 @@ def test_what_is_forced_follows_the_likeliest_path_that_is_verified() -> None:
     guide = Guide(Rules({(4, 5): [7, 8], (6,): [7], (4,): [3]}))
     chosen = guide.select(tree, everything(tree), 100)
     assert paths(tree, chosen) == {(4,), (4, 5), (6,), (4, 5, 7), (4, 5, 7, 8)}
-    assert [tree.owner[node] for node in chosen].count(GRAMMAR) == 2
+    assert [node.owner for node in chosen].count(GRAMMAR) == 2
     assert guide.select(tree, [], 100) == [], "nothing is forced after the committed tokens"
 
 
@@ -90,7 +90,7 @@ def test_a_draft_that_had_the_forced_token_first_keeps_the_credit() -> None:
     tree = CandidateTree(PROMPT)
     grow(tree, [4, 5])
     chosen = Guide(Rules({(): [4]})).select(tree, everything(tree), 100)
-    assert len(chosen) == 2 and {tree.owner[node] for node in chosen} == {LOCAL}
+    assert len(chosen) == 2 and {node.owner for node in chosen} == {LOCAL}
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 10, 50])
