@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from cloud_gateway.engine.active import Active
 from edgespec.core.protocol.messages import Tree
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerUp:
+class WorkerUp(Struct, frozen=True):
     """A worker was linked or resumed: requests without one may use it."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDown:
+class WorkerDown(Struct, frozen=True):
     """A worker went, paused or was revoked: its requests move on at once."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
+class FrameReceived(Struct, frozen=True):
     """A frame of checked shape."""
 
     worker: str
@@ -32,16 +29,14 @@ class FrameReceived:
     """On the engine's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestDeclined:
+class RequestDeclined(Struct, frozen=True):
     """A worker will not draft for this request."""
 
     worker: str
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClientLeft:
+class ClientLeft(Struct, frozen=True):
     """The client left, or has enough."""
 
     active: Active

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from edgespec.core.errors import EdgespecError
@@ -130,8 +131,7 @@ class TokenLogprob:
     """The most probable tokens with theirs, best first; of equals the lower token first."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokensEvent:
+class TokensEvent(Struct, frozen=True):
     """New answer tokens, at least one."""
 
     tokens: Sequence[int]
@@ -139,8 +139,7 @@ class TokensEvent:
     """One for each token, where the request asked for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoneEvent:
+class DoneEvent(Struct, frozen=True):
     """The end of an answer. `error` is one sentence where `finish` is `error`."""
 
     finish: Finish

@@ -7,13 +7,13 @@ answer depends on what the target chooses, never on which candidates were there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cloud_gateway.core.verify.flatten import FlatTree
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """`tokens`: what the target emits, at least one. `rows`: the rows passed, row 0 first, whose KV entries are kept.
 
     `at_leaf`: the last row had no candidate children, so nothing is known yet of the draft's next token there.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from edgespec.core.drafting.tree import Node, SpeculationTree
-from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Tree, shape_error
+from edgespec.core.protocol.messages import MAX_DEPTH, Tree, shape_error
 from edgespec.core.protocol.prefix import Prefix
 
 LOCAL = "local"
@@ -84,34 +84,27 @@ class CandidateTree:
         state.next_id += len(frame.tokens)
         if not self.prefix.matches(frame.prefix_len, frame.prefix_hash):
             return Merged(stale=len(frame.tokens), prefix=False)
-        fresh = known = stale = 0
+        fresh = stale = 0
         reached = lost_at = -1
         base = frame.prefix_len - 1
-        tree, alive, where, at_base = self.tree, self.tree.nodes, state.where, self._at(base)
+        alive, where, at_base = self.tree.nodes, state.where, self._at(base)
         columns = zip(frame.parents, frame.tokens, frame.costs, frame.entropies, strict=True)
+        place: Node | int | None
         for number, (parent_id, token, cost, entropy) in enumerate(columns, frame.first):
             parent = where.get(parent_id) if parent_id else at_base  # ROOT is 0
             if parent_id and not (isinstance(parent, Node) and alive.get(parent.id) is parent):  # rarely
                 parent = self._live(parent)
-            place: Node | int | None = None
             if isinstance(parent, Node):
-                position, parent.expanded = parent.position + 1, True
-                place = parent.children.get(token)
-                if place is not None:
-                    known += 1
-                elif len(alive) < self.max_nodes:
-                    place = tree.append(parent, token, cost / 1000, entropy / 1000)
-                    place.owner = owner
-                    fresh += 1
-            elif parent is not None:
-                position = parent + 1
-                if self.prefix.tokens[position] == token:
-                    place = position
-                    known += 1
-                elif parent > lost_at:
-                    lost_at = parent
+                position, place = parent.position + 1, parent.children.get(token)
+                if place is None:
+                    place = self._append(parent, token, cost / 1000, entropy / 1000, owner)
+                    fresh += place is not None
+                parent.expanded = True
+            else:
+                position, place = -1 if parent is None else parent + 1, self._committed_at(parent, token)
             if place is None:
                 stale += 1
+                lost_at = max(lost_at, parent) if isinstance(parent, int) else lost_at
                 continue
             if position > reached:
                 reached = position
@@ -119,16 +112,13 @@ class CandidateTree:
                     raise shape_error("depth", f"node {number} lies {position - base} tokens below its prefix")
             where[number] = place
         lost_at = lost_at if lost_at >= reached else -1
+        known = len(frame.tokens) - fresh - stale
         return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, lost_at=lost_at)
 
     def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
         """A candidate of the gateway's own: of its draft, or of another `owner`; None where the tree is full."""
         parent.expanded = True
-        if len(self.tree) >= self.max_nodes and token not in parent.children:
-            return None
-        node = self.tree.append(parent, token, cost, entropy)
-        node.owner = node.owner or owner
-        return node
+        return parent.children.get(token) or self._append(parent, token, cost, entropy, owner)
 
     def advance(self, tokens: Sequence[int], entropies: Sequence[float] = ()) -> list[Node]:
         """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it.
@@ -195,3 +185,15 @@ class CandidateTree:
     def _oldest(self) -> int:
         """The least position that a frame may still name."""
         return self.root.position - COMMITTED_SPAN
+
+    def _append(self, parent: Node, token: int, cost: float, entropy: float, owner: str) -> Node | None:
+        """A candidate that is not there yet; None where the tree is full."""
+        if len(self.tree.nodes) >= self.max_nodes:
+            return None
+        node = self.tree.append(parent, token, cost, entropy)
+        node.owner = owner
+        return node
+
+    def _committed_at(self, parent: int | None, token: int) -> int | None:
+        """The position after `parent` where it holds this token; None where the frame is off the committed path."""
+        return None if parent is None or self.prefix.tokens[parent + 1] != token else parent + 1

@@ -7,22 +7,21 @@ candidate nodes, parents before children.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from edgespec.core.drafting.tree import Node
 
 
-@dataclass(frozen=True, slots=True)
-class FlatTree:
+class FlatTree(Struct, frozen=True):
     """n rows: `tokens[i]`, `parents[i]` (a row; -1 for row 0), `depths[i]` (0 for row 0); row i is `nodes[i - 1]`."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
     depths: Sequence[int]
-    nodes: Sequence[Node] = field(default=())
+    nodes: Sequence[Node] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
