@@ -165,7 +165,7 @@ def test_each_impurity_in_the_core_is_seen(planted: str) -> None:
         ("edgespec/shared/settings.py", "from edgespec.worker.daemon import Daemon"),
         ("edgespec/llamacpp/drafter.py", "from edgespec.worker import config"),
         ("edgespec/core/protocol/session.py", "from edgespec.core.drafting import tree"),
-        ("edgespec/lab/demo/stage.py", "from tools import models"),
+        ("edgespec/lab/rig/stage.py", "from tools import models"),
     ],
 )
 def test_each_import_in_the_wrong_direction_is_seen(path: str, planted: str) -> None:

@@ -18,7 +18,7 @@ from signal import SIGKILL
 
 from edgespec.core.errors import EdgespecError
 from edgespec.lab.demo import PROMPTS
-from edgespec.lab.demo.stage import Stage, StageError
+from edgespec.lab.rig import Rig, RigError
 from edgespec.shared import models
 
 FOLDER = Path(__file__).parents[1] / "tests/traces"
@@ -58,7 +58,7 @@ def record(scenes: Sequence[Scene], say: Callable[[str], None]) -> dict[str, byt
     for draft, rtt_ms in dict.fromkeys((scene.draft, scene.rtt_ms) for scene in scenes):
         with tempfile.TemporaryDirectory(prefix="edgespec-traces-") as scratch:
             folder = Path(scratch) / "traces"
-            with _stage(Path(scratch) / "stage", draft, rtt_ms, folder) as stage:
+            with _rig(Path(scratch) / "rig", draft, rtt_ms, folder).linked() as stage:
                 chosen = [scene for scene in scenes if (scene.draft, scene.rtt_ms) == (draft, rtt_ms)]
                 for scene in sorted(chosen, key=lambda scene: scene.worker_ends_after is not None):
                     found[scene.name] = _run(stage, scene, next(prompts), folder)
@@ -66,21 +66,13 @@ def record(scenes: Sequence[Scene], say: Callable[[str], None]) -> dict[str, byt
     return found
 
 
-def _stage(folder: Path, draft: str, rtt_ms: float, traces: Path) -> Stage:
+def _rig(folder: Path, draft: str, rtt_ms: float, traces: Path) -> Rig:
     model = str(models.quantised() if draft == "quantised" else models.dropped())
     options = {"policy.phi": 3.0, "traces.folder": str(traces)}
-    stage = Stage(folder, str(models.quantised()), model, model, rtt_ms=rtt_ms, gateway_options=options, cores=(0, 1))
-    stage.__enter__()
-    try:
-        for step in (stage.start_gateway, stage.create_key, stage.start_proxy, stage.pair, stage.start_worker):
-            step()
-    except BaseException:
-        stage.__exit__()
-        raise
-    return stage
+    return Rig(folder, str(models.quantised()), model, model, rtt_ms=rtt_ms, gateway_options=options, cores=(0, 1))
 
 
-def _run(stage: Stage, scene: Scene, prompt: str, folder: Path) -> bytes:
+def _run(stage: Rig, scene: Scene, prompt: str, folder: Path) -> bytes:
     before = set(folder.glob("*.trace"))
     chunks = stage.stream(prompt, scene.tokens, policy=scene.policy, k=scene.k)
     for number, _ in enumerate(chunks):
@@ -89,7 +81,7 @@ def _run(stage: Stage, scene: Scene, prompt: str, folder: Path) -> bytes:
     deadline = time.monotonic() + WRITTEN_S
     while not (new := set(folder.glob("*.trace")) - before):
         if time.monotonic() > deadline:
-            raise StageError(f"The gateway wrote no trace of {scene.name}. It said:\n{stage.log('gateway')[-500:]}")
+            raise RigError(f"The gateway wrote no trace of {scene.name}. It said:\n{stage.log('gateway')[-500:]}")
         time.sleep(0.05)
     return new.pop().read_bytes()
 

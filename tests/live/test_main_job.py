@@ -14,7 +14,7 @@ from typing import Any
 import openai
 import pytest
 
-from edgespec.lab.demo.stage import Stage
+from edgespec.lab.rig import Rig
 from edgespec.shared import models
 
 pytestmark = pytest.mark.live
@@ -27,21 +27,17 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     draft = str(models.quantised())
     cores = (0, 1) if (os.cpu_count() or 1) > 1 else (None, None)
     folder = tmp_path_factory.mktemp("stage")
-    with Stage(folder, draft, draft, draft, dtype="float32", rtt_ms=RTT_MS, cores=cores) as stage:
-        stage.start_gateway()
-        stage.create_key()
-        stage.start_proxy()
-        stage.pair()
-        stage.start_worker()
+    rig = Rig(folder, draft, draft, draft, dtype="float32", rtt_ms=RTT_MS, cores=cores)
+    with rig.linked() as stage:
         yield stage
 
 
 @pytest.fixture(autouse=True)
-def worker_is_linked(stage: Stage) -> None:
+def worker_is_linked(stage: Rig) -> None:
     """A test that failed half-way must not make the next ones fail."""
     if not stage.runs("worker"):
         stage.start_worker()
@@ -52,7 +48,7 @@ def text_of(answer: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_remote_drafts_save_passes_and_change_nothing(stage: Stage, prompt: str) -> None:
+def test_remote_drafts_save_passes_and_change_nothing(stage: Rig, prompt: str) -> None:
     plain = stage.chat(prompt, 48, policy="plain")
     remote = stage.chat(prompt, 48, policy="wanspec", phi=3.0)
     usage = remote["usage"]["edgespec"]
@@ -61,7 +57,7 @@ def test_remote_drafts_save_passes_and_change_nothing(stage: Stage, prompt: str)
     assert usage["accepted"].get("worker", 0) > 0 and usage["frames"]["used"] > 0 and usage["why_off"] is None
 
 
-def test_seeded_completions_are_equal_with_and_without_the_worker(stage: Stage) -> None:
+def test_seeded_completions_are_equal_with_and_without_the_worker(stage: Rig) -> None:
     body = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
     client = openai.OpenAI(base_url=stage.api, api_key=stage.key)
     texts = []
@@ -77,7 +73,7 @@ def test_seeded_completions_are_equal_with_and_without_the_worker(stage: Stage) 
     assert texts[0] == texts[1]
 
 
-def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Stage) -> None:
+def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Rig) -> None:
     private = stage.gateway_command("keys", "create", "--name", "private", "--json")["key"]
     client = openai.OpenAI(base_url=stage.api, api_key=private)
     answer = client.chat.completions.create(
@@ -87,7 +83,7 @@ def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Stag
     assert usage["frames"]["received"] == 0 and usage["why_off"]
 
 
-def test_a_killed_worker_costs_no_text_no_error_and_little_time(stage: Stage) -> None:
+def test_a_killed_worker_costs_no_text_no_error_and_little_time(stage: Rig) -> None:
     """Must show 3: the stall is at most one round trip plus one target step beyond normal."""
     prompt, count = PROMPTS[1], 96
     expected = text_of(stage.chat(prompt, count, policy="plain"))
@@ -113,7 +109,7 @@ def test_a_killed_worker_costs_no_text_no_error_and_little_time(stage: Stage) ->
     assert again["frames"]["used"] > 0, "after a restart the worker is used again without anyone's help"
 
 
-def test_a_pause_moves_requests_on_and_resuming_brings_them_back(stage: Stage) -> None:
+def test_a_pause_moves_requests_on_and_resuming_brings_them_back(stage: Rig) -> None:
     stage.worker_command("pause", "--reason", "its owner is back", "--json")
     try:
         usage = stage.chat(PROMPTS[2], 16, policy="wanspec")["usage"]["edgespec"]
@@ -123,7 +119,7 @@ def test_a_pause_moves_requests_on_and_resuming_brings_them_back(stage: Stage) -
     assert stage.chat(PROMPTS[2], 24, policy="wanspec", phi=3.0)["usage"]["edgespec"]["frames"]["used"] > 0
 
 
-def test_the_openai_client_streams_and_maps_errors(stage: Stage) -> None:
+def test_the_openai_client_streams_and_maps_errors(stage: Rig) -> None:
     client = openai.OpenAI(base_url=stage.api, api_key=stage.key, max_retries=0)
     model = client.models.list().data[0].id
     messages: Any = [{"role": "user", "content": "Say hello."}]
@@ -146,7 +142,7 @@ def test_the_openai_client_streams_and_maps_errors(stage: Stage) -> None:
     assert long.value.code == "context_length_exceeded"
 
 
-def test_a_revoked_worker_is_cut_off_at_once_and_stops_for_good(stage: Stage, tmp_path: Path) -> None:
+def test_a_revoked_worker_is_cut_off_at_once_and_stops_for_good(stage: Rig, tmp_path: Path) -> None:
     listed = stage.gateway_command("workers", "list", "--json")["workers"]
     stage.gateway_command("workers", "revoke", listed[0]["id"], "--json")
     deadline = time.monotonic() + 10

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from edgespec.lab.demo import read_prompts
-from edgespec.lab.demo.stage import Stage
+from edgespec.lab.rig import Rig
 from tools.lossless import __main__ as command
 from tools.lossless import matrix
 from tools.lossless.conditions import CONDITIONS
@@ -35,14 +35,14 @@ def args() -> argparse.Namespace:
 
 
 @pytest.fixture(scope="module")
-def stage(args: argparse.Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(args: argparse.Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with matrix.make_stage(tmp_path_factory.mktemp("stage"), args) as stage:
         matrix.set_up(stage, Console(quiet=True))
         yield stage
 
 
 @pytest.fixture(scope="module")
-def report(stage: Stage, args: argparse.Namespace) -> dict[str, Any]:
+def report(stage: Rig, args: argparse.Namespace) -> dict[str, Any]:
     prompts = read_prompts(args.prompts, args.limit, seed=1)
     with Progress(console=Console(quiet=True)) as progress:
         return list(matrix.Matrix(stage, args).run(prompts, progress))[-1]
@@ -82,9 +82,7 @@ def test_a_stop_string_cuts_the_answer_where_it_begins(report: dict[str, Any]) -
     assert finish == "stop" and whole.startswith(stopped) and len(stopped) < len(whole)
 
 
-async def test_drafted_json_completions_are_valid_and_equal_plain_decoding(
-    stage: Stage, report: dict[str, Any]
-) -> None:
+async def test_drafted_json_completions_are_valid_and_equal_plain_decoding(stage: Rig, report: dict[str, Any]) -> None:
     if not stage.runs("worker"):
         stage.stop("random")
         stage.start_worker()

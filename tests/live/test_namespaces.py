@@ -19,7 +19,7 @@ from typing import TypeVar
 import pytest
 
 from edgespec.core.protocol.names import key_id
-from edgespec.lab.demo.stage import Stage
+from edgespec.lab.rig import Rig
 from edgespec.shared import models
 from edgespec.shared.keystore import KeyStore
 
@@ -118,7 +118,7 @@ def within(namespace: str, work: Callable[[], T]) -> T:
 def test_mdns_pairing_by_code_and_a_remotely_drafted_request(two_machines: None, tmp_path: Path) -> None:
     draft = str(models.quantised())
     run_in = {"gateway": ["ip", "netns", "exec", GATEWAY], "worker": ["ip", "netns", "exec", WORKER]}
-    with Stage(tmp_path, draft, draft, None, dtype="float32", within=run_in, by_mdns=True) as stage:
+    with Rig(tmp_path, draft, draft, None, dtype="float32", within=run_in, by_mdns=True) as stage:
         stage.start_gateway()
         stage.create_key()
         identity = KeyStore(tmp_path / "gateway").identity()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import http.client
 import os
 import time
-import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,8 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from edgespec.core.errors import EdgespecError
-from edgespec.lab.demo.arms import cpu_time_s, machine_time_s
-from edgespec.lab.demo.stage import Stage, StageError
+from edgespec.lab.rig import Rig, RigError, cpu_time_s, machine_time_s
 from edgespec.shared import models
 from tools.attacks.aim import Aim
 
@@ -34,16 +32,6 @@ STREAMS = SLOTS - 1
 """Requests of the honest neighbour, where a flood's key may hold slots itself: as many as one key may run."""
 
 
-class _Stage(Stage):
-    """One whose gateway may be from an older checkout, which does not know every setting."""
-
-    def _gateway_config(self) -> dict[str, Any]:
-        checkout = Path(os.environ["PYTHONPATH"])
-        known = tomllib.loads((checkout / "configs" / "gateway.toml").read_text())
-        wanted = Stage._gateway_config(self)
-        return {key: value for key, value in wanted.items() if key.split(".")[1] in known.get(key.split(".")[0], ())}
-
-
 @dataclass(slots=True)
 class Scene:
     """Use as a context manager: leaving it ends every process that it started."""
@@ -52,27 +40,22 @@ class Scene:
     checkout: Path
     """Where the gateway's and the worker's code is from."""
     workers: int = 1
-    stage: Stage = field(init=False)
+    stage: Rig = field(init=False)
     attacker_key: str = ""
-    _environment: dict[str, str | None] = field(default_factory=dict)
 
     def __enter__(self) -> Scene:
         draft = str(models.quantised())
         cores = sorted(os.sched_getaffinity(0))
-        self.stage = _Stage(
+        self.stage = Rig(
             self.folder, draft, draft, draft,
             gateway_options={
                 "target.threads": 1, "target.slots": SLOTS, "local_draft.threads": 1,
                 "api.client_options": ["offload", "ignore_eos"],  # what the operator allows by default
             },
             worker_options={"draft.threads": 1},
-            cores=(cores[0], cores[1] if len(cores) > 1 else cores[0]),
+            cores=(cores[0], cores[1] if len(cores) > 1 else cores[0]), checkout=self.checkout,
         )  # fmt: skip
         self.stage.__enter__()
-        # The stage starts its commands with this environment: the code of `checkout`, wherever we were started.
-        for name, value in (("PYTHONPATH", str(self.checkout)), ("PYTHONSAFEPATH", "1")):
-            self._environment[name] = os.environ.get(name)
-            os.environ[name] = value
         try:
             self._set_up()
         except BaseException:
@@ -84,11 +67,6 @@ class Scene:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stage.__exit__(kind, error, trace)
-        for name, value in self._environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
     def _set_up(self) -> None:
         self.stage.start_gateway()
@@ -119,7 +97,7 @@ class Scene:
 
     def where(self) -> dict[str, Any]:
         """What the measuring client receives."""
-        ready = self.stage._ready
+        ready = self.stage.ready
         return {"port": ready["api"]["port"], "model": ready["model"], "key": self.stage.key}
 
     # --- before, during and after a flood ---------------------------------------------------------------------------
@@ -174,7 +152,7 @@ class Scene:
     def _linked(self, worker: str) -> bool:
         try:
             self.stage.wait_linked(5.0, worker=worker)
-        except (StageError, OSError):
+        except (RigError, OSError):
             return False
         return True
 

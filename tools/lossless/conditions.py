@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.lab.demo.stage import Stage
+from edgespec.lab.rig import Rig
 
 RANDOM_WORKER = (sys.executable, "-m", "tools.lossless.random_worker")
 CONDITIONS = ("none", "worker", "two", "killed", "random")
@@ -68,7 +68,7 @@ class Answer:
         return bool(figures["accepted_from_workers"] > 0)
 
 
-def prepare(stage: Stage, condition: str) -> None:
+def prepare(stage: Rig, condition: str) -> None:
     """Starts and stops workers as the condition asks; call for all conditions in their order, again and again."""
     match condition:
         case "none":
@@ -84,7 +84,7 @@ def prepare(stage: Stage, condition: str) -> None:
             stage.start_worker("random", RANDOM_WORKER)
 
 
-def ask(stage: Stage, condition: str, cases: Sequence[Case], expected: Sequence[Answer]) -> list[Answer]:
+def ask(stage: Rig, condition: str, cases: Sequence[Case], expected: Sequence[Answer]) -> list[Answer]:
     """The answers to cases that are asked at once. `expected` (of condition `none`) gives their lengths."""
     if condition != "killed":
         return at_once(lambda case: complete(stage, case), cases)
@@ -101,7 +101,7 @@ def at_once(answer: Callable[[Case], Answer], cases: Sequence[Case]) -> list[Ans
         return list(pool.map(answer, cases))
 
 
-def complete(stage: Stage, case: Case) -> Answer:
+def complete(stage: Rig, case: Case) -> Answer:
     """The answer in one piece."""
     answer = stage.complete(case.body)
     choices = [(str(one["message"]["content"]), str(one["finish_reason"])) for one in answer["choices"]]
@@ -124,7 +124,7 @@ class Cut:
                 self.done = True
 
 
-def stream(stage: Stage, case: Case, cut: Cut, when: int) -> Answer:
+def stream(stage: Rig, case: Case, cut: Cut, when: int) -> Answer:
     """The answer piece by piece; `cut` comes once `when` characters have arrived."""
     texts: dict[int, str] = {}
     finishes: dict[int, str] = {}

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from cloud_gateway.core.policies.registry import POLICIES
 from edgespec.lab.demo import PROMPTS, read_prompts
-from edgespec.lab.demo.stage import Stage
+from edgespec.lab.rig import Rig
 from edgespec.shared import models
 from tools import options, verbs
 from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
@@ -77,15 +77,15 @@ def _body(prompt: str, args: argparse.Namespace, temperature: float, seed: int) 
     }
 
 
-def make_stage(folder: Path, args: argparse.Namespace) -> Stage:
+def make_stage(folder: Path, args: argparse.Namespace) -> Rig:
     """The gateway's own draft and the second worker's are the poorer one, so that mismatches are frequent enough."""
     good, poor = str(models.quantised()), str(models.dropped())
     threads = {"target.threads": 1, "local_draft.threads": 1, "target.slots": max(4, args.at_once)}
     drafts = {"second": poor}
-    return Stage(folder, good, good, poor, args.dtype, args.rtt_ms, threads, {"draft.threads": 1}, drafts=drafts)
+    return Rig(folder, good, good, poor, args.dtype, args.rtt_ms, threads, {"draft.threads": 1}, drafts=drafts)
 
 
-def set_up(stage: Stage, console: Console) -> None:
+def set_up(stage: Rig, console: Console) -> None:
     """Gateway, key, delayed link and three paired workers, none of which runs yet."""
     with console.status("Starting the gateway and pairing three workers"):
         stage.start_gateway()
@@ -98,7 +98,7 @@ def set_up(stage: Stage, console: Console) -> None:
 class Matrix:
     """The answers by condition and case, as they come in."""
 
-    def __init__(self, stage: Stage, args: argparse.Namespace) -> None:
+    def __init__(self, stage: Rig, args: argparse.Namespace) -> None:
         self.stage, self.args = stage, args
         self.cases: list[Case] = []
         self.found: dict[str, Answers] = {condition: {} for condition in CONDITIONS}
@@ -241,7 +241,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """All conditions. Raises ModelError, StageError, ConfigError."""
+    """All conditions. Raises ModelError, RigError, ConfigError."""
     console, began = Console(stderr=True), time.monotonic()
     columns = TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     report: dict[str, Any] = {}

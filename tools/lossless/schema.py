@@ -96,7 +96,7 @@ def summary(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def answering(args: argparse.Namespace) -> Iterator[Answerer]:
-    """Who answers, set up and taken down. Raises ModelError, StageError."""
+    """Who answers, set up and taken down. Raises ModelError, RigError."""
     if args.worker:
         from tools.lossless.served import served
 
@@ -112,7 +112,7 @@ def answering(args: argparse.Namespace) -> Iterator[Answerer]:
 
 
 async def both_arms(args: argparse.Namespace) -> dict[str, Any]:
-    """Both arms over the first `args.prompts` topics. Raises ModelError, StageError."""
+    """Both arms over the first `args.prompts` topics. Raises ModelError, RigError."""
     arms: dict[str, list[dict[str, Any]]] = {"with_grammar": [], "without_grammar": []}
     with answering(args) as answerer:
         for topic in TOPICS[: args.prompts]:
@@ -127,7 +127,7 @@ async def both_arms(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Both arms, written and summed up. Raises ModelError, StageError."""
+    """Both arms, written and summed up. Raises ModelError, RigError."""
     began = time.perf_counter()
     report = asyncio.run(both_arms(args))
     report["seconds"] = round(time.perf_counter() - began, 1)

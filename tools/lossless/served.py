@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.demo.stage import Stage
+from edgespec.lab.rig import Rig
 from edgespec.shared import models
 from tools.lossless.topics import QUESTION, SCHEMA, valid
 
@@ -22,7 +22,7 @@ PHI = 3.0
 class Served:
     """Answers each prompt twice, with the worker and by plain decoding."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Rig) -> None:
         """The stage stands, and its worker is linked."""
         self.stage = stage
 
@@ -60,17 +60,12 @@ def request(topic: str, args: argparse.Namespace, grammar: bool) -> dict[str, An
 
 @contextmanager
 def served(args: argparse.Namespace) -> Iterator[Served]:
-    """A gateway, a link and a paired worker, until the block is left. Raises ModelError, StageError."""
+    """A gateway, a link and a paired worker, until the block is left. Raises ModelError, RigError."""
     model, draft = str(args.model or models.quantised()), str(args.draft or models.quantised())
     local = str(args.draft or models.dropped())
     threads = {"target.threads": 1, "local_draft.threads": 1}
     with (
         tempfile.TemporaryDirectory(prefix="edgespec-schema-") as folder,
-        Stage(Path(folder), model, draft, local, args.dtype, RTT_MS, threads, {"draft.threads": 1}) as stage,
+        Rig(Path(folder), model, draft, local, args.dtype, RTT_MS, threads, {"draft.threads": 1}).linked() as rig,
     ):
-        stage.start_gateway()
-        stage.create_key()
-        stage.start_proxy()
-        stage.pair()
-        stage.start_worker()
-        yield Served(stage)
+        yield Served(rig)

@@ -26,7 +26,7 @@ from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab import deep_target
 from edgespec.lab.demo.arms import ARMS, KS, REMOTE, Table, answers, measure
 from edgespec.lab.demo.report import show, summary
-from edgespec.lab.demo.stage import Stage
+from edgespec.lab.rig import Rig
 from edgespec.shared import models
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     target = target_model(options, console)
     with (
         tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch,
-        Stage(
+        Rig(
             folder=options.keep or Path(scratch),
             target=str(target),
             draft=str(draft),
@@ -168,22 +168,15 @@ def read_prompts(path: Path, limit: int, seed: int) -> list[str]:
     return random.Random(seed).sample(prompts, min(limit, len(prompts)))
 
 
-def set_up(stage: Stage, console: Console) -> None:
+def set_up(stage: Rig, console: Console) -> None:
     """Starts gateway, key, delayed link, pairing and worker; prints each step."""
-    steps = (
-        ("Starting the gateway (loads the target model)", stage.start_gateway),
-        ("Creating an API key", stage.create_key),
-        (f"Putting a {stage.rtt_ms:g} ms round trip between worker and gateway", stage.start_proxy),
-        ("Pairing the worker with a one-time code", stage.pair),
-        ("Starting the worker (loads the draft model)", stage.start_worker),
-    )
-    for text, step in steps:
+    for text, step in stage.steps():
         with console.status(text):
             step()
         console.print(f"[green]✓[/] {text}", highlight=False)
 
 
-def watch(stage: Stage, prompt: str, max_tokens: int, console: Console) -> None:
+def watch(stage: Rig, prompt: str, max_tokens: int, console: Console) -> None:
     """Streams one completion to the terminal."""
     console.print(f"\n[bold]{prompt}[/]\n", highlight=False)
     usage: dict[str, Any] = {}
@@ -199,7 +192,7 @@ def watch(stage: Stage, prompt: str, max_tokens: int, console: Console) -> None:
     )
 
 
-def compare(stage: Stage, prompts: Sequence[str], max_tokens: int, console: Console) -> Table:
+def compare(stage: Rig, prompts: Sequence[str], max_tokens: int, console: Console) -> Table:
     """Times every arm on every prompt."""
     table = Table()
     with _progress(console) as progress:
@@ -213,7 +206,7 @@ def compare(stage: Stage, prompts: Sequence[str], max_tokens: int, console: Cons
 
 
 def check_identity(
-    stage: Stage, prompts: Sequence[str], max_tokens: int, table: Table, console: Console
+    stage: Rig, prompts: Sequence[str], max_tokens: int, table: Table, console: Console
 ) -> dict[str, list[bool]]:
     """Whether remote and co-located completions equal plain decoding's, with the target in fp32."""
     stage.restart_gateway("float32")

@@ -7,10 +7,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from edgespec.lab.demo.stage import Stage
+from edgespec.lab.rig import Rig, cpu_time_s, machine_time_s
 
 KS = range(1, 9)
 ARMS: Mapping[str, Mapping[str, Any]] = {
@@ -81,7 +80,7 @@ class Table:
         return sum(value(runs[arm]) for runs in self.runs)
 
 
-def measure(stage: Stage, prompts: Sequence[str], max_tokens: int, arms: Sequence[str]) -> Iterator[tuple[int, Table]]:
+def measure(stage: Rig, prompts: Sequence[str], max_tokens: int, arms: Sequence[str]) -> Iterator[tuple[int, Table]]:
     """Runs every arm on every prompt, beginning with another arm each time; yields after each prompt.
 
     A prompt is set apart when a third process used much of a core during one of its runs.
@@ -95,13 +94,13 @@ def measure(stage: Stage, prompts: Sequence[str], max_tokens: int, arms: Sequenc
         yield number + 1, table
 
 
-def answers(stage: Stage, prompts: Sequence[str], max_tokens: int, arm: str) -> Iterator[str]:
+def answers(stage: Rig, prompts: Sequence[str], max_tokens: int, arm: str) -> Iterator[str]:
     """The text of one arm for every prompt."""
     for prompt in prompts:
         yield _run(stage, prompt, max_tokens, arm).text
 
 
-def _run(stage: Stage, prompt: str, max_tokens: int, arm: str) -> Run:
+def _run(stage: Rig, prompt: str, max_tokens: int, arm: str) -> Run:
     pids = [*stage.pids(), os.getpid()]
     ours, everyone, began = cpu_time_s(pids), machine_time_s(), time.monotonic()
     answer = stage.chat(prompt, max_tokens, **ARMS[arm])
@@ -109,16 +108,3 @@ def _run(stage: Stage, prompt: str, max_tokens: int, arm: str) -> Run:
     share = others / max(time.monotonic() - began, 0.01)
     usage = answer["usage"]
     return Run(answer["choices"][0]["message"]["content"], usage["completion_tokens"], usage["edgespec"], share)
-
-
-def cpu_time_s(pids: Sequence[int]) -> float:
-    """Seconds that these processes' threads have run so far (Linux schedstat, first figure)."""
-    paths = [path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-    return sum(int(path.read_text().split()[0]) for path in paths) / 1e9
-
-
-def machine_time_s() -> float:
-    """Seconds that all cores together have been busy so far (proc_stat(5): user, nice, system)."""
-    with Path("/proc/stat").open() as file:
-        ticks = [int(figure) for figure in file.readline().split()[1:4]]
-    return sum(ticks) / os.sysconf("SC_CLK_TCK")

@@ -183,7 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures, prints and writes. Raises ConfigError, and ReplayError where a process fails."""
+    """Measures, prints and writes. Raises ConfigError, and RigError where a process fails."""
     cells = [(arm_of(name, options.draft), rtt) for rtt in options.rtt_ms for name in options.policy]
     setting = _setting(options)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from edgespec.core.errors import EdgespecError
+from edgespec.lab.rig import Processes, RigError, module, waited_s
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways, PairedWorkers
 from tools.sim.live.gateway import Asked, Reported
 from tools.sim.live.setting import Setting
-
-END_S = 15.0
-
-
-class ReplayError(EdgespecError):
-    """A process of the replay failed; the text ends with what it wrote last."""
 
 
 class Stage:
@@ -31,7 +21,7 @@ class Stage:
     def __init__(self, setting: Setting, folder: Path) -> None:
         """`folder` takes keys, the setting and logs."""
         self.setting, self._folder = setting, folder
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes = Processes(folder)
 
     def __enter__(self) -> Stage:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -45,8 +35,8 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self.end_worker()
-        self._end("gateway")
-        self._end("proxy")
+        self._processes.stop("gateway", sig=None)  # it ends with its standard input
+        self._processes.stop("proxy")
 
     def _start_all(self) -> None:
         """Pairing is skipped: each side's list gets the other's keys."""
@@ -64,65 +54,22 @@ class Stage:
         self._start("worker", own, wait=False)
 
     def ask(self, seed: int, policy: str, *, worker: bool) -> Reported:
-        """One answer. Raises ReplayError, also where its tokens are not the process's."""
-        stdin = self._running["gateway"].stdin
-        assert stdin is not None
-        try:
-            stdin.write(msgspec.json.encode(Asked(seed, policy, worker)) + b"\n")
-            stdin.flush()
-        except BrokenPipeError:
-            raise self._failed("gateway") from None
-        reported = msgspec.json.decode(self._line("gateway"), type=Reported)
+        """One answer. Raises RigError, also where its tokens are not the process's."""
+        self._processes.say("gateway", msgspec.json.encode(Asked(seed, policy, worker)))
+        reported = msgspec.json.decode(self._processes.line("gateway"), type=Reported)
         if not reported.right:
-            raise ReplayError(f"Policy {policy} gave other tokens for answer {seed} than the target process says.")
+            raise RigError(f"Policy {policy} gave other tokens for answer {seed} than the target process says.")
         return reported
 
     def end_worker(self) -> dict[str, Any]:
         """Ends the worker; returns what it says of its steps, nothing where it does not."""
-        output = self._end("worker").splitlines()
+        output = self._processes.stop("worker").splitlines()
         return dict(msgspec.json.decode(output[-1])) if output else {}
 
     def waited_s(self) -> float:
-        """How long the processes' threads have waited for a core so far (Linux schedstat, second figure)."""
-        pids = [process.pid for process in self._running.values()]
-        paths = [path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-        return sum(int(path.read_text().split()[1]) for path in paths) / 1e9
+        """How long the processes' threads have waited for a core so far."""
+        return waited_s(self._processes.pids())
 
-    def _start(self, name: str, module: Sequence[str], *, wait: bool = True) -> Any:
-        with (self._folder / f"{name}.log").open("wb") as log:
-            self._running[name] = subprocess.Popen(
-                [sys.executable, "-m", *module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
-        return msgspec.json.decode(self._line(name)) if wait else None
-
-    def _line(self, name: str) -> bytes:
-        stdout = self._running[name].stdout
-        assert stdout is not None
-        line = stdout.readline()
-        if not line:
-            raise self._failed(name)
-        return line
-
-    def _failed(self, name: str) -> ReplayError:
-        """A gateway that gave up waiting is not to blame where another process had ended before."""
-        ended = [other for other, process in self._running.items() if other != name and process.poll() is not None]
-        name = next(iter(ended), name)
-        last = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-3:]
-        return ReplayError(f"The {name} of the replay ended early. It wrote: {' / '.join(last) or 'nothing'}")
-
-    def _end(self, name: str) -> str:
-        process = self._running.pop(name, None)
-        if process is None:
-            return ""
-        if name != "gateway":  # which ends with its standard input
-            process.send_signal(signal.SIGTERM)
-        try:
-            output, _ = process.communicate(timeout=END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, _ = process.communicate()
-        return output.decode(errors="replace")
+    def _start(self, name: str, own: Sequence[str], *, wait: bool = True) -> Any:
+        self._processes.start(name, [*module(own[0]), *own[1:]], piped=True)
+        return msgspec.json.decode(self._processes.line(name)) if wait else None

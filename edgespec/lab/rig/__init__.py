@@ -1,0 +1,12 @@
+"""One way to put gateway, workers and a delayed link on one machine, for the demo, tests and measurements.
+
+`Rig` (stage.py) runs the commands of an operator and an admin; `Processes` (processes.py) starts, reads and ends what
+any rig consists of; a `Neighbour` drafts for nobody and a `Load` works beside the worker (neighbour.py, load.py).
+"""
+
+from __future__ import annotations
+
+from edgespec.lab.rig.processes import Processes, RigError, cpu_time_s, machine_time_s, module, waited_s
+from edgespec.lab.rig.stage import Rig
+
+__all__ = ["Processes", "Rig", "RigError", "cpu_time_s", "machine_time_s", "module", "waited_s"]

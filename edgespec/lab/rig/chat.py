@@ -1,0 +1,57 @@
+"""A client of the chat API for rigs: one completion, whole or in chunks."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from edgespec.lab.rig.processes import RigError
+
+ANSWER_S = 300.0
+"""Maximum silence of the chat API."""
+
+
+class ChatClient:
+    """Completions of one model with one API key."""
+
+    def __init__(self, port: int, model: str, key: str) -> None:
+        self.port, self.model, self.key = port, model, key
+
+    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One chat completion for any body without a model's name. Raises RigError with the API's sentence."""
+        with self._post(body) as response:
+            answer: dict[str, Any] = json.load(response)
+            return answer
+
+    def chunks(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The same as a stream, usage last."""
+        with self._post({**body, "stream": True, "stream_options": {"include_usage": True}}) as response:
+            for line in response:
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[6:])
+
+    def _post(self, body: Mapping[str, Any]) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        whole = json.dumps({"model": self.model, **body})
+        try:
+            connection.request("POST", "/v1/chat/completions", whole, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise RigError(f"The chat API did not answer within {ANSWER_S:g} s, or broke off ({error}).") from None
+        if response.status != HTTPStatus.OK:
+            raise RigError(f"The chat API answered {response.status}: {response.read().decode(errors='replace')}")
+        return response
+
+
+def greedy(prompt: str, max_tokens: int, edgespec: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a greedy completion; `edgespec` is the request's extension."""
+    return {
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "edgespec": dict(edgespec),
+    }

@@ -1,0 +1,147 @@
+"""Child processes by name: started on a core, with a log each, read line by line, and ended by their process ids."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from edgespec.core.errors import EdgespecError
+
+END_S = 15.0
+"""Longest wait for a process to end by itself before it is killed."""
+TAIL_LINES = 8
+"""Of a log, in an error."""
+
+
+class RigError(EdgespecError):
+    """A process of the rig failed; the text ends with its last lines of output."""
+
+    exit_code = 70
+
+
+class Processes:
+    """Use as a context manager: leaving it ends every process, those named in `last` after the others."""
+
+    def __init__(self, folder: Path, last: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        """`folder` takes the logs; `environment` is added to this process's own."""
+        self.folder, self._last = folder, last
+        self.environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | dict(environment or {})
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Processes:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in sorted(self._running, key=self._last.__contains__):
+            self.stop(name)
+
+    def start(self, name: str, command: Sequence[str], core: int | None = None, *, piped: bool = False) -> None:
+        """Starts a command; `piped`: its standard input and output are `say` and `line`, otherwise a log takes both."""
+        pin = [] if core is None else ["taskset", "-c", str(core)]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            pipe = subprocess.PIPE if piped else None
+            self._running[name] = subprocess.Popen(
+                [*pin, *command], stdin=pipe, stdout=pipe or log, stderr=log, env=self.environment
+            )
+
+    def say(self, name: str, line: bytes) -> None:
+        """One line to a piped process. Raises RigError where it has ended."""
+        stdin = self._running[name].stdin
+        assert stdin is not None
+        try:
+            stdin.write(line + b"\n")
+            stdin.flush()
+        except BrokenPipeError:
+            raise self.failed(name) from None
+
+    def line(self, name: str) -> bytes:
+        """The next line of a piped process. Raises RigError where it has ended."""
+        stdout = self._running[name].stdout
+        assert stdout is not None
+        if line := stdout.readline():
+            return line
+        raise self.failed(name)
+
+    def wait_for(self, name: str, done: Callable[[], bool], timeout_s: float) -> None:
+        """Until `done`. Raises RigError where the process ends before, or time runs out."""
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if not self.runs(name) or time.monotonic() > deadline:
+                raise self.failed(name)
+            time.sleep(0.05)
+
+    def failed(self, name: str) -> RigError:
+        """The error for a process that is of no use any more; one that waits for another is not to blame for it."""
+        ended = [other for other, process in self._running.items() if other != name and process.poll() is not None]
+        name = name if not self.runs(name) or not ended else ended[0]
+        tail = "\n".join(self.log(name).splitlines()[-TAIL_LINES:])
+        return RigError(f"The {name} did not get ready or ended early. It wrote:\n{tail or 'nothing'}")
+
+    def stop(self, name: str, sig: signal.Signals | None = signal.SIGTERM) -> str:
+        """Ends one process and waits until it has gone; returns what is left of its piped output.
+
+        `sig` None: only its standard input is closed.
+        """
+        process = self._running.pop(name, None)
+        if process is None:
+            return ""
+        if sig is not None and process.poll() is None:
+            process.send_signal(sig)
+        try:
+            output, _ = process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        return (output or b"").decode(errors="replace")
+
+    def runs(self, name: str) -> bool:
+        """Whether this process was started and has not ended."""
+        process = self._running.get(name)
+        return process is not None and process.poll() is None
+
+    def pid(self, name: str) -> int:
+        """Process id of one that was started."""
+        return self._running[name].pid
+
+    def pids(self) -> list[int]:
+        """Process ids of all that was started and not stopped."""
+        return [process.pid for process in self._running.values()]
+
+    def log(self, name: str) -> str:
+        """The output of a process so far, without what is piped."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+def module(name: str) -> list[str]:
+    """The command that runs a Python module."""
+    return [sys.executable, "-m", name]
+
+
+def cpu_time_s(pids: Iterable[int]) -> float:
+    """Seconds that these processes' threads have run so far (Linux schedstat, first figure)."""
+    return _schedstat(pids, 0)
+
+
+def waited_s(pids: Iterable[int]) -> float:
+    """Seconds that these processes' threads could run and waited for a core (schedstat, second figure)."""
+    return _schedstat(pids, 1)
+
+
+def _schedstat(pids: Iterable[int], figure: int) -> float:
+    paths = [path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(path.read_text().split()[figure]) for path in paths) / 1e9
+
+
+def machine_time_s() -> float:
+    """Seconds that all cores together have been busy so far (proc_stat(5): user, nice, system)."""
+    with Path("/proc/stat").open() as file:
+        ticks = [int(figure) for figure in file.readline().split()[1:4]]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,98 @@
+"""What any rig consists of: processes that are read and ended by name, a neighbour, and other jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgespec.lab.rig import Processes, RigError, cpu_time_s, module
+from edgespec.lab.rig.load import working
+from edgespec.lab.rig.neighbour import Neighbour
+from tests.support.tiny_gguf import make_tiny_gguf
+
+WAIT_S = 20.0
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_leaving_the_block_ends_every_process_in_its_order(tmp_path: Path) -> None:
+    note = tmp_path / "order"
+    code = "import signal, sys\ndef end(*_):\n open(sys.argv[1], 'a').write(sys.argv[2]); sys.exit()\n"
+    code += "signal.signal(signal.SIGTERM, end); print(flush=True); signal.pause()"
+    with Processes(tmp_path, last=("gateway",)) as processes:
+        for name in ("gateway", "worker"):
+            processes.start(name, [*python(code), str(note), name[0]], piped=True)
+            processes.line(name)
+        pids = processes.pids()
+    assert note.read_text() == "wg" and all(map(gone, pids))
+
+
+def test_a_process_that_ends_early_is_named_with_its_last_lines(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        processes.start("gateway", python("import time; print('waiting', flush=True); time.sleep(60)"), piped=True)
+        processes.line("gateway")
+        processes.start("worker", python("raise SystemExit('no model here')"), piped=True)
+        with pytest.raises(RigError, match=r"(?s)The worker .*no model here"):
+            processes.line("worker")
+        until(lambda: not processes.runs("worker"))
+        with pytest.raises(RigError, match="The worker .*ended early"):
+            processes.wait_for("gateway", lambda: False, 0.0)  # it only waits for the worker
+
+
+def test_a_neighbour_drafts_only_while_it_is_asked_to(tmp_path: Path) -> None:
+    with Neighbour(tmp_path, str(make_tiny_gguf(tmp_path / "tiny.gguf")), None) as neighbour:
+        with neighbour.drafting():
+            before = cpu_time_s(neighbour.pids())
+            until(lambda: cpu_time_s(neighbour.pids()) > before + 0.05)
+        assert neighbour.steps > 0
+        (pid,) = neighbour.pids()
+        resting = cpu_time_s([pid])
+        time.sleep(0.2)
+        assert cpu_time_s([pid]) - resting < 0.05
+    assert gone(pid)
+
+
+def test_busy_loops_work_until_the_block_is_left(tmp_path: Path) -> None:
+    with working("loops", tmp_path, None, os.getpid) as pids:
+        assert len(pids) == 2
+        until(lambda: all(cpu_time_s([pid]) > 0.1 for pid in pids))
+    assert all(map(gone, pids))
+
+
+def test_a_stopped_worker_goes_on_when_the_block_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.lab.rig.load.STOP_EVERY_S", (0.0, 0.01))
+    monkeypatch.setattr("edgespec.lab.rig.load.STOP_S", 60.0)
+    with Processes(tmp_path) as processes:
+        processes.start("worker", [*module("http.server"), "0"])
+        status = Path(f"/proc/{processes.pid('worker')}/stat")
+
+        def state() -> str:
+            return status.read_text().rpartition(")")[2].split()[0]
+
+        with working("stops", tmp_path, None, lambda: processes.pid("worker")):
+            until(lambda: state() == "T")
+        assert state() != "T"
+        processes.stop("worker", signal.SIGKILL)
