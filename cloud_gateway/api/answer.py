@@ -12,7 +12,8 @@ from cloud_gateway.api.errors import internal, unavailable
 from cloud_gateway.api.logprobs import Entry, Spell, entry
 from cloud_gateway.api.tools import Call, CallText
 from cloud_gateway.core.policies.registry import ALONE
-from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokenLogprob, TokensEvent, Usage
+from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent, Usage
+from cloud_gateway.core.verify.interface import TokenLogprob
 
 
 class Stream(Protocol):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, Extension, refusal
 from cloud_gateway.api.sizes import check_tokens
-from cloud_gateway.core.requests.request import Constraint, GenerationRequest, Speculation
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.protocol.messages import Sampling
 
 SEED_SPAN = 2**63
@@ -46,6 +49,7 @@ def generations(
         raise refusal(
             "edgespec.verification", "with 'rejection' no seed can give the same text again; leave 'seed' out"
         )
+    speculation = extension if may_offload else replace(extension, offload="never")
     return [
         GenerationRequest(
             tokens=prompt,
@@ -53,13 +57,7 @@ def generations(
             sampling=_sampling(body, (seed + choice) % SEED_SPAN),
             stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
             ignore_eos=bool(extension.ignore_eos),
-            speculation=Speculation(
-                policy=extension.policy,
-                k=extension.k,
-                phi=extension.phi,
-                offload="never" if extension.offload == "never" or not may_offload else "auto",
-                verification=extension.verification,
-            ),
+            speculation=speculation,
             constraint=constraint() if constraint else None,
             cache_scope=cache_scope,
             top_logprobs=_top_logprobs(body),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cloud_gateway.core.requests.request import TokenLogprob
+from cloud_gateway.core.verify.interface import TokenLogprob
 
 Spell = Callable[[int], bytes]
 """The bytes of one token."""

@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from cloud_gateway.api.schema import Extension
-from cloud_gateway.core.policies.registry import MAX_K
+from cloud_gateway.core.policies.settings import MAX_K
 from edgespec.core.errors import ClientError
 
 OPTIONS = frozenset(Extension.__struct_fields__)

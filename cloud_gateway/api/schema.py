@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Name, Tool, former_calls
-from cloud_gateway.core.policies.registry import MAX_K, POLICIES
+from cloud_gateway.core.policies.settings import NAMES, PHI, K
+from cloud_gateway.core.requests.request import Speculation
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol import ranges
 from edgespec.core.protocol.ranges import Range
@@ -23,7 +24,7 @@ from edgespec.core.protocol.ranges import Range
 TOP_K = Range(-1, ranges.MAX_ID)
 """0 and -1 both mean: all tokens."""
 SEED = Range(-(2**63), 2**63 - 1)
-K, PHI, CHAT_LOGPROBS = Range(1, MAX_K), Range(0, 100), Range(0, 20)
+CHAT_LOGPROBS = Range(0, 20)
 RANGES: Mapping[str, Range] = {
     **ranges.SAMPLING,
     "top_k": TOP_K,
@@ -49,15 +50,10 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class Extension(Struct, forbid_unknown_fields=True):
-    """The parameter `edgespec`: how this request is speculated. None means: as the gateway is configured."""
+class Extension(Speculation, frozen=True, forbid_unknown_fields=True):
+    """The parameter `edgespec`: fields of `Speculation`, and one more."""
 
-    offload: Literal["auto", "never"] | None = None
-    policy: str | None = None
-    k: Annotated[int, K.meta] | None = None
-    phi: Annotated[float, PHI.meta] | None = None
     ignore_eos: bool | None = None
-    verification: Literal["shared-noise", "rejection"] | None = None
 
 
 class Common(Struct, kw_only=True):
@@ -180,8 +176,8 @@ def decode(data: bytes, kind: type[Body]) -> Body:
             _check_unserved(name, value)
     body = _decoded(data, kind)
     policy = body.edgespec.policy if body.edgespec else None
-    if policy is not None and policy not in POLICIES:
-        raise refusal("edgespec.policy", f"expected one of {', '.join(POLICIES)}")
+    if policy is not None and policy not in NAMES:
+        raise refusal("edgespec.policy", f"expected one of {', '.join(NAMES)}")
     if body.stream_options is not None and not body.stream:
         raise refusal("stream_options", "it is only allowed together with 'stream': true")
     if isinstance(body, ChatBody):

@@ -35,7 +35,7 @@ from cloud_gateway.api.sizes import check_size, check_structure
 from cloud_gateway.api.tools import CallText, offered
 from cloud_gateway.auth import Key
 from cloud_gateway.core.limits.quota import Quotas, Visit
-from cloud_gateway.core.requests.request import Constraint
+from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.scope import CacheScopes
 from edgespec.core.errors import ClientError

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud_gateway.core.policies import registry as policies
+from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, Wait
-from cloud_gateway.core.policies.adaptive import Prefer
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest, Method
+from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest
 from cloud_gateway.core.requests.steps import Cancelled, HostTime, Prefilled, Status, Stopped
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
 from cloud_gateway.engine.active import Active
@@ -52,16 +52,9 @@ IDLE_S = 0.5
 class EngineSettings:
     """What the operator chose (configs/gateway.toml, [policy], [target] and [api])."""
 
-    policy: str = "adaptive"
-    k: int = 2
-    phi: float = 0.5
-    verify_nodes: int = 16
-    depth_limit: int | None = None
-    prefill_chunk: int = 128
-    queue_limit: int = 64
-    share_seed: bool = True
-    prefer: Prefer = "balanced"
-    verification: Method = "shared-noise"
+    policy: PolicySettings
+    prefill_chunk: int
+    queue_limit: int
 
 
 class Engine:
@@ -163,35 +156,27 @@ class Engine:
             self._wake.set()
 
     def _make_active(self, request: GenerationRequest) -> Active:
-        asked, settings = request.speculation, self.settings
-        name = asked.policy or settings.policy
-        chosen = policies.PolicySettings(
-            k=asked.k or settings.k,
-            phi=settings.phi if asked.phi is None else asked.phi,
-            verify_nodes=settings.verify_nodes,
-            depth_limit=settings.depth_limit,
-            prefer=settings.prefer,
-        )
-        policy = policies.POLICIES[name](chosen)
-        number, method = next(self._ids), method_of(request, settings.verification)
+        settings = request.speculation.over(self.settings.policy)
+        policy = registry.make(settings)
+        number, method = next(self._ids), method_of(request.sampling, settings.verification)
+        never = request.speculation.offload == "never"
         generation = Generation(
             number,
             request,
             policy,
-            verification(request, method, self.local.spread, self._rng),
+            verification(request.sampling, request.tokens, request.constraint, method, self.local.spread, self._rng),
             self.clock(),
             self.target.context,
             self.target.eos,
-            offload=asked.offload != "never" and policy.name not in policies.ALONE,
+            offload=not never and policy.name not in registry.ALONE,
             verify_nodes=settings.verify_nodes,
             worker_sampling=worker_sampling_of(request.sampling, method, settings.share_seed),
         )
         generation.usage.verification = method
         if not generation.offload:
-            never = asked.offload == "never"
             generation.usage.why_off = "the request asked for it" if never else f"policy {policy.name}"
         if self.recorder is not None:
-            generation.record(self.recorder.tape(number, name, chosen, len(request.tokens)), self._verify_s)
+            generation.record(self.recorder.tape(number, settings, len(request.tokens)), self._verify_s)
         stream = Stream(lambda: self._post_in(ClientLeft(active)))
         active = Active(generation, stream)
         return active

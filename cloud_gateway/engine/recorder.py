@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloud_gateway.core.policies.registry import PolicySettings
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.record import Tape
 from edgespec import __version__
@@ -55,9 +55,9 @@ class Recorder:
         self._said = ""
         self._thread.start()
 
-    def tape(self, request: int, policy: str, settings: PolicySettings, prompt_len: int) -> Tape:
+    def tape(self, request: int, settings: PolicySettings, prompt_len: int) -> Tape:
         """An empty tape for a request that has just come."""
-        return Tape(request, int(time.time()), policy, settings, prompt_len, self.settings.limit_bytes)
+        return Tape(request, int(time.time()), settings.name, settings, prompt_len, self.settings.limit_bytes)
 
     def end(self, tape: Tape, finish: str) -> None:
         """The request is over. One that was never decided on leaves no trace."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.requests.request import ConstraintError
+from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.models.schema_limits import MAX_SCHEMA_BYTES, check_size, finite
 from cloud_gateway.models.trial import TOO_COMPLEX, Trial
 from edgespec.core.errors import ClientError

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from cloud_gateway.core.policies.registry import MAX_K
-from edgespec.core.protocol.messages import MAX_DEPTH
+from cloud_gateway.core.policies.settings import MAX_K, PolicyName, PolicySettings
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PORT
 from edgespec.shared.fields import (
@@ -27,7 +26,6 @@ from edgespec.shared.fields import (
 from edgespec.shared.settings import Section
 
 ClientOption = Literal["offload", "ignore_eos", "policy", "k", "phi", "verification"]
-Policy = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
 
 
 def _check_loopback(host: str) -> None:
@@ -59,19 +57,6 @@ class LocalDraftSection(Section, frozen=True):
     prefix_cache: bool = True
 
 
-class PolicySection(Section, frozen=True):
-    """[policy]: the controller (WANSpec Algorithm 1 and its successors)."""
-
-    name: Policy = "adaptive"
-    k: Annotated[int, Meta(ge=1, le=MAX_K)] = 2
-    phi: Annotated[float, Meta(ge=0, le=100)] = 2.0
-    verify_nodes: Annotated[int, Meta(ge=1, le=512)] = 16
-    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
-    prefer: Literal["latency", "balanced", "offload"] = "balanced"
-    share_seed: bool = True
-    verification: Literal["shared-noise", "rejection"] = "shared-noise"
-
-
 class ApiSection(Section, frozen=True):
     """[api]: the chat API."""
 
@@ -82,7 +67,7 @@ class ApiSection(Section, frozen=True):
     max_tokens_limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 4096
     keepalive_s: Annotated[float, Meta(ge=1, le=300)] = 10.0
     client_options: tuple[ClientOption, ...] = ("offload", "ignore_eos")
-    client_policies: tuple[Policy, ...] = ()
+    client_policies: tuple[PolicyName, ...] = ()
     client_max_k: Annotated[int, Meta(ge=1, le=MAX_K)] = MAX_K
 
 
@@ -154,7 +139,7 @@ class GatewaySettings(Section, frozen=True):
 
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()
-    policy: PolicySection = PolicySection()
+    policy: PolicySettings = PolicySettings()
     api: ApiSection = ApiSection()
     limits: LimitsSection = LimitsSection()
     link: LinkSection = LinkSection()

@@ -108,19 +108,7 @@ def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes, vocab_size: 
 
 def engine_settings(settings: GatewaySettings) -> EngineSettings:
     """The engine's part of the configuration."""
-    policy = settings.policy
-    return EngineSettings(
-        policy=policy.name,
-        k=policy.k,
-        phi=policy.phi,
-        verify_nodes=policy.verify_nodes,
-        depth_limit=policy.depth,
-        prefill_chunk=settings.target.prefill_chunk,
-        queue_limit=settings.api.queue_limit,
-        share_seed=policy.share_seed,
-        prefer=policy.prefer,
-        verification=policy.verification,
-    )
+    return EngineSettings(settings.policy, settings.target.prefill_chunk, settings.api.queue_limit)
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Reads TOML configuration files into frozen structs; an error is one sentence: where, what, what is allowed.
 
-A schema is a frozen `Section` whose fields are `Section`s (the tables), `tuple[Section, ...]` (arrays of tables, whose
+A schema is a frozen `Section` whose fields are frozen structs (the tables), tuples of them (arrays of tables, whose
 keys may be without a default) or annotated plain types (the keys). The allowed values in a message are derived from the
 type, so they cannot disagree with the check. Where the type is not enough,
 `Meta(extra={"allowed": ..., "check": ...})` adds a description and a function that raises ValueError; with
@@ -39,6 +39,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 Settings = TypeVar("Settings", bound=Section)
+Table = TypeVar("Table", bound=msgspec.Struct)
 Complain = Callable[[tuple[str, ...], str], NoReturn]  # (key path, the rest of the sentence)
 
 
@@ -118,7 +119,7 @@ def assign(settings: Settings, assignment: str) -> Settings:
     return override(settings, key.strip(), value.strip())
 
 
-def keys(schema: type[Section], prefix: str = "") -> dict[str, tuple[object, str]]:
+def keys(schema: type[msgspec.Struct], prefix: str = "") -> dict[str, tuple[object, str]]:
     """Every key of a schema, dotted, with its default and a description of its values; arrays without numbers."""
     found: dict[str, tuple[object, str]] = {}
     for name, kind in _field_types(schema).items():
@@ -170,7 +171,7 @@ def _checked(schema: type[Settings], table: Mapping[str, Any], complain: Complai
     return settings
 
 
-def _build(schema: type[Settings], table: Mapping[str, Any], path: tuple[str, ...], complain: Complain) -> Settings:
+def _build(schema: type[Table], table: Mapping[str, Any], path: tuple[str, ...], complain: Complain) -> Table:
     fields = _field_types(schema)
     for name in table:
         if name not in fields:
@@ -236,15 +237,15 @@ def _extra(kind: inspect.Type) -> Mapping[str, Any]:
     return (kind.extra or {}) if isinstance(kind, inspect.Metadata) else {}
 
 
-def _field_types(schema: type[Section]) -> dict[str, Any]:
+def _field_types(schema: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.encode_name: field.type for field in msgspec.structs.fields(schema)}
 
 
-def _table(kind: Any) -> type[Section] | None:
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+def _table(kind: Any) -> type[msgspec.Struct] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
 
 
-def _array(kind: Any) -> type[Section] | None:
+def _array(kind: Any) -> type[msgspec.Struct] | None:
     """The tables' type, where a field is an array of them."""
     return _table(get_args(kind)[0]) if get_origin(kind) is tuple else None
 

@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent
 from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import engine_settings as settings_of
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import OneWorker
 
@@ -28,7 +32,7 @@ def engines(**more: Any) -> Iterator[Make]:
         target: TableTarget | None = None,
         **settings: Any,
     ) -> Engine:
-        engine = Engine(target or TableTarget(), local, EngineSettings(**settings), worker, **more)
+        engine = Engine(target or TableTarget(), local, engine_settings(**settings), worker, **more)
         if worker is not None:
             worker.engine = engine
         engine.start()
@@ -40,6 +44,15 @@ def engines(**more: Any) -> Iterator[Make]:
     finally:
         for engine in running:
             engine.stop()
+
+
+def engine_settings(**changes: Any) -> EngineSettings:
+    """The defaults but for `policy` (its name), `prefill_chunk`, `queue_limit`, and fields of the policy table."""
+    own = GatewaySettings()
+    changes = {"name": changes.pop("policy", own.policy.name), **changes}
+    target = replace(own.target, prefill_chunk=changes.pop("prefill_chunk", own.target.prefill_chunk))
+    api = replace(own.api, queue_limit=changes.pop("queue_limit", own.api.queue_limit))
+    return settings_of(replace(own, target=target, api=api, policy=replace(own.policy, **changes)))
 
 
 async def complete(engine: Engine, request: GenerationRequest) -> tuple[list[int], DoneEvent]:

@@ -6,12 +6,14 @@ import asyncio
 from pathlib import Path
 
 from cloud_gateway.core.policies.registry import POLICIES
-from cloud_gateway.core.requests.request import Constraint, DoneEvent, GenerationRequest, Speculation
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.trace.format import Trace, unseal
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.signing import SigningKey
+from tests.support.engines import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker
 
@@ -34,7 +36,7 @@ async def record(
     """Answers one request after another with the recorder on; returns the files in that order."""
     recorder = Recorder(RecorderSettings(folder, **settings), KEY)  # type: ignore[arg-type]
     worker = worker or LoopWorker(0.002, 0.8)
-    engine = Engine(TableTarget(), TableDraft(0.7), EngineSettings(), worker, recorder=recorder)
+    engine = Engine(TableTarget(), TableDraft(0.7), engine_settings(), worker, recorder=recorder)
     worker.engine = engine
     engine.start()
     try:

@@ -13,13 +13,14 @@ import pytest
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
 from cloud_gateway.core.verify.flatten import flatten
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model import Work
 from edgespec.core.drafting.tree import SpeculationTree
 from edgespec.core.errors import ConfigError
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.process import child, draft
 from edgespec.lab.sim.world import PROMPT_LEN, run
+from tests.support.engines import engine_settings
 from tools.sim.__main__ import main
 from tools.sim.experiment import Arm
 from tools.sim.live.engines import Answers, SleepingDraft, SleepingDrafter, SleepingTarget
@@ -133,7 +134,7 @@ def test_requests_at_the_same_time_do_not_mix_their_answers() -> None:
 
 async def test_the_engine_around_them_makes_the_simulators_rounds_and_passes() -> None:
     """Without a worker nothing depends on time, so live and simulated must be equal, not merely alike."""
-    engine = Engine(SleepingTarget(INSTANT), SleepingDraft(INSTANT), EngineSettings(policy="colocated", k=2))
+    engine = Engine(SleepingTarget(INSTANT), SleepingDraft(INSTANT), engine_settings(policy="colocated", k=2))
     engine.start()
     try:
         for seed in range(3):

@@ -54,4 +54,4 @@ def test_the_hosts_time_makes_the_simulated_answers_slower() -> None:
 
 def test_recorded_tokens_get_the_threshold_of_figure_9() -> None:
     assert arm_of("wanspec").phi == 0.5 and arm_of("wanspec", "without-14").phi == 2.2
-    assert arm_of("wanspec").depth_limit == 2
+    assert arm_of("wanspec").depth == 2

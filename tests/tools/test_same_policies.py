@@ -13,7 +13,7 @@ from cloud_gateway.core.policies import registry as controller
 from cloud_gateway.core.policies.actions import Verify
 from cloud_gateway.core.policies.registry import POLICIES, Colocated
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from edgespec.core.drafting import algorithm2 as drafting
 from edgespec.core.drafting import best_first as bestfirst
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
@@ -21,7 +21,7 @@ from edgespec.core.drafting.tree import Node
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim import world
 from edgespec.lab.sim.world import Curve, Result, Steps
-from tests.support.engines import complete, engines
+from tests.support.engines import complete, engine_settings, engines
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker
 from tools.sim import experiment
@@ -52,7 +52,7 @@ def test_engine_and_simulator_take_policies_from_one_registry() -> None:
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_the_simulators_policy_is_of_the_engines_class(name: str) -> None:
-    engine = Engine(TableTarget(), None, EngineSettings(policy=name))
+    engine = Engine(TableTarget(), None, engine_settings(policy=name))
     active = engine._make_active(GenerationRequest(PROMPT, 5))
     assert type(active.generation.controller) is type(Arm(name, name).controller())
     assert type(active.generation.controller).__module__.startswith("cloud_gateway.core.")

@@ -8,7 +8,8 @@ import statistics
 import pytest
 
 from cloud_gateway.core.policies import registry as controller
-from cloud_gateway.core.policies.registry import POLICIES, Colocated, PolicySettings
+from cloud_gateway.core.policies.registry import POLICIES, Colocated
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import generation
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.network import Pipe, wire_bytes
@@ -165,4 +166,4 @@ def test_a_policy_that_waits_for_the_past_is_reported() -> None:
 
 def test_settings_reach_the_policies() -> None:
     assert POLICIES["wanspec"](PolicySettings(k=3, phi=1.5)).k == 3  # type: ignore[attr-defined]
-    assert POLICIES["adaptive"](PolicySettings(prefer="offload")).prefer == "offload"  # type: ignore[attr-defined]
+    assert POLICIES["adaptive"](PolicySettings(prefer="offload")).settings.prefer == "offload"  # type: ignore[attr-defined]

@@ -110,7 +110,7 @@ class AsPrinted(Arm):
 
 def both(worker: WorkerSpec, phi: float, rtt_ms: float) -> list[list[tuple[float, int, int]]]:
     """Seconds, rounds and gateway passes of six answers with the shipped policy and with Algorithm 1."""
-    options = {"k": 2, "phi": phi, "depth_limit": 2}
+    options = {"k": 2, "phi": phi, "depth": 2}
     arms = Arm("ours", "wanspec", worker, **options), AsPrinted("printed", "wanspec", worker, **options)  # type: ignore[arg-type]
     cells = [Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps_of(CONFIG), 100, 6) for arm in arms]
     return [[(r.seconds, r.rounds, r.local_passes) for r in simulate(cell)] for cell in cells]

@@ -22,14 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import convert
 from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import LinkedWorker
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from cloud_gateway.models.target_model import Pass, Work
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import engine_settings
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.errors import RemoteProtocolError
@@ -201,7 +205,7 @@ def alternate(setup: Setup) -> dict[str, Any]:
 async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     target = InstantTarget()
     link = BenchLink(target, setup.right, setup.branching)
-    settings = EngineSettings(policy=setup.policy)
+    settings = engine_settings(GatewaySettings(policy=convert({"name": setup.policy}, PolicySettings)))
     engine = Engine(target, None, settings, link, clock=lambda: target.now, recorder=recorder)
     stream = engine.submit(GenerationRequest(list(range(100, 190)), 10**6, ignore_eos=True))
     engine.use_loop(asyncio.get_running_loop())

@@ -17,9 +17,11 @@ import numpy as np
 
 from cloud_gateway.api.generation import Limits, ServedModel, generations
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_schema
-from cloud_gateway.core.requests.request import Constraint, ConstraintError, GenerationRequest
+from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.accept import walk
 from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.interface import Constraint, ConstraintError
 from cloud_gateway.core.verify.logprobs import MIN_LOGPROB, token_logprob
 from cloud_gateway.core.verify.verification import Verification, method_of, verification, worker_sampling_of
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -67,8 +69,11 @@ def case(seed: str) -> str:
         return "refused"
     assert wrong is None, f"{wrong} lies outside its range and was let in"
     model = table(vocab_size, rng.randrange(2), rng.random() < 0.5)
-    method = method_of(request, "rejection" if rng.random() < 0.08 else "shared-noise")
-    begin = partial(verification, request, method, Spread(), partial(np.random.default_rng, rng.randrange(2**32)))
+    configured = PolicySettings(verification="rejection" if rng.random() < 0.08 else "shared-noise")
+    chosen = request.speculation.over(configured)
+    method = method_of(request.sampling, chosen.verification)
+    about = request.sampling, request.tokens, request.constraint
+    begin = partial(verification, *about, method, Spread(), partial(np.random.default_rng, rng.randrange(2**32)))
     draft = table(vocab_size, 100 + rng.randrange(2), rng.random() < 0.5)
     constrained = request.constraint is not None
     if rng.random() < 0.5:  # a second call costs as much as all else

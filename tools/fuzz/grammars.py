@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cloud_gateway.core.requests.request import Constraint
+from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.models.grammar import Grammars, Schema
 
 CHARACTERS = '\x00 {}[]":,-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ'

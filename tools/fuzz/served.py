@@ -18,9 +18,11 @@ from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.models.text import StopStrings
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.frames import RandomLink
@@ -71,7 +73,7 @@ async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]
     workers = RandomLink(rng, VOCABULARY)
     target = TableTarget(context=128, pass_s=0.0, model=table(VOCABULARY, 0, extreme=True))
     draft = TableDraft(leaves=4, model=table(VOCABULARY, 100, extreme=True))
-    engine = workers.engine = Engine(target, draft, EngineSettings(), workers)
+    engine = workers.engine = Engine(target, draft, engine_settings(GatewaySettings()), workers)
     engine.start()
     api = Api(Limits(max_tokens=TOKENS, options=ClientOptions(OPTIONS)), Metrics())
     model = ServedModel("fuzz", created=0, context=target.context, vocab_size=VOCABULARY, fingerprint="f")

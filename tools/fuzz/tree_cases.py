@@ -14,12 +14,13 @@ import numpy as np
 
 from cloud_gateway.core.policies.actions import CatchUp, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.estimators import MAX_S, RttEstimator, StepClock, StepCurve
-from cloud_gateway.core.policies.registry import POLICIES, PolicySettings
-from cloud_gateway.core.requests.request import GenerationRequest, Method
+from cloud_gateway.core.policies.registry import make
+from cloud_gateway.core.policies.settings import NAMES, PolicySettings
 from cloud_gateway.core.requests.rounds import RoundBudget
 from cloud_gateway.core.verify.accept import walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
 from cloud_gateway.core.verify.flatten import flatten
+from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.core.verify.verification import verification
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.errors import RemoteProtocolError
@@ -66,7 +67,7 @@ class Walk:
         self.prompt = [rng.randrange(self.vocab_size) for _ in range(rng.randint(1, 6))]
         self.tree = CandidateTree(self.prompt, max_nodes=rng.choice((1, 8, 64, 1024)))
         settings = _settings(rng)
-        self.controller: Controller = POLICIES[rng.choice(list(POLICIES))](settings)
+        self.controller: Controller = make(settings)
         self.budget = RoundBudget(settings.verify_nodes)
         self.now, self.starts, self.epoch, self.spread = rng.choice((0.0, 1e9)), [len(self.prompt)], 1, Spread()
         self._plan()
@@ -77,11 +78,9 @@ class Walk:
         rng = self.rng
         rejection = rng.random() < 0.1
         sampling = Sampling(temperature=1.0, seed=3) if rejection else rng.choice(SAMPLINGS)
-        request = GenerationRequest(self.prompt, 10**6, sampling)
         method: Method = "rejection" if rejection else "shared-noise"
-        begin = partial(
-            verification, request, method, self.spread, partial(np.random.default_rng, rng.randrange(2**32))
-        )
+        fresh = partial(np.random.default_rng, rng.randrange(2**32))
+        begin = partial(verification, sampling, self.prompt, None, method, self.spread, fresh)
         self.chosen = begin()
         self.answer = [] if rejection else list(self.prompt)
         if not rejection:
@@ -188,10 +187,10 @@ class Walk:
 def _settings(rng: random.Random) -> PolicySettings:
     """What a client or an operator may choose."""
     return PolicySettings(
+        name=rng.choice(NAMES),
         k=rng.choice((1, 2, 3, 4, 16)),
         phi=rng.choice((0.0, 5e-324, 0.5, 100.0)),
         verify_nodes=rng.choice((1, 2, 16, 64)),
-        depth_limit=rng.choice((None, None, 1, 16)),
+        depth=rng.choice((16, 16, 1, 3)),
         prefer=rng.choice(("latency", "balanced", "offload")),
-        share=rng.choice((None, None, 0.0, 0.3, 2.0)),
     )

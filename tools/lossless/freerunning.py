@@ -20,10 +20,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Method, Speculation, Usage
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
+from cloud_gateway.core.verify.interface import Method
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.target_model import Pass, Target, Verified, Work
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import engine_settings
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 from edgespec.core.protocol.messages import Sampling
@@ -163,7 +167,8 @@ async def answers(
     """The figures of one arm."""
     watched = WatchedTarget(target)
     local: Any = PlainDraft(draft) if way.plainly else draft
-    engine = Engine(watched, local, EngineSettings(policy="colocated", k=args.k, verification=way.verification))
+    policy = PolicySettings(name="colocated", k=args.k, verification=way.verification)
+    engine = Engine(watched, local, engine_settings(GatewaySettings(policy=policy)))
     engine.start()
     rounds: list[tuple[int, int]] = []
     usages: list[Usage] = []

@@ -20,10 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.grammar import Grammars, Schema
 from cloud_gateway.models.text import Text
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.messages import Sampling
 from tools import options, verbs
 from tools.lossless.topics import QUESTION, SCHEMA, TOPICS, valid
@@ -54,7 +57,7 @@ class Bench:
         self.text = Text(loaded.tokenizer)
         self.schema: Schema = Grammars(loaded.tokenizer, target.vocab_size, target.eos).compile(SCHEMA)
         local = LocalDraft(draft or models.dropped(), context=1024, requests=1, threads=1)
-        self.engine = Engine(target, local, EngineSettings(policy="colocated"))
+        self.engine = Engine(target, local, engine_settings(GatewaySettings(policy=PolicySettings(name="colocated"))))
 
     async def answer(self, topic: str, args: argparse.Namespace, *, grammar: bool) -> dict[str, Any]:
         """One answer and its figures."""

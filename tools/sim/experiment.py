@@ -9,8 +9,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloud_gateway.core.policies.adaptive import Prefer
-from cloud_gateway.core.policies.registry import POLICIES, Controller, PolicySettings
+from msgspec.structs import replace as replaced
+
+from cloud_gateway.core.policies.actions import Controller
+from cloud_gateway.core.policies.registry import make
+from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings, Prefer
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.lab.link_model import LinkModel
@@ -51,20 +54,27 @@ class Arm:
     config: str
     policy: str
     worker: WorkerSpec | None = None
-    k: int = 2
+    k: int = DEFAULTS.k
     phi: float = 0.5
-    verify_nodes: int = 16
-    prefer: Prefer = "balanced"
-    share: float | None = None
+    """WANSpec's, whose figures these are; the gateway's default suits small models."""
+    verify_nodes: int = DEFAULTS.verify_nodes
+    prefer: Prefer = DEFAULTS.prefer
     local: bool = True
     """Whether the gateway has a draft of its own."""
-    depth_limit: int | None = None
-    """Most levels that `wanspec` verifies at once; None: the whole candidate tree."""
+    depth: int = DEFAULTS.depth
+    """Maximum levels that `wanspec` verifies at once."""
+
+    @property
+    def settings(self) -> PolicySettings:
+        """As the gateway's configuration would have them."""
+        return replaced(
+            DEFAULTS, name=self.policy, k=self.k, phi=self.phi, verify_nodes=self.verify_nodes, depth=self.depth,
+            prefer=self.prefer,
+        )  # fmt: skip
 
     def controller(self) -> Controller:
         """A fresh policy, from the gateway's own registry."""
-        settings = PolicySettings(self.k, self.phi, self.verify_nodes, self.depth_limit, self.prefer, self.share)
-        return POLICIES[self.policy](settings)
+        return make(self.settings)
 
 
 BASE = Arm("colocated k=2", "colocated", k=2)

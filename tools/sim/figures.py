@@ -10,6 +10,7 @@ import numpy as np
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
 from cloud_gateway.core.policies.registry import Colocated
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.world import Steps, run
@@ -72,7 +73,7 @@ def ablation(prefix: str, want: Mapping[str, Any]) -> list[tuple[str, Arm]]:
         (f"b=2 θ={theta}", narrow, NEVER_SKIP),
         (f"b=2 θ={theta} φ={phi}", narrow, phi),
     ]
-    return [(name, Arm(prefix + name, "wanspec", worker, k=k, phi=skip, depth_limit=k)) for name, worker, skip in steps]
+    return [(name, Arm(prefix + name, "wanspec", worker, k=k, phi=skip, depth=k)) for name, worker, skip in steps]
 
 
 def stops_helping(rows: Sequence[Row]) -> dict[str, float | None]:
@@ -96,7 +97,7 @@ def figure8(out: Path, processes: int, progress: Progress, runs: int | None = No
     worker = WorkerSpec(theta=want["theta"], sequences=want["sequences"])
     cells = [
         Cell(
-            Arm(f"φ={phi:.3f}", "wanspec", worker, k=want["k"], phi=phi, depth_limit=want["k"]),
+            Arm(f"φ={phi:.3f}", "wanspec", worker, k=want["k"], phi=phi, depth=want["k"]),
             kind,
             LinkModel(rtt / 1000),
             steps,
@@ -159,7 +160,7 @@ def figure9(out: Path, processes: int, progress: Progress, runs: int | None = No
 
 def _deployed(prefix: str, chain: WorkerSpec, phi: float, k: int) -> list[Arm]:
     return [
-        Arm(f"{prefix}wanspec b=1 φ={phi}", "wanspec", chain, k=k, phi=phi, depth_limit=k),
+        Arm(f"{prefix}wanspec b=1 φ={phi}", "wanspec", chain, k=k, phi=phi, depth=k),
         Arm(f"{prefix}adaptive, s=16", "adaptive", WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32),
     ]
 
@@ -174,7 +175,7 @@ class _Counting:
     name, fallbacks, drafts_from_start = "colocated", 0, True
 
     def __init__(self) -> None:
-        self.inner, self.batches, self.first, self.second = Colocated(k=2), 0, 0, 0
+        self.inner, self.batches, self.first, self.second = Colocated(PolicySettings(k=2)), 0, 0, 0
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         return self.inner.decide(tree, link, costs, now)

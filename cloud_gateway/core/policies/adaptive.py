@@ -19,16 +19,14 @@ here until it has caught up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.arrival import Timeline
 from cloud_gateway.core.policies.budget import Acceptance, Budget, Prices, Reference
+from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.calibration import Calibrator
-
-Prefer = Literal["latency", "balanced", "offload"]
 
 SHARES = {"balanced": 0.45, "offload": 0.0}
 """Local passes, relative to co-located k = 2, that are made even when the answer is not behind."""
@@ -56,11 +54,10 @@ HORIZON_STEPS = 32
 class Adaptive:
     """See the module's text."""
 
-    prefer: Prefer = "balanced"
+    settings: PolicySettings = DEFAULTS
     sequences: int = 16
     """Leaves of one local pass."""
     width: int = 4
-    verify_nodes: int = 32
     share: float | None = None
     """Local passes allowed, relative to co-located k = 2; None: as `prefer` says."""
     calibrator: Calibrator = field(default_factory=Calibrator)
@@ -79,7 +76,7 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         self._surveyor = Surveyor(self.calibrator)
-        share = SHARES.get(self.prefer) if self.share is None else self.share
+        share = SHARES.get(self.settings.prefer) if self.share is None else self.share
         self._budget = None if share is None else Budget(share)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
@@ -95,14 +92,14 @@ class Adaptive:
         patience = ALIGN_SHARE if outlook.nodes else WAIT_SHARE
         if not self._run and 0 < stall <= patience * costs.verify_s(1):
             return Wait(now + stall)
-        return Verify(outlook.worth(costs.verify_s, prices.token_s, self.verify_nodes))
+        return Verify(outlook.worth(costs.verify_s, prices.token_s, self.settings.verify_nodes))
 
     def _drafts(self, outlook: Outlook, stall: float, prices: Prices, link: LinkView | None, costs: Costs) -> bool:
         """Whether another local level pays."""
         step = costs.local_step_s
         if step is None or self._run >= MAX_RUN:
             return False
-        if outlook.nodes and outlook.gain(self.verify_nodes) * prices.token_s <= step + prices.pass_s:
+        if outlook.nodes and outlook.gain(self.settings.verify_nodes) * prices.token_s <= step + prices.pass_s:
             return False
         if self._run:
             return True

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 
 SILENT_STEPS = 4
@@ -22,7 +23,7 @@ SILENT_STEPS = 4
 class Amusd:
     """Verifies all that was drafted as soon as there is anything; never drafts itself."""
 
-    verify_nodes: int = 16
+    settings: PolicySettings = DEFAULTS
     name: str = field(default="amusd", init=False)
     fallbacks: int = field(default=0, init=False)
     drafts_from_start: bool = field(default=False, init=False)
@@ -31,7 +32,7 @@ class Amusd:
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """The verify process."""
         if tree.depth() > 0:
-            return Verify(tree.best(self.verify_nodes))
+            return Verify(tree.best(self.settings.verify_nodes))
         if link is None:
             return Verify(())
         self._waits_since = now if self._waits_since is None else self._waits_since

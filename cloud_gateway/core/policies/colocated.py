@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify
+from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 
 
@@ -18,8 +19,7 @@ class ColocatedTree:
     Fewer where the candidates that the last verify left are k deep already, or where nothing is left to expand.
     """
 
-    k: int = 4
-    verify_nodes: int = 32
+    settings: PolicySettings = DEFAULTS
     sequences: int = 16
     width: int = 4
     name: str = field(default="colocated-tree", init=False)
@@ -32,10 +32,11 @@ class ColocatedTree:
 
         The likeliest leaves may all be shallow, so the depth alone would not end the round.
         """
-        deepest = tree.root.position + self.k
+        k = self.settings.k
+        deepest = tree.root.position + k
         leaves = tree.tree.most_probable(min(self.sequences, costs.local_leaves), deepest)
-        if costs.local_step_s is None or tree.depth() >= self.k or self._passes >= self.k or not leaves:
-            return Verify(tree.best(self.verify_nodes))
+        if costs.local_step_s is None or tree.depth() >= k or self._passes >= k or not leaves:
+            return Verify(tree.best(self.settings.verify_nodes))
         self._passes += 1
         return Draft(tuple(leaves), self.width)
 

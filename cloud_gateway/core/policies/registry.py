@@ -30,10 +30,11 @@ from cloud_gateway.core.policies.actions import (
     Verify,
     Wait,
 )
-from cloud_gateway.core.policies.adaptive import Adaptive, Prefer
+from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.amusd import Amusd
 from cloud_gateway.core.policies.colocated import ColocatedTree
 from cloud_gateway.core.policies.rolling_k import RollingWanSpec
+from cloud_gateway.core.policies.settings import DEFAULTS, PolicyName, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 
 __all__ = [
@@ -48,19 +49,21 @@ __all__ = [
     "LinkView",
     "Outcome",
     "Plain",
-    "PolicySettings",
     "Verify",
     "Wait",
     "WanSpec",
+    "make",
 ]
 
 
+@dataclass(slots=True)
 class Plain:
     """Plain decoding: one token a pass."""
 
-    name = "plain"
-    fallbacks = 0
-    drafts_from_start = False
+    settings: PolicySettings = DEFAULTS
+    name: str = field(default="plain", init=False)
+    fallbacks: int = field(default=0, init=False)
+    drafts_from_start: bool = field(default=False, init=False)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Always a bare target step."""
@@ -77,11 +80,15 @@ class Plain:
 class Colocated:
     """Standard speculative decoding on the gateway alone: k local draft steps, one verify."""
 
-    k: int = 2
+    settings: PolicySettings = DEFAULTS
+    k: int = field(init=False)
     name: str = field(default="colocated", init=False)
     fallbacks: int = field(default=0, init=False)
     drafts_from_start: bool = field(default=True, init=False)
     _caught_up_last: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.k = self.settings.k
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Drafts until the tree is k deep, then verifies a chain; `link` is ignored."""
@@ -117,13 +124,8 @@ class WanSpec:
     worker is taken for lost until it speaks again.
     """
 
-    k: int = 2
-    phi: float = 0.5
-    """Entropy (nats) of the target above which the worker is assumed to be on another path."""
-    verify_nodes: int = 16
-    """Most candidates in one pass."""
-    depth_limit: int | None = None
-    """Levels verified at once; None: the whole candidate tree, k: the printed algorithm's result.length <= k + 1."""
+    settings: PolicySettings = DEFAULTS
+    k: int = field(init=False)
     name: str = field(default="wanspec", init=False)
     fallbacks: int = field(default=0, init=False)
     drafts_from_start: bool = field(default=False, init=False)
@@ -137,7 +139,8 @@ class WanSpec:
     _local: Colocated = field(init=False)
 
     def __post_init__(self) -> None:
-        self._local = Colocated(self.k)
+        self._local = Colocated(self.settings)
+        self.set_k(self.settings.k)
 
     def set_k(self, k: int) -> None:
         """From the next decision on."""
@@ -186,7 +189,7 @@ class WanSpec:
         self._drafting = True
 
     def _verify(self, tree: CandidateTree) -> Verify:
-        return Verify(tree.best(self.verify_nodes, self.depth_limit))
+        return Verify(tree.best(self.settings.verify_nodes, self.settings.depth))
 
     def received(self, merged: Merged, now: float) -> None:
         """A frame on the committed path ends lateness; one that shows the worker off it marks it out of date.
@@ -206,29 +209,8 @@ class WanSpec:
         self._waits_since = None
         self._commits.append((outcome.position, now))
         mismatch = not outcome.at_leaf
-        if mismatch or outcome.entropy > self.phi:
+        if mismatch or outcome.entropy > self.settings.phi:
             self._t_update = now
-
-
-MAX_K = 16
-"""Greatest run depth that a client or an operator may ask for."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicySettings:
-    """Parameters of the policies; each takes those that it has."""
-
-    k: int = 2
-    phi: float = 0.5
-    verify_nodes: int = 16
-    depth_limit: int | None = None
-    prefer: Prefer = "balanced"
-    share: float | None = None
-    """Local passes allowed, relative to co-located k = 2; None: as `prefer` says."""
-
-    def wanspec(self) -> WanSpec:
-        """Algorithm 1 with these parameters."""
-        return WanSpec(self.k, self.phi, self.verify_nodes, self.depth_limit)
 
 
 ALONE = ("plain", "colocated", "colocated-tree")
@@ -241,12 +223,18 @@ def reason(policy: Controller) -> str | None:
     return why if isinstance(why, str) else None
 
 
-POLICIES: dict[str, Callable[[PolicySettings], Controller]] = {
-    "plain": lambda chosen: Plain(),
-    "colocated": lambda chosen: Colocated(k=chosen.k),
-    "colocated-tree": lambda chosen: ColocatedTree(chosen.k, chosen.verify_nodes),
-    "wanspec": PolicySettings.wanspec,
-    "adaptive": lambda chosen: Adaptive(chosen.prefer, verify_nodes=chosen.verify_nodes, share=chosen.share),
-    "rolling-k": lambda chosen: RollingWanSpec(chosen.wanspec()),
-    "amusd": lambda chosen: Amusd(chosen.verify_nodes),
+POLICIES: dict[PolicyName, Callable[[PolicySettings], Controller]] = {
+    "plain": Plain,
+    "colocated": Colocated,
+    "colocated-tree": ColocatedTree,
+    "wanspec": WanSpec,
+    "adaptive": Adaptive,
+    "rolling-k": lambda settings: RollingWanSpec(WanSpec(settings)),
+    "amusd": Amusd,
 }
+"""Controllers: WANSpec's Algorithm 1, the baselines and the adaptive policy."""
+
+
+def make(settings: PolicySettings) -> Controller:
+    """A fresh controller of the policy that the settings name."""
+    return POLICIES[settings.name](settings)

@@ -17,7 +17,7 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.registry import Plain, reason
 from cloud_gateway.core.requests.accounting import charge, count_round
 from cloud_gateway.core.requests.assignment import Assignment, opening
-from cloud_gateway.core.requests.request import ConstraintError, Finish, GenerationRequest, TokensEvent, Usage
+from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.core.requests.rounds import RoundBudget, RoundTimes
 from cloud_gateway.core.requests.steps import (
     TABLE,
@@ -58,6 +58,7 @@ from cloud_gateway.core.verify.accept import Walk, walk
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree, flatten
 from cloud_gateway.core.verify.guide import Guide
+from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.logprobs import walk_logprobs
 from cloud_gateway.core.verify.verification import Verification
 from edgespec.core.drafting.tree import Node

@@ -4,55 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Annotated, Literal
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+from msgspec.structs import replace
 
-from edgespec.core.errors import EdgespecError
+from cloud_gateway.core.policies.settings import PHI, K, PolicySettings
+from cloud_gateway.core.verify.interface import Constraint, Method, TokenLogprob
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol.messages import Sampling
 
 Offload = Literal["auto", "never"]
-Method = Literal["shared-noise", "rejection"]
-"""How sampled tokens are verified (cloud_gateway/core/verify/verification.py)."""
 Finish = Literal["stop", "length", "cancelled", "error"]
 
 
-class ConstraintError(EdgespecError):
-    """This answer's constraint leaves no token; it ends with an error, and no other answer does."""
+class Speculation(Struct, frozen=True, kw_only=True):
+    """How one request is drafted and verified; the API's `edgespec`. None means: as the gateway is configured."""
 
-
-class Constraint(Protocol):
-    """What one answer may say, token by token (a grammar's place). Its own object for each answer."""
-
-    def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
-        """A mask over the vocabulary of what may follow the committed tokens and then `path`; None allows all.
-
-        Raises ConstraintError where nothing may.
-        """
-
-    def allowed(self, path: Sequence[int]) -> int:
-        """How many tokens of `path`, one by one, may follow the committed ones, the end of the answer aside."""
-
-    def forced(self, path: Sequence[int]) -> Sequence[int]:
-        """Tokens that are all but certain to come after the committed ones and then `path`; none where it is broken."""
-
-    def committed(self, tokens: Sequence[int]) -> None:
-        """The answer has grown by these tokens. Raises ConstraintError where they break it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """How one request may be sped up. None means: as the gateway's configuration says."""
-
+    offload: Offload | None = None
     policy: str | None = None
-    """`wanspec`, `adaptive`, `colocated`, `plain`."""
-    k: int | None = None
-    phi: float | None = None
-    offload: Offload = "auto"
+    """One of `policies.settings.NAMES`."""
+    k: Annotated[int, K.meta] | None = None
+    phi: Annotated[float, PHI.meta] | None = None
     verification: Method | None = None
+
+    def over(self, configured: PolicySettings) -> PolicySettings:
+        """The configured settings with the fields that the request replaces."""
+        asked = {"name": self.policy, "k": self.k, "phi": self.phi, "verification": self.verification}
+        return replace(configured, **{name: value for name, value in asked.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +99,6 @@ class Usage:
     """From the slot to the last token: prompt and answer."""
     host_s: float = 0.0
     """Gateway time in rounds outside the models' passes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Natural log-probabilities of the target's own distribution: raw logits, temperature 1, no constraint."""
-
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-    """The most probable tokens with theirs, best first; of equals the lower token first."""
 
 
 class TokensEvent(Struct, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from cloud_gateway.core.policies.actions import MAX_REMAINING
-from cloud_gateway.core.policies.registry import PolicySettings
+from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec.core.errors import RemoteProtocolError, TraceError
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey, check_public_key, verify
 

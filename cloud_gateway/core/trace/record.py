@@ -19,7 +19,8 @@ from cloud_gateway.core.policies.actions import (
     Verify,
 )
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.registry import PolicySettings, reason
+from cloud_gateway.core.policies.registry import reason
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree, Merged
 from edgespec.core.drafting.tree import Node

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloud_gateway.core.requests.request import Constraint
 from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.drafting.tree import Node
 
 GRAMMAR = "grammar"

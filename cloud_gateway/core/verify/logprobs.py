@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.requests.request import TokenLogprob
 from cloud_gateway.core.verify.accept import Walk
+from cloud_gateway.core.verify.interface import TokenLogprob
 from edgespec.core.sampling.logits import finite
 
 MIN_LOGPROB = -9999.0

@@ -15,8 +15,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from cloud_gateway.core.requests.request import GenerationRequest, Method
 from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.interface import Constraint, Method
 from cloud_gateway.core.verify.rejection import RejectionChooser
 from cloud_gateway.core.verify.shared_noise import Chooser, Rows
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -46,10 +46,12 @@ class SharedNoise:
 
     by_match = True
 
-    def __init__(self, request: GenerationRequest, spread: Spread) -> None:
-        self.chooser = Chooser(request.sampling, request.tokens, constraint=request.constraint)
-        self.ranker = Ranker(request.sampling, request.tokens, spread=spread, resolved=True)
-        self.constraint = request.constraint
+    def __init__(
+        self, sampling: Sampling, prompt: Sequence[int], spread: Spread, constraint: Constraint | None = None
+    ) -> None:
+        self.chooser = Chooser(sampling, prompt, constraint=constraint)
+        self.ranker = Ranker(sampling, prompt, spread=spread, resolved=True)
+        self.constraint = constraint
         self.at = self.chooser.at
 
     def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
@@ -67,22 +69,26 @@ class SharedNoise:
         self.ranker.committed(tokens)
 
 
-def method_of(request: GenerationRequest, configured: Method) -> Method:
-    """The method for this request, which may have asked for another than the configured one."""
-    greedy = request.sampling.temperature < GREEDY_BELOW
-    return "shared-noise" if greedy else request.speculation.verification or configured
+def method_of(sampling: Sampling, chosen: Method) -> Method:
+    """The method for a request: as chosen, unless it is greedy and needs none."""
+    return "shared-noise" if sampling.temperature < GREEDY_BELOW else chosen
 
 
 def verification(
-    request: GenerationRequest, method: Method, spread: Spread, rng: Callable[[], np.random.Generator]
+    sampling: Sampling,
+    prompt: Sequence[int],
+    constraint: Constraint | None,
+    method: Method,
+    spread: Spread,
+    rng: Callable[[], np.random.Generator],
 ) -> Verification:
     """What the method needs for one answer; `rng` makes randomness that nobody can foretell.
 
     `spread` is shared by all requests of a pair of models. Raises ValueError for shared noise without a seed.
     """
     if method == "rejection":
-        return RejectionChooser(request.sampling, request.tokens, rng(), constraint=request.constraint)
-    return SharedNoise(request, spread)
+        return RejectionChooser(sampling, prompt, rng(), constraint=constraint)
+    return SharedNoise(sampling, prompt, spread, constraint)
 
 
 def worker_sampling_of(sampling: Sampling, method: Method, share_seed: bool) -> Sampling:

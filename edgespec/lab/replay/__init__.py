@@ -73,7 +73,8 @@ def _read(path: Path) -> bytes:
 
 def _policies(options: argparse.Namespace) -> list[dict[str, object]]:
     """Every combination asked for; none where no other policy or parameter is named. Raises ConfigError."""
-    from cloud_gateway.core.policies.registry import MAX_K, POLICIES
+    from cloud_gateway.core.policies.registry import POLICIES
+    from cloud_gateway.core.policies.settings import MAX_K
 
     asked = (options.policy, options.phi, options.k, options.rtt_ms)
     if not any(asked):

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
+from msgspec.structs import replace as replaced
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from cloud_gateway.core.policies.registry import ALONE, POLICIES, PolicySettings
+from cloud_gateway.core.policies.registry import ALONE, make
+from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.request import Speculation
 from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec.core.errors import TraceError
 from edgespec.lab.link_model import LinkModel
@@ -100,13 +103,13 @@ def compare(looked: Looked, choices: Sequence[Mapping[str, Any]], seed: int) -> 
     header = looked.trace.header
     try:
         traced = Traced(looked.trace)
-        base = _try(traced, header.policy, header.settings, None, seed)
+        recorded = replaced(header.settings, name=header.policy)
+        base = _try(traced, recorded, None, seed)
         rows = [replace(base, kind="simulated")]
         seen = {_key(base)}
         for choice in choices:
-            policy = choice["policy"] or header.policy
-            chosen = {name: choice[name] for name in ("k", "phi") if choice[name] is not None}
-            row = _try(traced, policy, replace(header.settings, **chosen), choice["rtt_ms"], seed)
+            asked = Speculation(policy=choice["policy"], k=choice["k"], phi=choice["phi"])
+            row = _try(traced, asked.over(recorded), choice["rtt_ms"], seed)
             if _key(row) not in seen:
                 seen.add(_key(row))
                 rows.append(replace(row, ratio=row.ms_per_token / base.ms_per_token))
@@ -124,14 +127,15 @@ def _key(row: Row) -> tuple[object, ...]:
     return row.policy, row.k, row.phi, row.rtt_ms
 
 
-def _try(traced: Traced, policy: str, settings: PolicySettings, rtt_ms: float | None, seed: int) -> Row:
+def _try(traced: Traced, settings: PolicySettings, rtt_ms: float | None, seed: int) -> Row:
+    policy = settings.name
     alone = policy in ALONE
     net = LinkModel(0.0) if alone else traced.net(None if rtt_ms is None else rtt_ms / 1000)
     results: list[Result] = []
     for filling in range(FILLINGS):
         drafting = None if alone else Drafting(1, 1, PROMPT_LEN, traced.rule())
         process = traced.process(seed * FILLINGS + filling)
-        controller = POLICIES[policy](settings)
+        controller = make(settings)
         results.append(run(controller, drafting, process, net, traced.steps, traced.tokens, filling))
     k = settings.k if policy in USES_K else None
     phi = settings.phi if policy in USES_PHI else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Looked:
             "signed_by": key_id(self.signer),
             "gateway": self.gateway,
             **{name: getattr(header, name) for name in ("edgespec", "request", "made_at", "policy")},
-            "settings": asdict(header.settings),
+            "settings": msgspec.structs.asdict(header.settings),
             **{name: getattr(header, name) for name in ("prompt_len", "salted", "workers", "finish", "complete")},
             "tokens": trace.emitted(self.trace.events),
             "rounds": self.rounds,

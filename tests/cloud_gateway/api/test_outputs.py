@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from cloud_gateway.api import Backend, ServedModel
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
 from tests.support.echo import MODEL, ByteText, Echo, echo_gateway, post
+from tests.support.engines import engine_settings
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def tiny(tmp_path: Path, folder: Path) -> AsyncIterator[Echo]:
     tokenizer, target = load_tokenizer(folder), TorchTarget(load_tiny(folder), slots=4, threads=1)
-    engine = Engine(target, None, EngineSettings(policy="plain"))
+    engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
     async with echo_gateway(tmp_path) as echo:
         engine.start()

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend, ServedModel
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.grammar import Grammars, Schema
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
 from tests.support.echo import Echo, echo_gateway, post
+from tests.support.engines import engine_settings
 from tests.support.hostile_schemas import MAKERS, largest, requiring
 from tests.support.schemas import NESTED
 from tests.support.tiny_target import load_tiny, make_tiny_target
@@ -58,7 +59,7 @@ def grammars(folder: Path) -> Gated:
 @pytest.fixture
 async def tiny(tmp_path: Path, folder: Path, grammars: Gated) -> AsyncIterator[Echo]:
     target = TorchTarget(load_tiny(folder), slots=4, threads=1)
-    engine = Engine(target, None, EngineSettings(policy="plain"))
+    engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
     async with echo_gateway(tmp_path) as echo:
         engine.start()

@@ -12,6 +12,7 @@ from cloud_gateway.core.policies.amusd import Amusd
 from cloud_gateway.core.policies.colocated import ColocatedTree
 from cloud_gateway.core.policies.registry import WanSpec
 from cloud_gateway.core.policies.rolling_k import RollingK, RollingWanSpec
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.lab.sim.theory import best_k, expected_accepted, expected_tokens, printed_overview, speedup
 
@@ -47,7 +48,7 @@ def test_rolling_k_moves_as_the_post_says(rate: float, start: int, after: int) -
 
 
 def test_rolling_k_sets_algorithm_1() -> None:
-    policy, tree = RollingWanSpec(WanSpec(k=5), RollingK(start=5)), CandidateTree([1, 2])
+    policy, tree = RollingWanSpec(WanSpec(PolicySettings(k=5)), RollingK(start=5)), CandidateTree([1, 2])
     assert isinstance(policy.decide(tree, None, COSTS, 0.0), Draft)
     for _ in range(10):
         policy.verified(Outcome(5, 1, False, 0.1), 0.0)
@@ -57,7 +58,7 @@ def test_rolling_k_sets_algorithm_1() -> None:
 
 
 def test_the_local_tree_takes_k_passes_and_then_verifies() -> None:
-    policy, tree = ColocatedTree(k=2, verify_nodes=3), CandidateTree([1, 2])
+    policy, tree = ColocatedTree(PolicySettings(k=2, verify_nodes=3)), CandidateTree([1, 2])
     first = policy.decide(tree, LINK, COSTS, 0.0)
     assert isinstance(first, Draft) and first.width == 4
     children = [tree.add_local(tree.root, token, 0.1 * token, 1.0) for token in range(3)]

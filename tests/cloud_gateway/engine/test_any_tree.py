@@ -14,10 +14,11 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, RoundBudget
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import LinkedWorker
 from edgespec.core.protocol.messages import MAX_COST, Sampling, Tree, check_tree_shape, max_entropy
 from edgespec.core.protocol.prefix import prefix_hash
+from tests.support.engines import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import VOCAB, next_logits
 from tools.doubles.workers import OneWorker
@@ -47,7 +48,7 @@ class Turned:
     def __init__(self, policy: str, sampling: Sampling, verification: str) -> None:
         self.now = 0.0
         self.workers = OneWorker(LinkedWorker("w", 0.02, 0.03, 0.004, paused=False), returns=True)
-        chosen = EngineSettings(policy=policy, k=4, verification=verification)  # type: ignore[arg-type]
+        chosen = engine_settings(policy=policy, k=4, verification=verification)
         local = TableDraft(0.7, leaves=8)
         self.engine = Engine(TableTarget(modelled=lambda rows: 0.0), local, chosen, self.workers, clock=self.clock)
         self.engine.submit(GenerationRequest(PROMPT, COUNT, sampling=sampling, ignore_eos=True))

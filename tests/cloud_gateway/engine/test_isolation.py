@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.loop import Engine
@@ -136,9 +137,9 @@ async def test_a_fault_of_speculation_ends_no_answer(
     elif stage == "decide":
         monkeypatch.setattr(Adaptive, "decide", poisoned(Adaptive.decide, lambda self, tree, *_: of_poison(tree)))
     elif stage == "verified":
-        broken = poisoned(Adaptive.verified, lambda self, *_: self.prefer == "offload")
+        broken = poisoned(Adaptive.verified, lambda self, *_: self.settings.prefer == "offload")
         monkeypatch.setattr(Adaptive, "verified", broken)
-        monkeypatch.setitem(POLICIES, "amusd", lambda chosen: Adaptive("offload"))
+        monkeypatch.setitem(POLICIES, "amusd", lambda chosen: Adaptive(PolicySettings(prefer="offload")))
     engine = make(LoopWorker(0.0, 0.8), TableDraft(0.7))
     speculation = Speculation(policy="amusd" if stage == "verified" else "adaptive")
     if stage == "best":

@@ -14,11 +14,12 @@ import pytest
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
 from tests.support.echo import ByteText, until
+from tests.support.engines import engine_settings
 from tests.support.hostile import ToEngine, opened
 from tests.support.links import GatewayUnderTest, client, serving
 from tools.doubles.engines import TableTarget
@@ -55,7 +56,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     _, bob = keys.create("bob", offload=False)
     async with serving(tmp_path, seen=seen) as gateway:
         target = TableTarget(pass_s=0.004)
-        engine = seen.engine = Engine(target, None, EngineSettings(), gateway.links)
+        engine = seen.engine = Engine(target, None, engine_settings(), gateway.links)
         engine.on_failure = lambda: gone.append(True)
         engine.start()
         api = Api(Limits(), Metrics())

@@ -12,12 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.registry import POLICIES, PolicySettings, reason
-from cloud_gateway.core.requests.request import Method, Speculation
+from cloud_gateway.core.policies.registry import POLICIES, reason
+from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.request import Speculation
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Committed, Decided, Drafted, Frame, Link, Verified
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.core.trace.record import Tape, TapedController
+from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling

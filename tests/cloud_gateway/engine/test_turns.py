@@ -9,8 +9,9 @@ import pytest
 
 from cloud_gateway.core.requests.local_costs import MIN_BATCH, catch_up_batch, draft_costs
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model import Work
+from tests.support.engines import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import plain_greedy
 
@@ -37,7 +38,7 @@ class Counted(TableTarget):
 def turned(local: TableDraft | None = None, slots: int = 4, **settings: Any) -> tuple[Engine, Counted]:
     target = Counted(slots)
     times = iter(range(10**9))
-    return Engine(target, local, EngineSettings(**settings), clock=lambda: next(times) * 1e-4), target
+    return Engine(target, local, engine_settings(**settings), clock=lambda: next(times) * 1e-4), target
 
 
 def submit(engine: Engine, prompt: Sequence[int], count: int = 20, **more: Any) -> Any:

@@ -13,10 +13,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
-from tests.support.engines import complete
+from tests.support.engines import complete, engine_settings
 from tests.support.hostile import ToEngine, opened
 from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving
 from tools.doubles.engines import TableTarget
@@ -39,7 +39,7 @@ class Whole:
 async def whole(tmp_path: Path) -> AsyncIterator[Whole]:
     seen = ToEngine()
     async with serving(tmp_path, seen=seen) as gateway:
-        engine = seen.engine = Engine(TableTarget(pass_s=0.004), None, EngineSettings(k=2), gateway.links)
+        engine = seen.engine = Engine(TableTarget(pass_s=0.004), None, engine_settings(k=2), gateway.links)
         engine.start()
         yield Whole(gateway, engine, seen)
         engine.stop()

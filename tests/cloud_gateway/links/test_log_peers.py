@@ -11,7 +11,7 @@ import pytest
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
-from cloud_gateway.core.requests.request import ConstraintError
+from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.models.grammar import GrammarConstraint
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.reasons import REASONS, shown

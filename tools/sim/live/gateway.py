@@ -15,10 +15,12 @@ from typing import Any
 import msgspec
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
-from cloud_gateway.engine.loop import Engine, EngineSettings
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.process.bridge import Bridge
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
@@ -73,13 +75,7 @@ class Gateway:
         # so that both begin at the same moment, as in the simulator.
         self._prefill_s = setting.rtt_ms / 2000
         self.target = SleepingTarget(setting, self._prefill_s)
-        settings = EngineSettings(
-            policy=setting.policy,
-            k=setting.k,
-            phi=setting.phi,
-            verify_nodes=setting.verify_nodes,
-            depth_limit=setting.depth_limit,
-        )
+        settings = engine_settings(GatewaySettings(policy=setting.policy))
         self._engine = bridge.engine = Engine(self.target, SleepingDraft(setting), settings, self._links)
 
     async def start(self) -> int:

@@ -70,7 +70,7 @@ def arm_of(policy: str, draft: str = "") -> Arm:
         return Arm("amusd", policy, chain)
     k, phis = config["run"]["k"], [made["phi"] for made in config["recorded"].values()]
     phi = phis[0] if draft else config["run"]["phi"]
-    return Arm(f"wanspec b=1 φ={phi:g}", policy, chain, k=k, phi=phi, depth_limit=k)
+    return Arm(f"wanspec b=1 φ={phi:g}", policy, chain, k=k, phi=phi, depth=k)
 
 
 def measure(arm: Arm, setting: Setting, answers: int, progress: Callable[[], None]) -> dict[str, Any]:

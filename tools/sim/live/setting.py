@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec.core.errors import ConfigError
 from edgespec.lab.sim.world import Curve, Steps
 from tools.sim.experiment import Arm, Kind
@@ -33,11 +34,7 @@ class Setting(msgspec.Struct, frozen=True):
     """Tokens of an answer."""
     rtt_ms: float = 0.0
     jitter_ms: float = 0.0
-    policy: str = "colocated"
-    k: int = 2
-    phi: float = 0.5
-    verify_nodes: int = 16
-    depth_limit: int | None = None
+    policy: PolicySettings = PolicySettings(name="colocated")
     rule: str = "algorithm2"
     branching: int = 1
     theta: float = 0.0
@@ -72,8 +69,7 @@ class Setting(msgspec.Struct, frozen=True):
             raise ConfigError(f"Policy {arm.policy} uses no worker; `replay-live` measures those that do.")
         return msgspec.structs.replace(
             self,
-            rtt_ms=rtt_ms, jitter_ms=jitter_ms, policy=arm.policy, k=arm.k, phi=arm.phi, verify_nodes=arm.verify_nodes,
-            depth_limit=arm.depth_limit,
+            rtt_ms=rtt_ms, jitter_ms=jitter_ms, policy=arm.settings,
             rule=worker.rule, branching=worker.branching, theta=worker.theta, sequences=worker.sequences,
         )  # fmt: skip
 

@@ -6,12 +6,14 @@ import math
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.adaptive import Adaptive
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
 
 TD, TT = 0.00373, 0.01034
 COSTS = Costs(lambda rows: TT, TD, batch_backlog_s=0.01)
 NO_LOCAL = Costs(lambda rows: TT)
+LATENCY, OFFLOAD = PolicySettings(prefer="latency"), PolicySettings(prefer="offload")
 
 
 def link(rtt_s: float, *, ready: bool = True) -> LinkView:
@@ -34,17 +36,17 @@ def decide(
 def test_what_is_at_hand_is_verified_at_once() -> None:
     tree = CandidateTree([1, 2])
     chain(tree, 0.9, 0.8)
-    action = decide(Adaptive("offload"), tree, 0.02)
+    action = decide(Adaptive(OFFLOAD), tree, 0.02)
     assert isinstance(action, Verify) and len(action.nodes) == 2
 
 
 def test_with_nothing_at_hand_a_bare_step_beats_waiting() -> None:
-    action = decide(Adaptive("offload"), CandidateTree([1, 2]), 0.02)
+    action = decide(Adaptive(OFFLOAD), CandidateTree([1, 2]), 0.02)
     assert isinstance(action, Verify) and not action.nodes
 
 
 def test_it_waits_for_what_comes_within_a_tenth_of_a_step() -> None:
-    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     decide(policy, tree, 0.02)
     policy.received(Merged(known=1, prefix_len=2, reached=1), 1.0)
     action = decide(policy, tree, 0.02, now=1.0 + TD - 0.0005)
@@ -52,7 +54,7 @@ def test_it_waits_for_what_comes_within_a_tenth_of_a_step() -> None:
 
 
 def test_a_long_stall_is_bridged_by_local_passes_over_the_likeliest_leaves() -> None:
-    policy, tree = Adaptive("latency"), CandidateTree([1, 2])
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
     first = decide(policy, tree, 0.1)
     assert isinstance(first, Draft) and list(first.leaves) == [tree.root] and first.width == 4
     for i, chance in enumerate((0.8, 0.1, 0.05, 0.02)):
@@ -63,7 +65,7 @@ def test_a_long_stall_is_bridged_by_local_passes_over_the_likeliest_leaves() -> 
 
 
 def test_a_run_ends_when_another_level_does_not_pay() -> None:
-    policy, tree = Adaptive("latency"), CandidateTree([1, 2])
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
     assert isinstance(decide(policy, tree, 0.1), Draft)
     for i in range(4):
         tree.add_local(tree.root, 5 + i, -math.log(0.1), 3.0)
@@ -71,12 +73,12 @@ def test_a_run_ends_when_another_level_does_not_pay() -> None:
 
 
 def test_offloading_first_drafts_nothing_while_the_worker_is_near() -> None:
-    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     assert isinstance(decide(policy, tree, 0.02, now=0.5), Verify)
 
 
 def test_a_completion_that_falls_behind_drafts_even_under_offload() -> None:
-    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     decide(policy, tree, 0.3)
     policy.verified(Outcome(0, 1, True, 0.1, position=2), 0.2)
     tree.advance([3])
@@ -86,16 +88,16 @@ def test_a_completion_that_falls_behind_drafts_even_under_offload() -> None:
 
 
 def test_without_a_local_draft_it_never_asks_for_one() -> None:
-    policy, tree = Adaptive("latency"), CandidateTree([1, 2])
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
     assert isinstance(decide(policy, tree, 0.3, costs=NO_LOCAL), Verify)
 
 
 def test_without_a_worker_it_drafts_a_tree_itself() -> None:
-    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None), Draft)
+    assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), None), Draft)
 
 
 def test_a_long_catch_up_alternates_with_target_steps() -> None:
-    policy, tree = Adaptive("latency"), CandidateTree([1, 2])
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
     behind = Costs(lambda rows: TT, TD, local_backlog_s=0.1, batch_backlog_s=0.01)
     kinds = [type(decide(policy, tree, None, costs=behind)) for _ in range(4)]
     assert kinds == [CatchUp, Verify, CatchUp, Verify]
@@ -103,17 +105,17 @@ def test_a_long_catch_up_alternates_with_target_steps() -> None:
 
 def test_a_catch_up_that_the_stall_cannot_pay_back_is_not_begun() -> None:
     behind = Costs(lambda rows: TT, TD, local_backlog_s=0.05, batch_backlog_s=0.01)
-    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), 0.02, costs=behind), Verify)
-    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None, costs=behind), CatchUp)
+    assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), 0.02, costs=behind), Verify)
+    assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), None, costs=behind), CatchUp)
 
 
 def test_a_draft_that_is_slower_than_bare_steps_is_not_asked() -> None:
     dear = Costs(lambda rows: TT, 2 * TT)
-    assert isinstance(decide(Adaptive("latency"), CandidateTree([1, 2]), None, costs=dear), Verify)
+    assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), None, costs=dear), Verify)
 
 
 def test_passes_begin_as_a_frame_arrives_where_one_is_about_to() -> None:
-    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     decide(policy, tree, 0.02)
     chain(tree, 0.9)
     policy.received(Merged(fresh=1, prefix_len=2, reached=2), 1.0)
@@ -122,7 +124,7 @@ def test_passes_begin_as_a_frame_arrives_where_one_is_about_to() -> None:
 
 
 def test_a_completion_that_is_behind_waits_at_most_a_target_step() -> None:
-    policy, tree = Adaptive("offload"), CandidateTree([1, 2])
+    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     decide(policy, tree, 0.2)
     policy.received(Merged(known=1, prefix_len=2, reached=1), 0.2)
     slow = LinkView(0.2, 0.2, 0.9 * TT, ready=True)

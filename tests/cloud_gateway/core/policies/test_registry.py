@@ -14,11 +14,12 @@ from cloud_gateway.core.policies.registry import (
     LinkView,
     Outcome,
     Plain,
-    PolicySettings,
     Verify,
     Wait,
     WanSpec,
+    make,
 )
+from cloud_gateway.core.policies.settings import NAMES, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
 
@@ -39,7 +40,7 @@ def tree_of(depth: int) -> CandidateTree:
 
 def running(k: int = 2, phi: float = 0.5, **more: int) -> WanSpec:
     """A controller in the middle of an answer: the last useful frame came at time 0."""
-    policy = WanSpec(k, phi, **more)
+    policy = WanSpec(PolicySettings(k=k, phi=phi, **more))
     policy.received(USEFUL, 0.0)
     return policy
 
@@ -57,7 +58,7 @@ def test_it_verifies_as_soon_as_the_tree_is_k_deep() -> None:
 
 def test_the_whole_tree_at_hand_is_verified_unless_a_depth_limit_is_set() -> None:
     deep = running(k=2).decide(tree_of(5), LINK, LOCAL, 0.0)
-    cut = running(k=2, depth_limit=2).decide(tree_of(5), LINK, LOCAL, 0.0)
+    cut = running(k=2, depth=2).decide(tree_of(5), LINK, LOCAL, 0.0)
     few = running(k=2, verify_nodes=3).decide(tree_of(5), LINK, LOCAL, 0.0)
     assert [len(a.nodes) for a in (deep, cut, few) if isinstance(a, Verify)] == [5, 2, 3]
 
@@ -134,18 +135,18 @@ def test_while_the_worker_reads_the_prompt_the_target_goes_on_alone() -> None:
 
 
 def test_without_a_worker_it_is_standard_speculation_with_the_same_k() -> None:
-    policy = WanSpec(k=3)
+    policy = WanSpec(PolicySettings(k=3))
     assert isinstance(policy.decide(tree_of(2), None, LOCAL, 0.0), Draft)
     assert isinstance(policy.decide(tree_of(3), None, LOCAL, 0.0), Verify)
 
 
 def test_with_neither_worker_nor_local_draft_it_is_plain_decoding() -> None:
-    action = WanSpec(k=3).decide(tree_of(0), None, NO_LOCAL, 0.0)
+    action = WanSpec(PolicySettings(k=3)).decide(tree_of(0), None, NO_LOCAL, 0.0)
     assert isinstance(action, Verify) and not action.nodes
 
 
 def test_a_long_catch_up_alternates_with_target_steps() -> None:
-    policy = Colocated(k=2)
+    policy = Colocated(PolicySettings(k=2))
     backlogs = [0.30, 0.28, 0.26]
     behind = [Costs(lambda rows: TT, TD, backlog, batch_backlog_s=0.03) for backlog in backlogs]
     actions = [policy.decide(tree_of(0), None, costs, 0.0) for costs in behind]
@@ -159,8 +160,6 @@ def test_plain_never_speculates() -> None:
 
 
 def test_every_listed_policy_can_be_made_by_name() -> None:
-    chosen = PolicySettings(k=2, phi=0.5, verify_nodes=8, depth_limit=None)
-    for name in POLICIES:
-        assert POLICIES[name](chosen).name == name
-    with pytest.raises(KeyError):
-        POLICIES["magic"](chosen)
+    assert set(POLICIES) == set(NAMES)
+    for name in NAMES:
+        assert make(PolicySettings(name=name)).name == name

@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Verify, Wait
-from cloud_gateway.core.policies.registry import POLICIES, PolicySettings
+from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Generation
 from cloud_gateway.core.requests.request import GenerationRequest

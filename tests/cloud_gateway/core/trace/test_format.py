@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
-from cloud_gateway.core.policies.registry import PolicySettings
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import AnyEvent, Header, Trace, salted, seal, unseal
 from edgespec.core.errors import TraceError

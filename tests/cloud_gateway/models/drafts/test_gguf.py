@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud_gateway.core.requests.request import GenerationRequest, Method
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from edgespec.core.errors import ModelError

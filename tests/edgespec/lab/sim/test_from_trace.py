@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.core.policies.registry import POLICIES, PolicySettings
+from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Header, Trace, unseal
 from cloud_gateway.core.trace.play import Player

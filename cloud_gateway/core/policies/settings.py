@@ -1,0 +1,45 @@
+"""The table [policy] of the configuration, which every policy takes as it is; a request replaces fields of it.
+
+Names, ranges and defaults stand here only: the configuration, the chat API and the policies read them from here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta, Struct
+
+from cloud_gateway.core.verify.interface import Method
+from edgespec.core.protocol.messages import MAX_DEPTH
+from edgespec.core.protocol.ranges import Range
+
+PolicyName = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
+NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
+Prefer = Literal["latency", "balanced", "offload"]
+
+MAX_K = 16
+"""Greatest run depth: a chain that deep is hardly ever right to its end."""
+K, PHI = Range(1, MAX_K), Range(0, 100)
+"""Tokens, and nats; requests may choose them within the same ranges."""
+MAX_VERIFY_NODES = 512
+"""A frame's maximum of nodes: a pass over more would take longer than any draft saves."""
+
+
+class PolicySettings(Struct, frozen=True, kw_only=True):
+    """[policy]: parameters of the policies; each uses those that it has. configs/gateway.toml explains them."""
+
+    name: PolicyName = "adaptive"
+    k: Annotated[int, K.meta] = 2
+    """Depth of the candidate tree, in tokens, at which it is verified."""
+    phi: Annotated[float, PHI.meta] = 2.0
+    """Entropy (nats) of the target above which the worker is assumed to be on another path."""
+    verify_nodes: Annotated[int, Meta(ge=1, le=MAX_VERIFY_NODES)] = 16
+    """Maximum candidates of one request in one pass."""
+    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
+    """Maximum levels verified at once; with k it is the printed algorithm's result.length <= k + 1."""
+    prefer: Prefer = "balanced"
+    share_seed: bool = True
+    verification: Method = "shared-noise"
+
+
+DEFAULTS = PolicySettings()
