@@ -1,39 +1,22 @@
-"""The closed set of events from the event loop to the engine's thread."""
+"""The closed set of events from the event loop to the engine's thread, and where the links post theirs.
+
+Three of them are inputs of the request machine (cloud_gateway/core/requests/steps.py) and go to it unchanged.
+"""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
+from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
 from cloud_gateway.engine.active import Active
-from edgespec.core.protocol.messages import Tree
 
 
-class WorkerUp(Struct, frozen=True):
+class WorkerReady(Struct, frozen=True):
     """A worker was linked or resumed: requests without one may use it."""
 
     worker: str
-
-
-class WorkerDown(Struct, frozen=True):
-    """A worker went, paused or was revoked: its requests move on at once."""
-
-    worker: str
-
-
-class FrameReceived(Struct, frozen=True):
-    """A frame of checked shape."""
-
-    worker: str
-    frame: Tree
-    at: float
-    """On the engine's clock."""
-
-
-class RequestDeclined(Struct, frozen=True):
-    """A worker will not draft for this request."""
-
-    worker: str
-    request: int
 
 
 class ClientLeft(Struct, frozen=True):
@@ -42,4 +25,12 @@ class ClientLeft(Struct, frozen=True):
     active: Active
 
 
-InboxEvent = WorkerUp | WorkerDown | FrameReceived | RequestDeclined | ClientLeft
+LinkEvent = WorkerReady | WorkerGone | FrameArrived | Declined
+InboxEvent = LinkEvent | ClientLeft
+
+
+class Inbox(Protocol):
+    """The engine as the links see it."""
+
+    def post(self, event: LinkEvent) -> None:
+        """Queues one event, with the time of the call; returns at once."""

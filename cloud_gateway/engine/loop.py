@@ -23,11 +23,20 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest
-from cloud_gateway.core.requests.steps import Cancelled, HostTime, Prefilled, Status, Stopped
+from cloud_gateway.core.requests.steps import (
+    Cancelled,
+    Declined,
+    FrameArrived,
+    HostTime,
+    Prefilled,
+    Status,
+    Stopped,
+    WorkerGone,
+)
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
-from cloud_gateway.engine.events import ClientLeft, FrameReceived, InboxEvent, RequestDeclined, WorkerDown, WorkerUp
+from cloud_gateway.engine.events import ClientLeft, InboxEvent, WorkerReady
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.engine.output_queue import Stream
@@ -40,7 +49,6 @@ from cloud_gateway.engine.waiting import Waiting
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.target_model import Target
 from edgespec.core.errors import ClientError
-from edgespec.core.protocol.messages import Tree
 
 log = logging.getLogger("cloud_gateway.engine.loop")
 
@@ -79,7 +87,7 @@ class Engine:
         self._ids = itertools.count(1)
         self._queue = Waiting(settings.queue_limit)
         self._active: dict[int, Active] = {}
-        self._inbox: deque[InboxEvent] = deque()
+        self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox: list[Callable[[], None]] = []
         steering = Steering(target, self.local, self.stats, clock, self._emit, self._finish)
         self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add, steering.step)
@@ -134,24 +142,9 @@ class Engine:
         self._wake.set()
         return active.stream
 
-    def frame(self, worker: str, frame: Tree) -> None:
-        """A checked frame arrived from a worker."""
-        self._post_in(FrameReceived(worker, frame, self.clock()))
-
-    def worker_up(self, worker: str) -> None:
-        """A worker was linked or resumed: requests without one may use it."""
-        self._post_in(WorkerUp(worker))
-
-    def worker_down(self, worker: str, why: str) -> None:
-        """A worker went, paused or was revoked: its requests move on at once."""
-        self._post_in(WorkerDown(worker))
-
-    def declined(self, worker: str, request: int) -> None:
-        """A worker will not draft for this request."""
-        self._post_in(RequestDeclined(worker, request))
-
-    def _post_in(self, event: InboxEvent) -> None:
-        self._inbox.append(event)
+    def post(self, event: InboxEvent) -> None:
+        """Queues an event for the next turn, with the present time; may be called on any thread."""
+        self._inbox.append((event, self.clock()))
         if not self._wake.is_set():  # where it is, a turn is still to come, and takes this in
             self._wake.set()
 
@@ -177,7 +170,7 @@ class Engine:
             generation.usage.why_off = "the request asked for it" if never else f"policy {policy.name}"
         if self.recorder is not None:
             generation.record(self.recorder.tape(number, settings, len(request.tokens)), self._verify_s)
-        stream = Stream(lambda: self._post_in(ClientLeft(active)))
+        stream = Stream(lambda: self.post(ClientLeft(active)))
         active = Active(generation, stream)
         return active
 
@@ -228,23 +221,23 @@ class Engine:
 
     def _take_in(self) -> None:
         while self._inbox:
-            event = self._inbox.popleft()
+            event, at = self._inbox.popleft()
             with Caught() as caught:
-                self._apply(event)
+                self._apply(event, at)
             if caught.error is not None:
                 self.stats.faults += 1
                 log.error("a %s was lost: %s", type(event).__name__, describe_fault(caught.error))
 
-    def _apply(self, event: InboxEvent) -> None:
+    def _apply(self, event: InboxEvent, at: float) -> None:
         match event:
-            case FrameReceived(worker, frame, at):
-                self.offloading.take(worker, frame, at)
-            case WorkerUp():
-                self.offloading.assign_all()
-            case WorkerDown(worker):
-                self.offloading.lose(worker)
-            case RequestDeclined(worker, request):
-                self.offloading.decline(worker, request)
+            case FrameArrived():
+                self.offloading.frame_arrived(event, at)
+            case WorkerReady():
+                self.offloading.worker_ready()
+            case WorkerGone():
+                self.offloading.worker_gone(event)
+            case Declined():
+                self.offloading.declined(event)
             case ClientLeft(active):
                 self._cancel(active)
 

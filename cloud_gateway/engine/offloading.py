@@ -27,7 +27,7 @@ from cloud_gateway.engine.audit import Audit, NoAudit
 from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
-from edgespec.core.protocol.messages import Close, Commit, Open, Tree
+from edgespec.core.protocol.messages import Close, Commit, Open
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,30 +132,30 @@ class Offloading:
         self.audit.assigned(active.request, worker, name)
         self.step(active, Assigned(worker, name, scope_for(worker, active.request.cache_scope)))
 
-    def assign_all(self) -> None:
+    def worker_ready(self) -> None:
         """A worker was linked or resumed: requests without one may use it."""
         for active in list(self.active.values()):
             self.assign(active)
 
-    def lose(self, worker: str) -> None:
+    def worker_gone(self, event: WorkerGone) -> None:
         """A worker went, paused or was revoked: its requests move on at once, its candidates are dropped."""
         for active in list(self.active.values()):
-            self.step(active, WorkerGone(worker))
+            self.step(active, event)
 
-    def decline(self, worker: str, request: int) -> None:
-        """A worker will not draft for this request."""
-        active = self.active.get(request)
+    def declined(self, event: Declined) -> None:
+        """A worker will not draft for one request."""
+        active = self.active.get(event.request)
         if active is not None:
-            self.step(active, Declined(worker))
+            self.step(active, event)
 
-    def take(self, worker: str, frame: Tree, now: float) -> None:
+    def frame_arrived(self, event: FrameArrived, at: float) -> None:
         """Hands a frame to its request; one of a request that has ended is stale."""
         self.frames["received"] += 1
-        active = self.active.get(frame.request)
+        active = self.active.get(event.frame.request)
         if active is None:
             self.frames["stale"] += 1
         else:
-            self.step(active, FrameArrived(worker, frame), "merging a frame", now=now)
+            self.step(active, event, "merging a frame", now=at)
 
     def carry_out(self, active: Active, output: Send | Diverged | Punish | Released) -> None:
         """What a request's step means for its worker."""
@@ -179,7 +179,7 @@ class Offloading:
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Ends the link of a worker that broke the protocol, or the gateway's own code, and takes its requests away."""
         self.post(lambda: self.workers.punish(worker, error))
-        self.lose(worker)
+        self.worker_gone(WorkerGone(worker))
 
     def link_of(self, active: Active) -> LinkView | None:
         """What the controller may know of the request's worker; None while nobody drafts for it."""

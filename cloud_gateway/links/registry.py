@@ -1,4 +1,4 @@
-"""The state of a linked worker, and the events that links report to the engine."""
+"""The state of a linked worker, and the list of paired ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Protocol
 
 from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
-from edgespec.core.protocol.messages import Decline, Hello, Tree
+from edgespec.core.protocol.handshake import Standing
+from edgespec.core.protocol.messages import Hello
 from edgespec.shared.wire import Wire
 
 FIRST_STEP_S = 0.010
@@ -59,26 +60,17 @@ class WorkerInfo:
         return f"worker {self.name} ({self.id})"
 
 
-class LinkEvents(Protocol):
-    """What the links report to the engine. All methods are called on the event loop and must not block."""
+class WorkerList(Protocol):
+    """The operator's list of paired workers, by public key."""
 
-    def on_up(self, worker: WorkerInfo) -> None:
-        """A worker is linked; after a reconnect, `on_down` of its former link was called first."""
+    def lookup(self, key: bytes) -> Standing:
+        """Whether a key is paired."""
 
-    def on_down(self, worker: WorkerInfo, why: str) -> None:
-        """Its link has ended, for any reason; called once for each `on_up`."""
+    def name_of(self, key: bytes) -> str:
+        """A paired key's name."""
 
-    def on_tree(self, worker: WorkerInfo, tree: Tree) -> None:
-        """New nodes of checked shape; the merge checks depth, ids and prefix."""
+    def groups_of(self, key: bytes) -> frozenset[str]:
+        """A paired key's groups."""
 
-    def on_pause(self, worker: WorkerInfo, reason: str) -> None:
-        """It has stopped drafting, as when its owner uses the machine: its requests move to other workers."""
-
-    def on_resume(self, worker: WorkerInfo) -> None:
-        """It drafts again after a pause."""
-
-    def on_decline(self, worker: WorkerInfo, decline: Decline) -> None:
-        """It will not draft for this request."""
-
-    def on_rejected(self, reason: str) -> None:
-        """Something was refused; `reason` is a closed label for metrics."""
+    def seen(self, key: bytes) -> None:
+        """Stores that it was linked just now; called in a thread. Raises KeyStoreError."""

@@ -16,11 +16,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from websockets.asyncio.server import ServerConnection
 
 from cloud_gateway.core.limits.probation import Probation
+from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
+from cloud_gateway.engine.events import Inbox, WorkerReady
 from cloud_gateway.engine.offloading import LinkedWorker
 from cloud_gateway.links.port import DEFAULT_LINK_LIMITS, LinkConnection, LinkLimits, LinkServer
-from cloud_gateway.links.registry import LinkEvents, WorkerInfo
-from edgespec.core.errors import AddressError, RemoteProtocolError
-from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, Lookup
+from cloud_gateway.links.registry import WorkerInfo, WorkerList
+from edgespec.core.errors import AddressError, KeyStoreError, RemoteProtocolError
+from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity
 from edgespec.core.protocol.messages import (
     Bye,
     Close,
@@ -57,17 +59,17 @@ class Links:
         self,
         me: GatewayIdentity,
         vocab_size: int,
-        is_paired: Lookup,
-        events: LinkEvents,
+        paired: WorkerList,
+        refused: Callable[[str], None],
         *,
-        name_of: Callable[[bytes], str],
         pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
         timers: Timers = DEFAULT_TIMERS,
         limits: LinkLimits = DEFAULT_LINK_LIMITS,
     ) -> None:
-        """`vocab_size`: of the target; `name_of`: a paired key's name in the list; `pair` serves `/pair`, if given."""
-        self._me, self._vocab_size, self._is_paired, self._events = me, vocab_size, is_paired, events
-        self._name_of = name_of
+        """`vocab_size`: of the target; `refused` is called with each reason; `pair` serves `/pair`, if given."""
+        self._me, self.vocab_size, self.paired, self._refused = me, vocab_size, paired, refused
+        self.inbox: Inbox
+        """Where events go; set before `start`, since the engine is made with these links."""
         self._pair, self._timers = pair, timers
         self.rejected: Counter[str] = Counter()
         """How often each reason for a refusal occurred."""
@@ -107,8 +109,8 @@ class Links:
 
     async def _serve_link(self, ws: LinkConnection) -> None:
         now = asyncio.get_running_loop().time()
-        session = GatewaySession(self._me, self._is_paired, os.urandom(NONCE_BYTES), now, self._timers)
-        link = _Link(ws, session, self._vocab_size, self._name_of, self._up, self._events)
+        session = GatewaySession(self._me, self.paired.lookup, os.urandom(NONCE_BYTES), now, self._timers)
+        link = _Link(ws, session, self)
         wire = link.wire = Wire(ws, session, link.take)
         code, why = int(CloseCode.OURS), "internal"
         try:
@@ -167,7 +169,7 @@ class Links:
         return info
 
     def revoke(self, worker_key: bytes) -> None:
-        """Ends the link of a key that was just revoked; the caller has updated what `is_paired` returns."""
+        """Ends the link of a key that was just revoked; the caller has updated the list."""
         info = self._workers.get(key_id(worker_key))
         if info is not None:
             error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
@@ -175,7 +177,8 @@ class Links:
 
     # --- for the links -------------------------------------------------------------------------------------------
 
-    def _up(self, worker: WorkerInfo, ws: LinkConnection) -> None:
+    def linked_now(self, worker: WorkerInfo, ws: LinkConnection) -> None:
+        """The handshake succeeded. Raises RemoteProtocolError where no place is left."""
         if not ws.proven():
             raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
         former = self._workers.get(worker.id)
@@ -187,7 +190,14 @@ class Links:
         self._begin_probation(worker)
         text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
         self._lines.line(logging.INFO, ("up", worker.id), text)
-        self._events.on_up(worker)
+        self.inbox.post(WorkerReady(worker.id))
+        asyncio.get_running_loop().run_in_executor(None, self._note_seen, worker.hello.worker_key)
+
+    def _note_seen(self, key: bytes) -> None:
+        try:
+            self.paired.seen(key)
+        except KeyStoreError as error:  # only the last-seen date is lost
+            log.warning("%s", error)
 
     def _down(self, worker: WorkerInfo | None, why: str) -> None:
         """Removes a link from the table before its socket is closed; does nothing the second time."""
@@ -196,7 +206,7 @@ class Links:
         del self._workers[worker.id]
         self._probation.ended(worker.id, asyncio.get_running_loop().time(), by_its_fault=why in FAULTS)
         self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
-        self._events.on_down(worker, why)
+        self.inbox.post(WorkerGone(worker.id, why))
 
     def _begin_probation(self, worker: WorkerInfo) -> None:
         """A worker whose links keep ending gets no requests at first: each end stalls those that it drafts for."""
@@ -211,7 +221,7 @@ class Links:
     def _end_probation(self, worker: WorkerInfo) -> None:
         worker.probation = False
         if self._workers.get(worker.id) is worker and not worker.paused:
-            self._events.on_resume(worker)
+            self.inbox.post(WorkerReady(worker.id))
 
     def _hang_up(self, worker: WorkerInfo, bye: Bye, error: RemoteProtocolError | None = None, why: str = "") -> None:
         if not worker.wire.over:
@@ -226,25 +236,16 @@ class Links:
 
     def _count(self, reason: str) -> None:
         self.rejected[reason] += 1
-        self._events.on_rejected(reason)
+        self._refused(reason)
 
 
 class _Link:
     """One connection to the gateway: unproven until the handshake ends, then a worker's."""
 
-    def __init__(
-        self,
-        ws: LinkConnection,
-        session: GatewaySession,
-        vocab_size: int,
-        name_of: Callable[[bytes], str],
-        up: Callable[[WorkerInfo, LinkConnection], None],
-        events: LinkEvents,
-    ) -> None:
+    def __init__(self, ws: LinkConnection, session: GatewaySession, links: Links) -> None:
         self.wire: Wire
         self.worker: WorkerInfo | None = None
-        self._ws, self._session, self._vocab_size, self._up, self._events = ws, session, vocab_size, up, events
-        self._name_of = name_of
+        self._ws, self._session, self._links = ws, session, links
         self._first_rtt_s = 0.0
 
     @property
@@ -254,7 +255,7 @@ class _Link:
 
     def take(self, event: Event) -> None:
         """Handles one event of the session."""
-        worker, events = self.worker, self._events
+        worker, inbox = self.worker, self._links.inbox
         match event:
             case RttSample(rtt_s):
                 self._sample(rtt_s)
@@ -269,27 +270,28 @@ class _Link:
             case Pause():
                 worker.paused_because = event.reason
                 worker.step.broken()
-                events.on_pause(worker, event.reason)
+                inbox.post(WorkerGone(worker.id, event.reason))
             case Resume():
                 worker.paused_because = None
-                events.on_resume(worker)
+                inbox.post(WorkerReady(worker.id))
             case Decline():
-                events.on_decline(worker, event)
+                inbox.post(Declined(worker.id, event.request))
 
     def _linked(self) -> None:
         hello = self._session.hello
         assert hello is not None
         self.worker = WorkerInfo(
             id=key_id(hello.worker_key),
-            name=self._name_of(hello.worker_key),
+            name=self._links.paired.name_of(hello.worker_key),
             session=self._session.session,
             address=self._ws.peer,
             hello=hello,
             linked_at=asyncio.get_running_loop().time(),
+            groups=self._links.paired.groups_of(hello.worker_key),
             wire=self.wire,
         )
         self._sample(self._first_rtt_s)
-        self._up(self.worker, self._ws)
+        self._links.linked_now(self.worker, self._ws)
 
     def _sample(self, rtt_s: float) -> None:
         if self.worker is None:
@@ -298,11 +300,11 @@ class _Link:
             self.worker.rtt.sample(rtt_s)
 
     def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
-        check_tree_shape(tree, self._vocab_size)
+        check_tree_shape(tree, self._links.vocab_size)
         worker.trees += 1
         worker.nodes += len(tree.tokens)
         worker.step.frame(asyncio.get_running_loop().time())
-        self._events.on_tree(worker, tree)
+        self._links.inbox.post(FrameArrived(worker.id, tree))
 
 
 def _view(w: WorkerInfo) -> LinkedWorker:

@@ -8,26 +8,54 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
+from cloud_gateway.api import Api
+from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.requests.steps import WorkerGone
 from cloud_gateway.engine.audit import entries
+from cloud_gateway.engine.events import WorkerReady
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.links.pairing import PairingDesk
+from cloud_gateway.links.server import Links
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import Models
 from cloud_gateway.process.views import audit_row, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.control import Handler
-
-if TYPE_CHECKING:
-    from cloud_gateway.process.serve import Gateway
+from edgespec.shared.paired import PairedWorkers
 
 AUDIT_BATCH = 200
 """Entries of one message: about 70 KB, so that other commands do not wait long."""
 
 
+class Running(Protocol):
+    """What the commands use of the gateway process; the last three are None until the models are loaded."""
+
+    settings: GatewaySettings
+    api: Api
+    paired: PairedWorkers
+    keys: KeyRing
+    desk: PairingDesk
+    audit_folder: Path
+    models: Models | None
+    engine: Engine | None
+    links: Links | None
+
+    def addresses(self) -> dict[str, str]:
+        """The listeners' URLs."""
+
+    def worker_address(self) -> str:
+        """The address for workers."""
+
+
 class Commands:
     """The handlers. Each returns JSON types and runs on the event loop; files are written in a thread."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Running) -> None:
         self._gateway = gateway
         self._began = time.monotonic()
 
@@ -105,9 +133,9 @@ class Commands:
         worker = await asyncio.to_thread(gateway.paired.regroup, id, groups)
         link = gateway.links.regroup(worker.key, frozenset(worker.groups)) if gateway.links else None
         if link is not None and gateway.engine is not None:
-            gateway.engine.worker_down(link.id, "regrouped")
+            gateway.engine.post(WorkerGone(link.id, "regrouped"))
             if not link.paused:
-                gateway.engine.worker_up(link.id)
+                gateway.engine.post(WorkerReady(link.id))
         return worker_row(worker, link)
 
     async def create_key(

@@ -31,7 +31,6 @@ from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, metrics_app
 from cloud_gateway.process import config
-from cloud_gateway.process.bridge import Bridge
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.loading import Models, engine_settings, in_thread, load_models
@@ -133,18 +132,16 @@ class Gateway:
 
     async def _start(self, models: Models, closing: AsyncExitStack) -> None:
         settings = self.settings
-        bridge = Bridge(self.metrics, self.paired)
         me = GatewayIdentity(self.identity, self.name, self.tls.spki_hash, models.tokenizer_digest)
         links = Links(
             me,
             models.target.vocab_size,
-            self.paired.lookup,
-            bridge,
-            name_of=self.paired.name_of,
+            self.paired,
+            self.metrics.rejected,
             pair=self.desk.handle,
             limits=self._link_limits(),
         )
-        engine = bridge.engine = Engine(
+        engine = links.inbox = Engine(
             models.target, models.local, engine_settings(settings), links, recorder=self.recorder
         )
         engine.on_failure = self._engine_failed

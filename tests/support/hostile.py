@@ -7,9 +7,8 @@ import logging
 
 import pytest
 
+from cloud_gateway.engine.events import LinkEvent
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.links.registry import WorkerInfo
-from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.names import key_id
 from tests.support.links import Client, GatewayUnderTest, Seen, some_tree, until, worker_identity
@@ -38,22 +37,13 @@ async def refused_once(gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixtu
 
 
 class ToEngine(Seen):
-    """What cloud_gateway.process.bridge does with links and engine, and a record of it."""
+    """Passes events on to the engine, and records them."""
 
     engine: Engine
 
-    def on_up(self, worker: WorkerInfo) -> None:
-        super().on_up(worker)
-        worker.groups = frozenset(DEFAULT_GROUPS)
-        self.engine.worker_up(worker.id)
-
-    def on_down(self, worker: WorkerInfo, why: str) -> None:
-        super().on_down(worker, why)
-        self.engine.worker_down(worker.id, why)
-
-    def on_tree(self, worker: WorkerInfo, tree: m.Tree) -> None:
-        super().on_tree(worker, tree)
-        self.engine.frame(worker.id, tree)
+    def post(self, event: LinkEvent) -> None:
+        super().post(event)
+        self.engine.post(event)
 
 
 async def opened(hostile: Client) -> m.Open:

@@ -14,9 +14,11 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
+from cloud_gateway.engine.events import LinkEvent, WorkerReady
 from cloud_gateway.links.port import LinkLimits
-from cloud_gateway.links.registry import WorkerInfo
 from cloud_gateway.links.server import Links
+from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
@@ -57,36 +59,49 @@ def some_tree(first: int = 1, request: int = 1, **changes: Any) -> m.Tree:
 
 @dataclass
 class Seen:
-    """All calls of the links to the engine, in order."""
+    """All events that the links post to the engine, in order, and what they refuse."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
-    on_tree_raises: Exception | None = None
+    tree_raises: Exception | None = None
 
-    def on_up(self, worker: WorkerInfo) -> None:
-        self.calls.append(("up", worker.id))
+    def post(self, event: LinkEvent) -> None:
+        match event:
+            case WorkerReady(worker):
+                self.calls.append(("up", worker))
+            case WorkerGone(worker, why):
+                self.calls.append(("down", worker, why))
+            case Declined(worker, request):
+                self.calls.append(("decline", worker, request))
+            case FrameArrived(worker, tree):
+                self.calls.append(("tree", worker, tree))
+                if self.tree_raises is not None:
+                    raise self.tree_raises
 
-    def on_down(self, worker: WorkerInfo, why: str) -> None:
-        self.calls.append(("down", worker.id, why))
-
-    def on_tree(self, worker: WorkerInfo, tree: m.Tree) -> None:
-        self.calls.append(("tree", worker.id, tree))
-        if self.on_tree_raises is not None:
-            raise self.on_tree_raises
-
-    def on_pause(self, worker: WorkerInfo, reason: str) -> None:
-        self.calls.append(("pause", worker.id, reason))
-
-    def on_resume(self, worker: WorkerInfo) -> None:
-        self.calls.append(("resume", worker.id))
-
-    def on_decline(self, worker: WorkerInfo, decline: m.Decline) -> None:
-        self.calls.append(("decline", worker.id, decline))
-
-    def on_rejected(self, reason: str) -> None:
+    def refused(self, reason: str) -> None:
         self.calls.append(("rejected", reason))
 
     def of(self, kind: str) -> list[tuple[Any, ...]]:
         return [call[1:] for call in self.calls if call[0] == kind]
+
+
+@dataclass
+class Listed:
+    """The operator's list of workers, in memory."""
+
+    standing: dict[bytes, Standing]
+    names: dict[bytes, str]
+
+    def lookup(self, key: bytes) -> Standing:
+        return self.standing.get(key, "unpaired")
+
+    def name_of(self, key: bytes) -> str:
+        return self.names.get(key, "unlisted")
+
+    def groups_of(self, key: bytes) -> frozenset[str]:
+        return frozenset(DEFAULT_GROUPS)
+
+    def seen(self, key: bytes) -> None:
+        """No file."""
 
 
 @dataclass
@@ -125,13 +140,13 @@ async def serving(
     links = Links(
         me,
         VOCAB,
-        lambda key: standing.get(key, "unpaired"),
-        seen,
-        name_of=lambda key: names.get(key, "unlisted"),
+        Listed(standing, names),
+        seen.refused,
         pair=pair,
         timers=timers,
         limits=limits or LinkLimits(inflow=inflow or InflowLimits()),
     )
+    links.inbox = seen
     port = await links.start("127.0.0.1", 0, context)
     try:
         yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), standing, context)

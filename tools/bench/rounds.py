@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
+from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import LinkedWorker
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
@@ -221,7 +222,7 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
             for tree in link.gateway.receive(data, 0.0):
                 assert isinstance(tree, Tree)
                 check_tree_shape(tree, VOCAB)
-                engine.frame("w", tree)
+                engine.post(FrameArrived("w", tree))
         received = time.perf_counter()
         before, modelled = engine.stats.rounds, target.spent_s
         while engine.stats.rounds == before:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cloud_gateway.core.requests.steps import FrameArrived, WorkerGone
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import LinkedWorker
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
@@ -111,7 +112,7 @@ class LoopWorker(OneWorker):
         self.up = False
         self.requests.clear()
         assert self.engine is not None
-        self.engine.worker_down("w", "gone")
+        self.engine.post(WorkerGone("w", "gone"))
 
     def propose(self, tokens: Sequence[int], width: int) -> Proposal:
         """What its draft model proposes after these tokens."""
@@ -130,4 +131,4 @@ class LoopWorker(OneWorker):
             await asyncio.sleep(self.step_s if self.step(drafting) else 0.001)
             frame = drafting.delta()
             if frame is not None and not self.muted and self.engine is not None:
-                loop.call_later(self.delay_s, self.engine.frame, "w", frame)
+                loop.call_later(self.delay_s, self.engine.post, FrameArrived("w", frame))

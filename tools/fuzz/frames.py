@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.engine.offloading import LinkedWorker
 from edgespec.core.protocol.messages import MAX_COST, ROOT, Close, Commit, Open, Tree, check_tree_shape, max_entropy
 from edgespec.core.protocol.prefix import Prefix
@@ -98,4 +99,4 @@ class RandomLink(OneWorker):
         tree = Tree(opening.request, opening.epoch, frame.prefix_len, frame.prefix_hash, *columns)
         check_tree_shape(tree, self._vocab_size)
         assert self.engine is not None
-        self.engine.frame("w", tree)
+        self.engine.post(FrameArrived("w", tree))

@@ -81,12 +81,14 @@ class WorkerGone(Struct, frozen=True):
     """A worker went, paused or was revoked."""
 
     worker: str
+    why: str = ""
 
 
 class Declined(Struct, frozen=True):
     """A worker will not draft for this request."""
 
     worker: str
+    request: int
 
 
 class Drafted(Struct, frozen=True):

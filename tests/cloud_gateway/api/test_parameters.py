@@ -60,7 +60,7 @@ async def test_all_sampling_parameters_reach_the_engine(echo: Echo, client: open
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.1, -0.2)
     assert (sampling.repetition_penalty, sampling.logit_bias, sampling.seed) == (1.1, {7: 3.0}, 2**63 - 1)
     assert (request.stop, request.max_tokens, request.ignore_eos) == (("x1", "x2"), 50, False)
-    assert (speculation.policy, speculation.k, speculation.phi, speculation.offload) == ("wanspec", 3, 2.0, "auto")
+    assert (speculation.policy, speculation.k, speculation.phi, speculation.offload) == ("wanspec", 3, 2.0, None)
 
 
 async def test_a_request_without_a_seed_may_choose_how_it_is_verified(echo: Echo, client: openai.AsyncOpenAI) -> None:
@@ -254,7 +254,7 @@ async def test_what_is_no_json_object_is_refused_in_one_sentence(echo: Echo, dat
 async def test_offloading_needs_the_keys_permission(echo: Echo) -> None:
     _, private = echo.keys.create("private")
     for key, requested, offload, why in (
-        (echo.key, None, "auto", None),
+        (echo.key, None, None, None),
         (echo.key, "never", "never", "the request asked for it"),
         (private, None, "never", "offloading is off for this API key"),
         (private, "auto", "never", "offloading is off for this API key"),

@@ -13,6 +13,7 @@ from cloud_gateway.core.policies.actions import CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, RoundBudget
+from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import LinkedWorker
@@ -83,7 +84,7 @@ class Turned:
         tree = Tree(active.id, 1, len(known), digest, self.first, parents, tokens, costs, entropies)
         check_tree_shape(tree, VOCAB)
         self.first += len(tokens)
-        self.engine.frame("w", tree)
+        self.engine.post(FrameArrived("w", tree))
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))

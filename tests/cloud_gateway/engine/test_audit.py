@@ -15,6 +15,7 @@ import pytest
 
 from cloud_gateway.__main__ import main
 from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.requests.steps import Declined
 from cloud_gateway.engine.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.commands import since
@@ -91,7 +92,7 @@ async def test_a_request_that_is_declined_is_recorded_as_declined(make: Make, tm
     engine = make(worker)
     stream = engine.submit(GenerationRequest(PROMPT, 400, ignore_eos=True, id="req_1"))
     await until(lambda: worker.seen)
-    engine.declined("w", 1)
+    engine.post(Declined("w", 1))
     await until(lambda: [one.event for one in read(tmp_path)] == ["assigned", "declined"])
     stream.cancel()
 

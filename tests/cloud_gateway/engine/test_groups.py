@@ -15,6 +15,8 @@ from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.requests.router import WorkerView, choose
+from cloud_gateway.core.requests.steps import WorkerGone
+from cloud_gateway.engine.events import WorkerReady
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import MAX_GROUPS, parse_groups
 from edgespec.core.protocol.messages import Close, Open
@@ -66,8 +68,8 @@ async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: 
     await until(lambda: any(isinstance(body, Open) for body in worker.seen))
     engine, worker.worker = worker.engine, replace(worker.worker, groups=PHYSICS)
     assert engine is not None
-    engine.worker_down("w", "regrouped")
-    engine.worker_up("w")
+    engine.post(WorkerGone("w"))
+    engine.post(WorkerReady("w"))
     await until(lambda: any(isinstance(body, Close) for body in worker.seen))
     seen = len(worker.seen)
     found = await running

@@ -11,6 +11,8 @@ import pytest
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.assignment import OPEN_TOKENS
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.steps import FrameArrived
+from cloud_gateway.engine.events import WorkerReady
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling, Tree
 from tests.support.engines import Make, complete
@@ -147,7 +149,7 @@ async def test_a_worker_that_comes_back_is_used_again_in_the_same_answer(make: M
             used.append(True)
         elif len(tokens) > 100 and not worker.up:
             worker.up = True
-            engine.worker_up("w")
+            engine.post(WorkerReady("w"))
     opens = [body for body in worker.seen if type(body).__name__ == "Open"]
     assert tokens == twin(400)
     assert [body.epoch for body in opens] == [1, 2] and opens[1].prompt_len > len(PROMPT) + 100
@@ -187,7 +189,7 @@ async def test_a_protocol_violation_ends_the_link_and_changes_no_completion(make
         if len(tokens) > 30 and not worker.punished and worker.requests:
             drafting = next(iter(worker.requests.values()))
             prefix, digest = len(drafting.prefix), drafting.prefix.digest
-            engine.frame("w", Tree(drafting.request, 1, prefix, digest, 60_000, [0], [1], [1], [1]))
+            engine.post(FrameArrived("w", Tree(drafting.request, 1, prefix, digest, 60_000, [0], [1], [1], [1])))
     assert tokens == twin(150)
     assert [error.reason for error in worker.punished] == ["shape-ids"]
     assert done.usage.frames["rejected"] == 1
@@ -196,8 +198,8 @@ async def test_a_protocol_violation_ends_the_link_and_changes_no_completion(make
 async def test_frames_for_requests_that_are_over_are_counted_and_dropped(make: Make) -> None:
     engine = make(LoopWorker(0.0))
     await complete(engine, request(5))
-    engine.frame("w", Tree(1, 1, 1, b"x" * 32, 1, [0], [1], [1], [1]))
-    engine.frame("w", Tree(999, 1, 1, b"x" * 32, 1, [0], [1], [1], [1]))
+    engine.post(FrameArrived("w", Tree(1, 1, 1, b"x" * 32, 1, [0], [1], [1], [1])))
+    engine.post(FrameArrived("w", Tree(999, 1, 1, b"x" * 32, 1, [0], [1], [1], [1])))
     await complete(engine, request(5))
     assert engine.offloading.frames["stale"] >= 2
 

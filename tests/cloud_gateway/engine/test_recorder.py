@@ -138,7 +138,7 @@ async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, cap
     folder.mkdir(mode=0o700)
     recorder = Recorder(RecorderSettings(folder), KEY)
     folder.rmdir()
-    tape = recorder.tape(1, "plain", PolicySettings(), 3)
+    tape = recorder.tape(1, PolicySettings(name="plain"), 3)
     tape.add(Decided(0.0, 0, Verified([])))
     recorder.end(tape, "stop")
     recorder.end(tape, "stop")

@@ -48,7 +48,8 @@ async def gateway(tmp_path: Path, paired: PairedWorkers) -> AsyncIterator[Gatewa
     context, pin = make_certificate(tmp_path)
     seen = Seen()
     me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)
-    links = Links(me, VOCAB, paired.lookup, seen, name_of=paired.name_of)
+    links = Links(me, VOCAB, paired, seen.refused)
+    links.inbox = seen
     port = await links.start("127.0.0.1", 0, context)
     yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), {}, context)
     await links.stop()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
+from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
 from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
@@ -215,7 +216,7 @@ class WorkerInStep(LoopWorker):
                 self.step(drafting)
             frame = drafting.delta()
             if frame is not None:
-                self.engine.frame("w", frame)
+                self.engine.post(FrameArrived("w", frame))
             with self.news:
                 self.known = len(drafting.prefix.tokens)
                 self.news.notify()

@@ -17,8 +17,6 @@ import msgspec
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
-from cloud_gateway.metrics import Metrics
-from cloud_gateway.process.bridge import Bridge
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
@@ -68,15 +66,14 @@ class Gateway:
         store = KeyStore(state)
         self._tls = store.tls_identity()
         paired = PairedWorkers(store.folder)
-        bridge = Bridge(Metrics(), paired)
         me = GatewayIdentity(store.identity(), "replay", self._tls.spki_hash, setting.digest)
-        self._links = Links(me, VOCABULARY, paired.lookup, bridge, name_of=paired.name_of)
+        self._links = Links(me, VOCABULARY, paired, lambda reason: None)
         # The worker receives the prompt half a round trip after the request came. Reading it takes the target as long,
         # so that both begin at the same moment, as in the simulator.
         self._prefill_s = setting.rtt_ms / 2000
         self.target = SleepingTarget(setting, self._prefill_s)
         settings = engine_settings(GatewaySettings(policy=setting.policy))
-        self._engine = bridge.engine = Engine(self.target, SleepingDraft(setting), settings, self._links)
+        self._engine = self._links.inbox = Engine(self.target, SleepingDraft(setting), settings, self._links)
 
     async def start(self) -> int:
         """Returns the port for workers."""

@@ -33,7 +33,7 @@ LINK = LinkView(0.02, 0.03, 0.005, True)
 
 def made(policy: str = "adaptive", count: int = 40, **more: object) -> Generation:
     request = GenerationRequest(PROMPT, count, ignore_eos=True)
-    chooser = SharedNoise(request, Spread())
+    chooser = SharedNoise(request.sampling, request.tokens, Spread(), request.constraint)
     controller = POLICIES[policy](PolicySettings(k=3))
     return Generation(1, request, controller, chooser, 0.0, 512, offload=True, **more)  # type: ignore[arg-type]
 
@@ -124,7 +124,7 @@ def test_a_worker_that_is_gone_loses_its_candidates_and_is_replaced() -> None:
 
 def test_a_worker_that_declines_or_breaks_the_protocol_is_not_asked_again() -> None:
     generation = decoding()
-    generation.handle(steps.Declined("w"), 0.1)
+    generation.handle(steps.Declined("w", 1), 0.1)
     assert generation.excluded_workers == {"w"} and generation.wants_worker
     generation.handle(steps.Assigned("v"), 0.2)
     outputs = generation.handle(steps.FrameArrived("v", frame(generation, epoch=2, first=9)), 0.3)
@@ -271,9 +271,9 @@ class Walk(RuleBasedStateMachine):
         self.first += 2 * mine
         self.take(steps.FrameArrived(worker, frame(self.generation, epoch, first, right)))
 
-    @rule(kind=st.sampled_from([steps.WorkerGone, steps.Declined]), worker=st.sampled_from("vw"))
-    def worker_leaves(self, kind: type, worker: str) -> None:
-        self.take(kind(worker))
+    @rule(declines=st.booleans(), worker=st.sampled_from("vw"))
+    def worker_leaves(self, declines: bool, worker: str) -> None:
+        self.take(steps.Declined(worker, 1) if declines else steps.WorkerGone(worker))
 
     @precondition(lambda self: self.status is Status.DECODE)
     @rule(linked=st.booleans())

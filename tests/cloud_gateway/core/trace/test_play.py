@@ -5,7 +5,6 @@ After a deliberate change of a policy record them again: `make traces`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -29,7 +28,7 @@ def shipped(name: str) -> Trace:
 
 
 def changed(recorded: Trace, **change: object) -> Controller:
-    settings = replace(recorded.header.settings, **change)  # type: ignore[arg-type]
+    settings = msgspec.structs.replace(recorded.header.settings, **change)  # type: ignore[arg-type]
     return POLICIES[recorded.header.policy](settings)
 
 

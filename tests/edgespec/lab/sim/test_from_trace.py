@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -115,7 +114,7 @@ def test_the_simulated_answer_is_the_recorded_one_and_takes_about_as_long(path: 
 
 def test_a_longer_round_trip_costs_time() -> None:
     traced = Traced(load("wanspec-20ms"))
-    settings = replace(load("wanspec-20ms").header.settings)
+    settings = msgspec.structs.replace(load("wanspec-20ms").header.settings)
 
     def seconds(rtt_s: float) -> float:
         drafting = Drafting(1, 1, 2, traced.rule())
