@@ -9,7 +9,7 @@ import pytest
 import cloud_gateway.engine.loop
 import edgespec.worker.daemon
 import tools.doubles.workers
-from cloud_gateway.core.policies import registry as controller
+from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Verify
 from cloud_gateway.core.policies.registry import POLICIES, Colocated
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
@@ -45,9 +45,9 @@ async def live(policy: str, worker: LoopWorker | None = None) -> Usage:
 
 
 def test_engine_and_simulator_take_policies_from_one_registry() -> None:
-    assert cloud_gateway.engine.loop.policies is controller
-    assert experiment.POLICIES is cloud_gateway.engine.loop.policies.POLICIES is POLICIES
-    assert experiment.PolicySettings is cloud_gateway.engine.loop.policies.PolicySettings
+    assert cloud_gateway.engine.loop.registry is registry
+    assert experiment.make is cloud_gateway.engine.loop.registry.make is registry.make
+    assert experiment.PolicySettings is cloud_gateway.engine.loop.PolicySettings
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -74,7 +74,7 @@ async def test_a_change_of_a_policy_changes_a_simulated_and_a_live_answer(monkey
             return Verify(())
 
     before, before_live = simulated("colocated"), await live("colocated")
-    monkeypatch.setitem(POLICIES, "colocated", lambda chosen: Changed(chosen.k))
+    monkeypatch.setitem(POLICIES, "colocated", lambda chosen: Changed(chosen))
     after, after_live = simulated("colocated"), await live("colocated")
     assert before.local_passes > 0 == after.local_passes and after.rounds == 60 > before.rounds
     assert before_live.local_draft_passes > 0 and sum(after_live.drafted.values()) == 0

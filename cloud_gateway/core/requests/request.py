@@ -18,14 +18,14 @@ Offload = Literal["auto", "never"]
 Finish = Literal["stop", "length", "cancelled", "error"]
 
 
-class Speculation(Struct, frozen=True, kw_only=True):
+class Speculation(Struct, frozen=True):
     """How one request is drafted and verified; the API's `edgespec`. None means: as the gateway is configured."""
 
-    offload: Offload | None = None
     policy: str | None = None
     """One of `policies.settings.NAMES`."""
     k: Annotated[int, K.meta] | None = None
     phi: Annotated[float, PHI.meta] | None = None
+    offload: Offload | None = None
     verification: Method | None = None
 
     def over(self, configured: PolicySettings) -> PolicySettings:
