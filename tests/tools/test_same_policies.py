@@ -74,7 +74,7 @@ async def test_a_change_of_a_policy_changes_a_simulated_and_a_live_answer(monkey
             return Verify(())
 
     before, before_live = simulated("colocated"), await live("colocated")
-    monkeypatch.setitem(POLICIES, "colocated", lambda chosen: Changed(chosen))
+    monkeypatch.setitem(POLICIES, "colocated", Changed)
     after, after_live = simulated("colocated"), await live("colocated")
     assert before.local_passes > 0 == after.local_passes and after.rounds == 60 > before.rounds
     assert before_live.local_draft_passes > 0 and sum(after_live.drafted.values()) == 0
