@@ -7,12 +7,12 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help setup demo test test-live fuzz attacks traces check bench clean
-.PHONY: check-format check-lint check-types check-sizes check-docs check-language check-layers
+.PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-language check-layers
 
 help:
 	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
 	@echo "make setup       .venv, the pinned packages, llama.cpp, the models"
-	@echo "make check       format, lint, types, layers, sizes, documents, language"
+	@echo "make check       format, lint, types, layers, sizes, structure, documents, language"
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make fuzz        2 million random requests and trees, none of which may make anything fail (about 15 minutes)"
@@ -50,7 +50,7 @@ traces: setup
 	@$(BIN)/python -m tools.traces
 
 # `make -k check` goes on after the first that fails.
-check: check-format check-lint check-types check-sizes check-docs check-language check-layers
+check: check-format check-lint check-types check-sizes check-structure check-docs check-language check-layers
 
 check-format: setup
 	$(BIN)/ruff format --check .
@@ -63,6 +63,9 @@ check-types: setup
 
 check-sizes: setup
 	$(BIN)/python -m tools.check.sizes
+
+check-structure: setup
+	$(BIN)/python -m tools.check.structure
 
 check-docs: setup
 	$(BIN)/python -m tools.check.docs
