@@ -10,13 +10,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from edgespec.shared import models
+from tests.support.driven import DrivenLoop
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Jobs that a shell starts in the background ignore it, and so would the commands on which tests press Ctrl-C.
@@ -24,6 +26,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("edgespec", deadline=None, print_blob=True)
 settings.load_profile("edgespec")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """What a coroutine runs in."""
+    return {"loop": DrivenLoop if item.get_closest_marker("driven") else asyncio.new_event_loop}
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -13,6 +13,7 @@ from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, To
 from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings as settings_of
+from tests.support.driven import DrivenEngine, DrivenLoop
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import OneWorker
 
@@ -23,7 +24,10 @@ TIMEOUT_S = 60.0
 
 @contextmanager
 def engines(**more: Any) -> Iterator[Make]:
-    """A function that starts engines of a worker, a local draft, a target and settings; `more`: options of each."""
+    """A function that starts engines of a worker, a local draft, a target and settings; `more`: options of each.
+
+    Where the event loop's clock is driven, so is theirs.
+    """
     running: list[Engine] = []
 
     def make(
@@ -32,7 +36,9 @@ def engines(**more: Any) -> Iterator[Make]:
         target: TableTarget | None = None,
         **settings: Any,
     ) -> Engine:
-        engine = Engine(target or TableTarget(), local, engine_settings(**settings), worker, **more)
+        driven = isinstance(asyncio.get_running_loop(), DrivenLoop)
+        kind = DrivenEngine if driven else Engine
+        engine = kind(target or TableTarget(), local, engine_settings(**settings), worker, **more)
         if worker is not None:
             worker.engine = engine
         engine.start()

@@ -29,6 +29,7 @@ from tools.sim.experiment import Arm, Cell, WorkerSpec, simulate
 from tools.sim.process import Iid
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+pytestmark = pytest.mark.driven
 STEPS = Steps(Curve({1: 0.010}), Curve({1: 0.004}), Curve({1: 0.004}), catch_up_s=0.0)
 
 

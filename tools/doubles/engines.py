@@ -20,15 +20,16 @@ class TableTarget:
         self,
         slots: int = 4,
         context: int = 512,
-        pass_s: float = 0.003,
+        pass_s: float | Callable[[int], float] = 0.003,
         *,
         model: Model = HASH,
         eos: frozenset[int] = frozenset({EOS}),
-        modelled: Callable[[int], float] | None = None,
     ) -> None:
-        """Each pass sleeps `pass_s`, or takes no time and is reported as `modelled(rows)` seconds."""
-        self.vocab_size, self.slots, self.context, self.pass_s = model.vocab_size, slots, context, pass_s
-        self.model, self.eos, self.modelled = model, eos, modelled
+        """`pass_s`: what a pass takes, or a pass over so many rows."""
+        self.vocab_size, self.slots, self.context = model.vocab_size, slots, context
+        self.model, self.eos = model, eos
+        self.pass_s = pass_s if callable(pass_s) else lambda rows: pass_s
+        self.sleep: Callable[[float], object] = time.sleep
         self.held: dict[int, list[int]] = {}
         """Committed tokens by slot, without the last one."""
         self._trees: dict[int, FlatTree] = {}
@@ -56,11 +57,10 @@ class TableTarget:
 
     def _pass(self, work: Work) -> Pass:
         self._trees[work.slot], rows = work.tree, len(work.tree)
-        if self.modelled is not None:
-            return Pass(rows, self.modelled(rows))
-        began = time.perf_counter()
-        time.sleep(self.pass_s)
-        return Pass(rows, time.perf_counter() - began)
+        made = Pass(rows, self.pass_s(rows))
+        if made.seconds > 0:
+            self.sleep(made.seconds)
+        return made
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Asserts that they are one path from row 0."""

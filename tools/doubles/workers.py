@@ -67,7 +67,7 @@ class LoopWorker(OneWorker):
         self,
         delay_s: float = 0.0,
         right: float = 0.8,
-        step_s: float = 0.0,
+        step_s: float = 0.0005,
         rule: DraftRule | None = None,
         *,
         model: HashModel | None = None,

@@ -51,7 +51,7 @@ class Turned:
         self.workers = OneWorker(LinkedWorker("w", 0.02, 0.03, 0.004, paused=False), returns=True)
         chosen = engine_settings(policy=policy, k=4, verification=verification)
         local = TableDraft(0.7, leaves=8)
-        self.engine = Engine(TableTarget(modelled=lambda rows: 0.0), local, chosen, self.workers, clock=self.clock)
+        self.engine = Engine(TableTarget(pass_s=0.0), local, chosen, self.workers, clock=self.clock)
         self.engine.submit(GenerationRequest(PROMPT, COUNT, sampling=sampling, ignore_eos=True))
         self.first = 1
 

@@ -24,6 +24,7 @@ from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
 
+pytestmark = pytest.mark.driven
 SECRET = "the text of an exception may quote a prompt"
 POISON = 29
 """A prompt that begins with this token makes some stage fail."""
@@ -62,7 +63,7 @@ class FailingTarget(TableTarget):
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
     with engines() as start:
-        yield lambda *sides, **settings: start(*sides, target=FailingTarget(pass_s=0.001), **settings)
+        yield lambda *sides, **settings: start(*sides, target=FailingTarget(), **settings)
 
 
 async def answer(engine: Engine, prompt: Sequence[int], count: int = 30, **more: Any) -> tuple[list[int], DoneEvent]:

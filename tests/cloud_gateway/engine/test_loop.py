@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -20,6 +19,7 @@ from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
 
+pytestmark = pytest.mark.driven
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
@@ -56,7 +56,7 @@ async def test_a_worker_receives_a_prompt_before_the_target_has_read_it(make: Ma
     prefill, received = engine.target.prefill, []
 
     def slow(slot: int, tokens: Sequence[int]) -> None:
-        time.sleep(0.05)
+        engine.target.sleep(0.05)  # type: ignore[attr-defined]
         received.append(len(worker.seen))
         prefill(slot, tokens)
 

@@ -23,7 +23,8 @@ class Counted(TableTarget):
     """Notes what it was asked, and says that a pass took 30 ms and one for each row."""
 
     def __init__(self, slots: int = 4) -> None:
-        super().__init__(slots=slots, modelled=lambda rows: 0.030 + 0.001 * rows)
+        super().__init__(slots=slots, pass_s=lambda rows: 0.030 + 0.001 * rows)
+        self.sleep = lambda seconds: None
         self.calls: list[tuple[str, Any]] = []
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:

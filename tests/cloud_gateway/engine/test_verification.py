@@ -28,8 +28,10 @@ from tools.lossless import exact
 from tools.lossless.mutants import BestInsteadOfDrawn, ResidualIsTarget
 from tools.lossless.statistics import Fit, chi_square
 
+pytestmark = pytest.mark.driven
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-LENGTH = 2
+LENGTH, ANSWERS = 2, 600
+"""Tokens of a completion, and completions of a fit: enough for p < 1e-6 with each planted fault."""
 PLAIN = Sampling(temperature=1.2, top_k=4, seed=1)
 PENALISED = Sampling(
     temperature=0.9, top_p=0.8, min_p=0.1, presence_penalty=1.5, frequency_penalty=-0.5, repetition_penalty=1.3, seed=1
@@ -44,7 +46,7 @@ async def make() -> AsyncIterator[Make]:
 
         def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: Any) -> Engine:
             chosen = {"verification": "rejection", "queue_limit": 10_000} | settings
-            return start(worker, local, TableTarget(slots=8, modelled=lambda rows: 0.0), **chosen)
+            return start(worker, local, TableTarget(slots=8, pass_s=0.002), **chosen)
 
         yield build
 
@@ -86,10 +88,10 @@ async def fit(engine: Engine, sampling: Sampling, answers: int, **options: objec
 @pytest.mark.parametrize("policy", ["colocated", "colocated-tree"])
 async def test_rejection_gives_the_targets_distribution(make: Make, policy: str, sampling: Sampling) -> None:
     engine = make(None, TableDraft(0.5, leaves=4), policy=policy, k=2)
-    found, usages = await fit(engine, sampling, 1200)
+    found, usages = await fit(engine, sampling, ANSWERS)
     assert found.cells > 10 and found.p > ENOUGH
     accepted = sum(usage.accepted.get("local", 0) for usage in usages)
-    assert accepted > 1200 * 0.3 and {usage.verification for usage in usages} == {"rejection"}
+    assert accepted > ANSWERS * 0.3 and {usage.verification for usage in usages} == {"rejection"}
 
 
 class Both:
@@ -125,8 +127,8 @@ def both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("both")
 async def test_a_workers_candidates_in_the_same_trees_change_nothing(make: Make) -> None:
-    worker = LoopWorker(0.0, right=0.5)
-    found, usages = await fit(make(worker, TableDraft(0.5), k=2), PLAIN, 1000, policy="wanspec")
+    worker = LoopWorker(0.0, 0.5, step_s=0.001)
+    found, usages = await fit(make(worker, TableDraft(0.5), k=2), PLAIN, ANSWERS, policy="wanspec")
     assert found.p > ENOUGH
     assert all(sum(usage.drafted.get(source, 0) for usage in usages) > 50 for source in ("worker", "local"))
 
@@ -164,7 +166,7 @@ async def test_a_planted_fault_shows(
     else:
         monkeypatch.setattr("cloud_gateway.core.verify.verification.RejectionChooser", fault)
     engine = make(None, TableDraft(0.5, leaves=4), policy=policy, k=2)
-    results = await asyncio.gather(*(answer(engine, sampling) for _ in range(1200)))
+    results = await asyncio.gather(*(answer(engine, sampling) for _ in range(ANSWERS)))
     truth = expected(sampling)
     seen = Counter(tuple(tokens) for tokens, _ in results)
     impossible = set(seen) - set(truth)
@@ -187,7 +189,7 @@ async def test_without_a_local_draft_nothing_is_ever_tested(make: Make, monkeypa
         pytest.fail("a worker's candidate was put to the p/q test")
 
     monkeypatch.setattr(Rejection, "token", refuse)
-    found, usages = await fit(make(Favouring()), PLAIN, 1000)
+    found, usages = await fit(make(Favouring(step_s=0.001)), PLAIN, ANSWERS)
     assert sum(usage.drafted.get("worker", 0) for usage in usages) > 200
     assert found.p > ENOUGH
 
@@ -213,7 +215,7 @@ async def test_only_what_the_gateway_drew_is_tested_whatever_workers_send(
 
     monkeypatch.setattr(Rejection, "draw", drawing)
     monkeypatch.setattr(Rejection, "token", testing)
-    found, usages = await fit(make(Favouring(), TableDraft(0.5), k=2), PLAIN, 1000, policy="wanspec")
+    found, usages = await fit(make(Favouring(step_s=0.001), TableDraft(0.5), k=2), PLAIN, ANSWERS, policy="wanspec")
     assert tested > 200 and sum(usage.drafted.get("worker", 0) for usage in usages) > 50
     assert found.p > ENOUGH
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstr
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
-from edgespec.core.protocol.messages import Close, Commit, Open, Sampling
+from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, engines
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
@@ -32,6 +31,7 @@ from tools.doubles.workers import LoopWorker
 VOCAB = 300
 """More than the tokenizer's 280, as models have it whose embedding is padded."""
 PROMPT = [30, 31, 40]
+pytestmark = pytest.mark.driven
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +151,7 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
     ]
     slow, slow_done, _ = await answer(requests[0], None, None)
     assert not verified, "plain decoding stays plain"
-    worker = WorkerInStep(right=0.9)
-    fast, done, _ = await answer(requests[1], worker, draft(), TargetInStep(worker))
+    fast, done, _ = await answer(requests[1], LoopWorker(model=Letters(0.9)), draft())
     assert fast == slow and done.usage.drafted["worker"] > 0
     assert done.usage.accepted["grammar"] > 20 and done.usage.rounds < 0.8 * slow_done.usage.rounds
     assert all(schema.constraint().allowed(tokens) == len(tokens) for tokens in verified)
@@ -189,51 +188,14 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
 
 
 async def test_a_workers_candidates_are_accepted_under_a_schema(grammars: Grammars) -> None:
-    """Worker and target in step, so that the count is the same on any machine."""
     accepted = rounds = 0
     for seed in range(6):
-        worker = WorkerInStep(right=1.0)
-        target = TargetInStep(worker)
         schema, speculation = grammars.compile(NESTED), Speculation(policy="wanspec", k=2)
         request = GenerationRequest([*PROMPT, seed], 300, constraint=schema.constraint(), speculation=speculation)
-        _, done, _ = await answer(request, worker, None, target)
+        _, done, _ = await answer(request, LoopWorker(model=Letters()), None)
         accepted += done.usage.accepted.get("worker", 0)
         rounds += done.usage.rounds
     assert accepted > 0.2 * rounds
-
-
-class WorkerInStep(LoopWorker):
-    """Drafts all that it may as soon as a message arrives."""
-
-    def __init__(self, right: float) -> None:
-        super().__init__(model=Letters(right))
-        self.known, self.news = 0, threading.Condition()
-
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
-        drafting = self.receive(body)
-        if drafting is not None and self.engine is not None:
-            for _ in range(4):
-                self.step(drafting)
-            frame = drafting.delta()
-            if frame is not None:
-                self.engine.post(FrameArrived("w", frame))
-            with self.news:
-                self.known = len(drafting.prefix.tokens)
-                self.news.notify()
-
-
-class TargetInStep(TableTarget):
-    """Verifies only after the worker has read all that was chosen before."""
-
-    def __init__(self, worker: WorkerInStep) -> None:
-        super().__init__(pass_s=0.0, model=Letters(), eos=frozenset({EOS_ID}))
-        self.worker = worker
-
-    def verify(self, batch: Any) -> Any:
-        (work,) = batch
-        with self.worker.news:
-            assert self.worker.news.wait_for(lambda: self.worker.known > len(self.held[work.slot]), 30)
-        return super().verify(batch)
 
 
 def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:
@@ -282,9 +244,9 @@ async def test_a_constraint_that_breaks_ends_its_own_answer_and_no_other() -> No
 
 
 async def answer(
-    request: GenerationRequest, worker: LoopWorker | None, local: TableDraft | None, target: TableTarget | None = None
+    request: GenerationRequest, worker: LoopWorker | None, local: TableDraft | None
 ) -> tuple[list[int], DoneEvent, list[Any]]:
-    target = target or TableTarget(pass_s=0.001, model=Letters(), eos=frozenset({EOS_ID}))
+    target = TableTarget(model=Letters(), eos=frozenset({EOS_ID}))
     with engines() as start:
         stream, tokens, logprobs = start(worker, local, target).submit(request), [], []
         async for event in stream:
