@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
-from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
 from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
