@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cloud_gateway.core.policies.actions import LinkView, Points
-from cloud_gateway.core.requests.router import WorkerView, choose
+from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import (
     Assigned,
     Declined,
@@ -26,34 +26,17 @@ from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.audit import Audit, NoAudit
 from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol.messages import Close, Commit, Open
-
-
-@dataclass(frozen=True, slots=True)
-class LinkedWorker:
-    """A worker as the link layer knows it at this moment."""
-
-    id: str
-    rtt_s: float
-    rtt_high_s: float
-    step_s: float
-    """Td, from the spacing of its frames."""
-    paused: bool
-    name: str = ""
-    groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
-    draft_points: Points = ()
-    """Leaves and seconds of a draft step as the worker reports it: a lie costs time, never a token."""
 
 
 class Workers(Protocol):
     """The link layer as the engine sees it: `linked` and `view` on the engine's thread, the rest on the event loop."""
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        """Workers by id, the paused ones included; asked for when a request needs a worker."""
+        """Workers by id, the paused ones included; the mapping is live, so that asking costs nothing."""
 
     def view(self, worker: str) -> LinkedWorker | None:
-        """One of them; asked for at every decision, so it must not depend on how many are linked."""
+        """One of them, asked for at every decision: the same object as long as nothing about it has changed."""
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Queues a message; one to a worker that has gone is dropped."""
@@ -121,10 +104,9 @@ class Offloading:
         generation, groups = active.generation, active.request.groups
         if not generation.wants_worker:
             return
-        linked = self.workers.linked()
-        load = Counter(self._worker_of(other) for other in self.active.values())
-        views = (WorkerView(w.id, w.rtt_s, w.step_s, w.paused, load[w.id], w.groups) for w in linked.values())
-        worker = choose(views, groups, exclude=generation.excluded_workers)
+        linked = dict(self.workers.linked())  # a copy: the link layer changes its own meanwhile
+        load = Counter(filter(None, map(self._worker_of, self.active.values())))
+        worker = choose(linked.values(), load, groups, exclude=generation.excluded_workers)
         if worker is None:
             self.step(active, NoWorker(why_none(linked.values(), groups)))
             return

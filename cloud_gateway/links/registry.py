@@ -7,6 +7,7 @@ from typing import Protocol
 
 from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
+from cloud_gateway.core.requests.router import LinkedWorker
 from edgespec.core.protocol.handshake import Standing
 from edgespec.core.protocol.messages import Hello
 from edgespec.shared.wire import Wire
@@ -56,8 +57,45 @@ class WorkerInfo:
         """Whether it gets no requests: it has sent `Pause` and not yet `Resume`, or is on probation."""
         return self.probation or self.paused_because is not None
 
+    def view(self) -> LinkedWorker:
+        """As it is now, for the engine."""
+        return LinkedWorker(
+            self.id, self.rtt_s, self.rtt.high_s, self.step_s, self.paused, self.name, self.groups, self.draft_points
+        )
+
     def __str__(self) -> str:
         return f"worker {self.name} ({self.id})"
+
+
+class Registry:
+    """The linked workers by id, on the event loop, and the frozen views of them that any thread may read.
+
+    Every event of a link ends in `refresh`. A view is replaced only where something in it has changed, so that the
+    engine, which asks at every decision, never makes one.
+    """
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerInfo] = {}
+        self.views: dict[str, LinkedWorker] = {}
+
+    def add(self, worker: WorkerInfo) -> None:
+        """It is linked; replaces a former link of the same worker."""
+        self.workers[worker.id] = worker
+        self.refresh(worker)
+
+    def remove(self, worker: WorkerInfo) -> bool:
+        """Its link has ended; whether it was still this worker's."""
+        found = self.workers.get(worker.id) is worker
+        if found:
+            del self.workers[worker.id], self.views[worker.id]
+        return found
+
+    def refresh(self, worker: WorkerInfo) -> None:
+        """Something may have changed; without effect for a link that has been replaced."""
+        if self.workers.get(worker.id) is worker:
+            view = worker.view()
+            if view != self.views.get(worker.id):
+                self.views[worker.id] = view
 
 
 class WorkerList(Protocol):

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from websockets.asyncio.server import ServerConnection
 
 from cloud_gateway.core.limits.probation import Probation
+from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
 from cloud_gateway.engine.events import Inbox, WorkerReady
-from cloud_gateway.engine.offloading import LinkedWorker
 from cloud_gateway.links.port import DEFAULT_LINK_LIMITS, LinkConnection, LinkLimits, LinkServer
-from cloud_gateway.links.registry import WorkerInfo, WorkerList
+from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
 from edgespec.core.errors import AddressError, KeyStoreError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity
 from edgespec.core.protocol.messages import (
@@ -74,7 +74,7 @@ class Links:
         self.rejected: Counter[str] = Counter()
         """How often each reason for a refusal occurred."""
         self._lines = Occasional(log)
-        self._workers: dict[str, WorkerInfo] = {}
+        self.registry = Registry()
         self._probation = Probation()
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
         self._server = LinkServer(self._serve, paths, limits, timers.handshake_s, self._count)
@@ -127,50 +127,50 @@ class Links:
 
     def workers(self) -> list[WorkerInfo]:
         """All linked workers, the paused ones included."""
-        return list(self._workers.values())
+        return list(self.registry.workers.values())
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        """The linked workers by id, in the engine's type; may be called on any thread."""
-        return {w.id: _view(w) for w in self.workers()}
+        """The linked workers by id, in the engine's type; may be called on any thread, which should read a copy."""
+        return self.registry.views
 
     def view(self, worker: str) -> LinkedWorker | None:
         """One of them; may be called on any thread."""
-        info = self._workers.get(worker)
-        return None if info is None else _view(info)
+        return self.registry.views.get(worker)
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Signs and writes a message at once; one to a worker that has gone is dropped."""
-        info = self._workers.get(worker)
+        info = self.registry.workers.get(worker)
         if info is not None and not info.wire.over:
             info.wire.send(body)
 
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
         """Ends the link of a worker that broke the protocol in a way that only the engine can see."""
-        info = self._workers.get(worker)
+        info = self.registry.workers.get(worker)
         if info is not None:
             info.wire.end(error)
 
     def note(self, worker: str, reason: str, text: str) -> None:
         """Counts and logs something that was dropped but does not end the link."""
-        info = self._workers.get(worker)
+        info = self.registry.workers.get(worker)
         self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
 
     def diverged(self, worker: str) -> None:
         """The target left the worker's tree: the time until its next frame is no measure of its step time."""
-        info = self._workers.get(worker)
+        info = self.registry.workers.get(worker)
         if info is not None:
             info.step.broken()
 
     def regroup(self, worker_key: bytes, groups: frozenset[str]) -> WorkerInfo | None:
         """Replaces a worker's groups; returns the worker if it is linked."""
-        info = self._workers.get(key_id(worker_key))
+        info = self.registry.workers.get(key_id(worker_key))
         if info is not None:
             info.groups = groups
+            self.registry.refresh(info)
         return info
 
     def revoke(self, worker_key: bytes) -> None:
         """Ends the link of a key that was just revoked; the caller has updated the list."""
-        info = self._workers.get(key_id(worker_key))
+        info = self.registry.workers.get(key_id(worker_key))
         if info is not None:
             error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
             self._hang_up(info, Bye("revoked"), error)
@@ -181,13 +181,13 @@ class Links:
         """The handshake succeeded. Raises RemoteProtocolError where no place is left."""
         if not ws.proven():
             raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
-        former = self._workers.get(worker.id)
+        former = self.registry.workers.get(worker.id)
         if former is not None:
             text = f"a newer session of the same key came from {worker.address}"
             error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
             self._hang_up(former, Bye("superseded"), error)
-        self._workers[worker.id] = worker
         self._begin_probation(worker)
+        self.registry.add(worker)
         text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
         self._lines.line(logging.INFO, ("up", worker.id), text)
         self.inbox.post(WorkerReady(worker.id))
@@ -201,9 +201,8 @@ class Links:
 
     def _down(self, worker: WorkerInfo | None, why: str) -> None:
         """Removes a link from the table before its socket is closed; does nothing the second time."""
-        if worker is None or self._workers.get(worker.id) is not worker:
+        if worker is None or not self.registry.remove(worker):
             return
-        del self._workers[worker.id]
         self._probation.ended(worker.id, asyncio.get_running_loop().time(), by_its_fault=why in FAULTS)
         self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
         self.inbox.post(WorkerGone(worker.id, why))
@@ -220,7 +219,8 @@ class Links:
 
     def _end_probation(self, worker: WorkerInfo) -> None:
         worker.probation = False
-        if self._workers.get(worker.id) is worker and not worker.paused:
+        self.registry.refresh(worker)
+        if self.registry.workers.get(worker.id) is worker and not worker.paused:
             self.inbox.post(WorkerReady(worker.id))
 
     def _hang_up(self, worker: WorkerInfo, bye: Bye, error: RemoteProtocolError | None = None, why: str = "") -> None:
@@ -255,7 +255,7 @@ class _Link:
 
     def take(self, event: Event) -> None:
         """Handles one event of the session."""
-        worker, inbox = self.worker, self._links.inbox
+        worker, inbox, refresh = self.worker, self._links.inbox, self._links.registry.refresh  # before what is posted
         match event:
             case RttSample(rtt_s):
                 self._sample(rtt_s)
@@ -267,12 +267,15 @@ class _Link:
                 self._tree(worker, event)
             case StepTimes():
                 worker.draft_points = step_curve(event)
+                refresh(worker)
             case Pause():
                 worker.paused_because = event.reason
                 worker.step.broken()
+                refresh(worker)
                 inbox.post(WorkerGone(worker.id, event.reason))
             case Resume():
                 worker.paused_because = None
+                refresh(worker)
                 inbox.post(WorkerReady(worker.id))
             case Decline():
                 inbox.post(Declined(worker.id, event.request))
@@ -298,14 +301,12 @@ class _Link:
             self._first_rtt_s = rtt_s
         else:
             self.worker.rtt.sample(rtt_s)
+            self._links.registry.refresh(self.worker)
 
     def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
         check_tree_shape(tree, self._links.vocab_size)
         worker.trees += 1
         worker.nodes += len(tree.tokens)
         worker.step.frame(asyncio.get_running_loop().time())
+        self._links.registry.refresh(worker)
         self._links.inbox.post(FrameArrived(worker.id, tree))
-
-
-def _view(w: WorkerInfo) -> LinkedWorker:
-    return LinkedWorker(w.id, w.rtt_s, w.rtt.high_s, w.step_s, w.paused, w.name, w.groups, w.draft_points)

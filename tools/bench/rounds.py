@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
+from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.offloading import LinkedWorker
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.process.config import GatewaySettings

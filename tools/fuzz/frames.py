@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import FrameArrived
-from cloud_gateway.engine.offloading import LinkedWorker
 from edgespec.core.protocol.messages import MAX_COST, ROOT, Close, Commit, Open, Tree, check_tree_shape, max_entropy
 from edgespec.core.protocol.prefix import Prefix
 from tools.doubles.workers import OneWorker

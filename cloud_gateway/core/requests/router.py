@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+from cloud_gateway.core.policies.actions import Points
+from edgespec.core.pairing.groups import DEFAULT_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
-    """A linked worker as the router sees it."""
+class LinkedWorker:
+    """A linked worker at one moment, as the engine sees it; the link layer replaces it when something has changed."""
 
     id: str
     rtt_s: float
+    rtt_high_s: float
     step_s: float
+    """Td, from the spacing of its frames."""
     paused: bool
-    load: int
-    """Requests that it drafts for now."""
-    groups: frozenset[str]
+    name: str = ""
+    groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
+    draft_points: Points = ()
+    """Leaves and seconds of a draft step as the worker reports it: a lie costs time, never a token."""
 
 
-def choose(workers: Iterable[WorkerView], groups: frozenset[str], *, exclude: Collection[str] = ()) -> str | None:
+def choose(
+    workers: Iterable[LinkedWorker], load: Mapping[str, int], groups: frozenset[str], *, exclude: Collection[str] = ()
+) -> str | None:
     """The worker with the least expected wait for a corrected draft, R + (load + 1) Td; None when none is free.
 
-    Only workers of one of `groups` are asked: they read the prompt. A worker shares its model fairly among its
-    requests, so each sees a step time that grows with the load.
+    `load`: requests that a worker drafts for now, by its id. Only workers of one of `groups` are asked: they read the
+    prompt. A worker shares its model fairly among its requests, so each sees a step time that grows with the load.
     """
     free = [one for one in workers if one.groups & groups and not one.paused and one.id not in exclude]
-    best = min(free, key=lambda worker: (worker.rtt_s + (worker.load + 1) * worker.step_s, worker.id), default=None)
+    best = min(free, key=lambda one: (one.rtt_s + (load.get(one.id, 0) + 1) * one.step_s, one.id), default=None)
     return best.id if best else None

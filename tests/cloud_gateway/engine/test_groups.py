@@ -14,7 +14,7 @@ import pytest
 from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.requests.router import WorkerView, choose
+from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import WorkerGone
 from cloud_gateway.engine.events import WorkerReady
 from edgespec.core.errors import KeyStoreError, PairingError
@@ -80,14 +80,15 @@ async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: 
 
 def test_the_router_asks_the_nearest_of_the_group() -> None:
     workers = [
-        WorkerView("near", 0.001, 0.001, paused=False, load=0, groups=PHYSICS),
-        WorkerView("far", 0.1, 0.001, paused=False, load=0, groups=DEFAULT | PHYSICS),
-        WorkerView("away", 0.001, 0.001, paused=True, load=0, groups=DEFAULT),
+        LinkedWorker("near", 0.001, 0.001, 0.001, paused=False, groups=PHYSICS),
+        LinkedWorker("far", 0.1, 0.1, 0.001, paused=False, groups=DEFAULT | PHYSICS),
+        LinkedWorker("away", 0.001, 0.001, 0.001, paused=True, groups=DEFAULT),
     ]
-    assert choose(workers, DEFAULT) == "far"
-    assert choose(workers, PHYSICS) == "near"
-    assert choose(workers, PHYSICS, exclude={"near"}) == "far"
-    assert choose(workers, frozenset({"chemistry"})) is None
+    assert choose(workers, {}, DEFAULT) == "far"
+    assert choose(workers, {}, PHYSICS) == "near"
+    assert choose(workers, {}, PHYSICS, exclude={"near"}) == "far"
+    assert choose(workers, {"near": 200}, PHYSICS) == "far", "its step time is shared by its requests"
+    assert choose(workers, {}, frozenset({"chemistry"})) is None
 
 
 @pytest.mark.parametrize("name", ["", "Physics", "a b", "-a", "a" * 33, "a\n", "\u0430", "../x"])
