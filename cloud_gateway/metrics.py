@@ -30,20 +30,11 @@ HOST_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.02)
 disable_created_metrics()  # they would add a second series to each counter, which nothing reads
 
 
-class WatchedOffloading(Protocol):
-    """The part of `Offloading` that is read at a scrape."""
-
-    @property
-    def frames(self) -> Mapping[str, int]: ...
-
-
 class WatchedEngine(Protocol):
     """The part of the engine that is read at a scrape."""
 
     @property
     def stats(self) -> Stats: ...
-    @property
-    def offloading(self) -> WatchedOffloading: ...
     @property
     def queued(self) -> int: ...
     @property
@@ -132,7 +123,7 @@ class _Watch(Collector):
         yield _total("fallbacks", "Times that the gateway drafted though a worker was there.", stats.fallbacks)
         yield _totals("drafted_tokens", "Candidate tokens verified, by source.", "source", stats.drafted)
         yield _totals("accepted_tokens", "Candidate tokens accepted, by source.", "source", stats.accepted)
-        yield _totals("frames", "Frames of workers by outcome.", "outcome", self._engine.offloading.frames)
+        yield _totals("frames", "Frames of workers by outcome.", "outcome", stats.frames.counts)
         yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", self._engine.queued)
         yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", self._engine.active)
         yield from self._of_workers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from cloud_gateway.api.errors import internal, unavailable
@@ -180,8 +180,9 @@ class Answer:
         return tail
 
     def _take_usage(self, usage: Usage) -> None:
-        if self._stops.stopped:
-            usage.completion_tokens = self._tokens
-        if self._key_reason is not None and usage.policy not in ALONE:
-            usage.why_off = self._key_reason
-        self.usage = usage
+        stopped, barred = self._stops.stopped, self._key_reason is not None and usage.policy not in ALONE
+        self.usage = replace(
+            usage,
+            completion_tokens=self._tokens if stopped else usage.completion_tokens,
+            why_off=self._key_reason if barred else usage.why_off,
+        )

@@ -21,8 +21,9 @@ from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest
+from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest, Usage
 from cloud_gateway.core.requests.steps import (
     Cancelled,
     Declined,
@@ -90,7 +91,9 @@ class Engine:
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox: list[Callable[[], None]] = []
         steering = Steering(target, self.local, self.stats, clock, self._emit, self._finish)
-        self.offloading = Offloading(workers or NoWorkers(), self._active, self._outbox_add, steering.step)
+        self.offloading = Offloading(
+            workers or NoWorkers(), self._active, self._outbox_add, steering.step, self.stats.frames
+        )
         self.recovery = Recovery(target, self.offloading, self.stats, steering)
         steering.offloading, steering.recovery = self.offloading, self.recovery
         self._steering, self._verifier = steering, Verifier(steering, self._verify_s)
@@ -153,6 +156,8 @@ class Engine:
         policy = registry.make(settings)
         number, method = next(self._ids), method_of(request.sampling, settings.verification)
         never = request.speculation.offload == "never"
+        offload = not never and policy.name not in registry.ALONE
+        why_off = None if offload else "the request asked for it" if never else f"policy {policy.name}"
         generation = Generation(
             number,
             request,
@@ -161,13 +166,12 @@ class Engine:
             self.clock(),
             self.target.context,
             self.target.eos,
-            offload=not never and policy.name not in registry.ALONE,
+            offload=offload,
             verify_nodes=settings.verify_nodes,
             worker_sampling=worker_sampling_of(request.sampling, method, settings.share_seed),
+            usage=Usage(verification=method, why_off=why_off),
+            frames=FrameLedger(self.stats.frames),
         )
-        generation.usage.verification = method
-        if not generation.offload:
-            generation.usage.why_off = "the request asked for it" if never else f"policy {policy.name}"
         if self.recorder is not None:
             generation.record(self.recorder.tape(number, settings, len(request.tokens)), self._verify_s)
         stream = Stream(lambda: self.post(ClientLeft(active)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import (
     Assigned,
@@ -96,7 +97,7 @@ class Offloading:
     active: Mapping[int, Active]
     post: Callable[[Callable[[], None]], None]
     step: Step
-    frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})
+    frames: FrameLedger
     audit: Audit = field(default_factory=NoAudit)
 
     def assign(self, active: Active) -> None:
@@ -132,10 +133,10 @@ class Offloading:
 
     def frame_arrived(self, event: FrameArrived, at: float) -> None:
         """Hands a frame to its request; one of a request that has ended is stale."""
-        self.frames["received"] += 1
         active = self.active.get(event.frame.request)
         if active is None:
-            self.frames["stale"] += 1
+            self.frames.count("received")
+            self.frames.count("stale")
         else:
             self.step(active, event, "merging a frame", now=at)
 
@@ -151,9 +152,8 @@ class Offloading:
             case Released(worker, name, reason, frames):
                 self.audit.released(active.request, worker, name, reason, frames)
 
-    def count(self, taken: FrameTaken) -> None:
-        """One frame was used, stale or rejected."""
-        self.frames[taken.kind] += 1
+    def note(self, taken: FrameTaken) -> None:
+        """Reports a frame of a prefix that never was."""
         if taken.unknown_prefix:
             text = "a tree names tokens that never were its request's prefix"
             self.post(lambda: self.workers.note(taken.worker, "prefix", text))

@@ -12,21 +12,19 @@ belong to tokens not yet chosen are kept, so that each is still drawn once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from cloud_gateway.core.requests.generation import MAX_RETRIES
-from cloud_gateway.core.requests.steps import Admitted, Ended, Input, PassFailed, SpeculationFailed
+from cloud_gateway.core.requests.request import Finish
+from cloud_gateway.core.requests.steps import Admitted, Ended, Input, Output, PassFailed, SpeculationFailed
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
 from cloud_gateway.engine.offloading import Offloading
 from cloud_gateway.engine.stats import Stats
 from cloud_gateway.models.target_model import Target
 from edgespec.core.errors import RemoteProtocolError
-
-if TYPE_CHECKING:
-    from cloud_gateway.engine.steering import Steering
 
 log = logging.getLogger("cloud_gateway.engine.loop")
 
@@ -36,10 +34,21 @@ WORKER_DATA = frozenset({"merging a frame", "deciding", "laying out its tree"})
 """Stages that handle what the request's worker sent."""
 
 
+class Steps(Protocol):
+    """What taking and carrying out steps of requests (steering.py) offers to repairs."""
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+    @property
+    def finish(self) -> Callable[[Active, Finish, str | None], None]: ...
+    def step(self, active: Active, step: Input) -> None: ...
+    def carry_out(self, active: Active, outputs: Sequence[Output]) -> None: ...
+
+
 class Recovery:
     """Decides who is touched by a failure. Lives on the engine's thread."""
 
-    def __init__(self, target: Target, offloading: Offloading, stats: Stats, steering: Steering) -> None:
+    def __init__(self, target: Target, offloading: Offloading, stats: Stats, steering: Steps) -> None:
         self._target, self._offloading, self._stats, self._steering = target, offloading, stats, steering
         self._failed: set[int] = set()
         self._unexplained = 0
@@ -69,7 +78,6 @@ class Recovery:
             self._take(active, SpeculationFailed(f"a fault of the gateway while {stage}", worker))
         if worker is not None:
             text = f"its candidates led to a fault of this gateway while {stage} ({what})"
-            self._offloading.frames["rejected"] += 1
             self._offloading.punish(worker, RemoteProtocolError("fault", text))
 
     # --- failed passes of the target -----------------------------------------------------------------------------

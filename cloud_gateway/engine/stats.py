@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.request import Usage
 
 
@@ -22,6 +23,8 @@ class Stats:
     local_passes: int = 0
     drafted: dict[str, int] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
+    frames: FrameLedger = field(default_factory=FrameLedger)
+    """Of all requests, and of those that are over."""
     fallbacks: int = 0
     faults: int = 0
     """Exceptions that stayed within one request."""

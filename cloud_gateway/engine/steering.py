@@ -58,8 +58,8 @@ class Steering:
         for output in outputs:
             if isinstance(output, Keep):
                 lost = self._keep(active, output)
-            elif isinstance(output, FrameTaken):  # the most frequent one: it is only counted
-                self.offloading.count(output)
+            elif isinstance(output, FrameTaken):  # the most frequent one
+                self.offloading.note(output)
             else:
                 with self.recovery.guard(active, "carrying out a step"):
                     self._carry_out(active, output)

@@ -100,7 +100,7 @@ class Commands:
             "drafted": dict(stats.drafted),
             "accepted": dict(stats.accepted),
             "local_draft_passes": stats.local_passes,
-            "frames": dict(engine.offloading.frames),
+            "frames": dict(engine.stats.frames.counts),
             "refused": dict(gateway.links.rejected),
         }
 

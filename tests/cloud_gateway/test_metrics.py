@@ -44,14 +44,8 @@ async def test_requests_are_counted_by_endpoint_and_status_without_their_content
 
 
 @dataclass
-class FakeOffloading:
-    frames: dict[str, int] = field(default_factory=lambda: {"received": 5, "used": 3, "stale": 1, "rejected": 1})
-
-
-@dataclass
 class FakeEngine:
     stats: Stats = field(default_factory=Stats)
-    offloading: FakeOffloading = field(default_factory=FakeOffloading)
     queued: int = 4
     active: int = 2
 
@@ -67,6 +61,7 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     metrics.watch(engine, lambda: workers)
     engine.stats.rounds = 10
     engine.stats.accepted["worker"] = 7
+    engine.stats.frames.count("stale")
     assert sample(metrics, "rounds_total") == 10
     engine.stats.rounds = 11
     assert sample(metrics, "rounds_total") == 11

@@ -1,7 +1,11 @@
-"""What a request's steps mean for its usage."""
+"""The one writer of a request's usage, and the one ledger of frames."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+from cloud_gateway.core.policies.actions import Controller
+from cloud_gateway.core.policies.registry import reason
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.requests.steps import HostTime, LocalWork
 from cloud_gateway.core.verify.accept import Walk
@@ -11,27 +15,96 @@ from cloud_gateway.core.verify.guide import GRAMMAR
 from edgespec.core.drafting.tree import Node
 
 
-def charge(usage: Usage, step: HostTime | LocalWork) -> None:
-    """Time that was spent on the request besides passes of the target."""
-    if isinstance(step, HostTime):
-        usage.host_s += step.seconds
-    elif step.reading:
-        usage.prefill_s += step.seconds
-    else:
-        usage.local_draft_passes += step.passes
-        usage.local_s += step.seconds
+class FrameLedger:
+    """Frames of workers: `received`, and what became of them: `used`, `stale` or `rejected`.
+
+    A request's ledger also counts into the gateway's. Usage, totals and metrics read `counts`; nothing else counts.
+    """
+
+    __slots__ = ("_whole", "counts")
+
+    def __init__(self, whole: FrameLedger | None = None) -> None:
+        """`whole`: the gateway's, for a request's ledger."""
+        self._whole = whole
+        self.counts = {"received": 0, "used": 0, "stale": 0, "rejected": 0}
+
+    def count(self, what: str) -> None:
+        """One frame more; every frame is `received` first and then one of the others, once."""
+        self.counts[what] += 1
+        if self._whole is not None:
+            self._whole.count(what)
 
 
-def count_round(usage: Usage, flat: FlatTree, taken: Walk) -> None:
-    """Credits every verified and every accepted candidate to its source."""
-    usage.rounds += 1
-    usage.completion_tokens += len(taken.tokens)
-    for node in flat.nodes:
-        source = _source(node)
-        usage.drafted[source] = usage.drafted.get(source, 0) + 1
-    for row in taken.rows[1:]:
-        source = _source(flat.nodes[row - 1])
-        usage.accepted[source] = usage.accepted.get(source, 0) + 1
+@dataclass(slots=True)
+class Account:
+    """One request's usage. `now` and times in seconds on the driver's clock."""
+
+    submitted: float
+    usage: Usage
+    frames: FrameLedger
+    first_token: float | None = field(default=None, init=False)
+    _admitted: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.usage.frames = self.frames.counts
+
+    def submitted_with(self, prompt_tokens: int, policy: str) -> None:
+        """What it was submitted with."""
+        self.usage.prompt_tokens, self.usage.policy = prompt_tokens, policy
+
+    def admitted(self, now: float) -> None:
+        """It was given its first slot."""
+        self._admitted, self.usage.queued_s = now, now - self.submitted
+
+    def prefilled(self, seconds: float) -> None:
+        """The target has read a part of the prompt."""
+        self.usage.prefill_s += seconds
+
+    def charge(self, step: HostTime | LocalWork) -> None:
+        """Time that was spent on the request besides passes of the target."""
+        usage = self.usage
+        if isinstance(step, HostTime):
+            usage.host_s += step.seconds
+        elif step.reading:
+            usage.prefill_s += step.seconds
+        else:
+            usage.local_draft_passes += step.passes
+            usage.local_s += step.seconds
+
+    def assigned(self, name: str) -> None:
+        """A worker of this name reads the prompt."""
+        self.usage.why_off = None
+        if name not in self.usage.workers:
+            self.usage.workers = [*self.usage.workers, name]
+
+    def not_assigned(self, why: str) -> None:
+        """No worker drafts for it."""
+        self.usage.why_off = why
+
+    def worker_ready(self, now: float) -> None:
+        """Its first worker has sent its first useful frame."""
+        if self.first_token is not None:
+            self.usage.before_worker_s = now - self.first_token
+            self.usage.before_worker_tokens = self.usage.completion_tokens
+
+    def round(self, flat: FlatTree, taken: Walk, now: float) -> None:
+        """Credits every verified and every accepted candidate to its source."""
+        usage = self.usage
+        usage.rounds += 1
+        usage.completion_tokens += len(taken.tokens)
+        for node in flat.nodes:
+            source = _source(node)
+            usage.drafted[source] = usage.drafted.get(source, 0) + 1
+        for row in taken.rows[1:]:
+            source = _source(flat.nodes[row - 1])
+            usage.accepted[source] = usage.accepted.get(source, 0) + 1
+        self.first_token = self.first_token or now
+        usage.decode_s, usage.total_s = now - self.first_token, now - self._admitted
+
+    def policy_ended(self, controller: Controller) -> None:
+        """This policy decides no more for it."""
+        self.usage.fallbacks += controller.fallbacks
+        self.usage.why = reason(controller) or self.usage.why
 
 
 def _source(node: Node) -> str:

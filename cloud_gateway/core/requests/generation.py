@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome, Verify
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.registry import Plain, reason
-from cloud_gateway.core.requests.accounting import charge, count_round
+from cloud_gateway.core.policies.registry import Plain
+from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.assignment import Assignment, opening
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.core.requests.rounds import RoundBudget, RoundTimes
@@ -65,6 +65,7 @@ from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Commit, Sampling
 
+_SPENT = (HostTime, LocalWork)
 MAX_RETRIES = 2
 """Retries of one request in fresh slots; after the last one its passes stay its own."""
 
@@ -88,6 +89,7 @@ class Generation:
     worker_sampling: Sampling = field(default_factory=Sampling)
     """The sampling parameters as sent to workers: the seed removed unless it is shared."""
     usage: Usage = field(default_factory=Usage)
+    frames: FrameLedger = field(default_factory=FrameLedger)
     status: Status = field(default=Status.QUEUED, init=False)
     reading: Sequence[int] = field(init=False)
     """What the slot is given to read: the prompt, and after a retry also what was emitted before."""
@@ -102,11 +104,10 @@ class Generation:
     """Its passes are its own until one succeeds: an earlier one, over several requests perhaps, has failed."""
     retries: int = field(default=0, init=False)
     plain_since_fault: bool = field(default=False, init=False)
-    first_token: float | None = field(default=None, init=False)
     tape: Tape | None = field(default=None, init=False)
     """Where the recorder is on: what becomes the request's trace."""
     _epoch: int = field(default=0, init=False)
-    _admitted: float = field(default=0.0, init=False)
+    _account: Account = field(init=False)
     _rounds: RoundBudget = field(init=False)
     _times: RoundTimes = field(default_factory=RoundTimes, init=False)
     _guide: Guide | None = field(default=None, init=False)
@@ -118,8 +119,8 @@ class Generation:
         self.tree = CandidateTree(self.request.tokens)
         self.reading = self.request.tokens
         self._rounds = RoundBudget(self.verify_nodes)
-        self.usage.prompt_tokens = len(self.request.tokens)
-        self.usage.policy = self.controller.name
+        self._account = Account(self.submitted, self.usage, self.frames)
+        self._account.submitted_with(len(self.request.tokens), self.controller.name)
         constraint = self.request.constraint
         if constraint is not None and self.verification.by_match and self.controller.name != "plain":
             self._guide = Guide(constraint)
@@ -136,6 +137,11 @@ class Generation:
         return self.offload and self.assignment is None and self.status in (Status.PREFILL, Status.DECODE)
 
     @property
+    def first_token(self) -> float | None:
+        """When it was emitted; None before."""
+        return self._account.first_token
+
+    @property
     def room(self) -> int:
         """Tokens that the slot can still take."""
         return self.context - len(self.tree.prefix)
@@ -149,8 +155,8 @@ class Generation:
         """Takes in what happened. Raises ValueError for what cannot happen in this status."""
         if type(step) not in TABLE[self.status]:
             raise ValueError(f"{type(step).__name__} cannot happen to a request that is {self.status.value}")
-        if isinstance(step, HostTime | LocalWork):
-            charge(self.usage, step)
+        if isinstance(step, _SPENT):
+            self._account.charge(step)
             return ()
         if self.status is Status.FINISHED:
             return ()
@@ -195,11 +201,11 @@ class Generation:
         first = isinstance(step, Admitted) and not self.retries
         if isinstance(step, Prefilled):
             self.prefilled += step.tokens
-            self.usage.prefill_s += step.seconds
+            self._account.prefilled(step.seconds)
         else:
             self.prefilled = step.reused
             if first:
-                self._admitted, self.usage.queued_s = now, now - self.submitted
+                self._account.admitted(now)
         self.status = Status.PREFILL if self.prefilled < len(self.reading) - 1 else Status.DECODE
         return (WorkerWanted(),) if first and self.offload else ()
 
@@ -207,7 +213,7 @@ class Generation:
 
     def _worker(self, step: Assigned | NoWorker | WorkerGone | Declined) -> Sequence[Output]:
         if isinstance(step, NoWorker):
-            self.usage.why_off = step.why
+            self._account.not_assigned(step.why)
             return ()
         if isinstance(step, Assigned):
             return self._assign(step)
@@ -226,8 +232,7 @@ class Generation:
         self._epoch += 1
         name = step.name or step.worker
         self.assignment = Assignment(step.worker, self._epoch, name)
-        self.usage.why_off = None
-        self.usage.workers = list(dict.fromkeys([*self.usage.workers, name]))
+        self._account.assigned(name)
         messages = opening(self.id, self._epoch, self.tree.prefix, self.worker_sampling, step.scope)
         return [Send(step.worker, body) for body in messages]
 
@@ -244,24 +249,24 @@ class Generation:
     def _frame(self, step: FrameArrived, now: float) -> Sequence[Output]:
         """Merges a frame of the present assignment; one of another worker or epoch is stale."""
         given = self.assignment
-        if given is None or (given.worker, given.epoch) != (step.worker, step.frame.epoch):
+        self.frames.count("received")
+        if given is None or given.worker != step.worker or given.epoch != step.frame.epoch:
+            self.frames.count("stale")
             return (FrameTaken("stale", step.worker),)
         self._inform()
-        self.usage.frames["received"] += 1
         try:
             merged = self.tree.merge(given.epoch, step.frame, given.worker)
         except RemoteProtocolError as error:
-            self.usage.frames["rejected"] += 1
+            self.frames.count("rejected")
             self.excluded_workers.add(step.worker)
             return (FrameTaken("rejected", step.worker), Punish(step.worker, error))
         kind = "used" if merged.fresh else "stale"
-        self.usage.frames[kind] += 1
+        self.frames.count(kind)
         given.frames += bool(merged.fresh)
         if merged.useful and not given.ready:
             given.ready = True
-            if given.epoch == 1 and self.first_token is not None:
-                self.usage.before_worker_s = now - self.first_token
-                self.usage.before_worker_tokens = self.usage.completion_tokens
+            if given.epoch == 1:
+                self._account.worker_ready(now)
         self.controller.received(merged, now)
         return (FrameTaken(kind, step.worker, not merged.prefix, merged.useful),)
 
@@ -294,7 +299,7 @@ class Generation:
         """Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
         taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
-        count_round(self.usage, flat, taken)
+        self._account.round(flat, taken, now)
         at_leaf = taken.at_leaf and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens, [rows.entropy(row) for row in taken.rows] if self.tape is not None else ())
         self.verification.committed(taken.tokens)
@@ -306,9 +311,6 @@ class Generation:
         self._unheard = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position), now
         self._rounds.verified()
         self._times.ended(now)
-        self.first_token = self.first_token or now
-        self.usage.decode_s = now - self.first_token
-        self.usage.total_s = now - self._admitted
         return taken
 
     def _commit(self, tokens: list[int]) -> Sequence[Output]:
@@ -347,7 +349,8 @@ class Generation:
             case PassFailed():
                 return self._retry(step)
             case SpeculationFailed(why, worker):
-                self.usage.frames["rejected"] += worker is not None
+                if worker is not None:
+                    self.frames.count("rejected")
                 return self._decode_plainly(why)
             case Ended(error):
                 return self._finish("error", error)
@@ -370,9 +373,8 @@ class Generation:
     def _decode_plainly(self, why: str) -> Sequence[Output]:
         """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker, no trace from here."""
         outputs = [*self._release("moved"), DropDraft()]
-        self.usage.fallbacks += self.controller.fallbacks
-        self.usage.why = reason(self.controller) or self.usage.why
-        self.usage.why_off = f"decoded plainly since {why}"
+        self._account.policy_ended(self.controller)
+        self._account.not_assigned(f"decoded plainly since {why}")
         if self.tape is not None:
             self.tape.stop()
         self.controller, self._guide, self.offload, self._unheard = Plain(), None, False, None
@@ -385,6 +387,5 @@ class Generation:
             self._inform()
         self.status = Status.FINISHED
         outputs = self._release(finish)
-        self.usage.fallbacks += self.controller.fallbacks
-        self.usage.why = reason(self.controller) or self.usage.why
+        self._account.policy_ended(self.controller)
         return [*outputs, Finished(finish, error)]

@@ -179,7 +179,7 @@ async def test_a_fault_over_a_workers_data_ends_its_link_and_names_it(
     tokens, done = await answer(engine, PROMPTS[0], 60)
     assert tokens == twin(PROMPTS[0], 60) and done.finish == "length"
     assert [error.reason for error in worker.punished] == ["fault"]
-    assert done.usage.frames["rejected"] == 1 and engine.offloading.frames["rejected"] == 1
+    assert done.usage.frames["rejected"] == 1 and engine.stats.frames.counts["rejected"] == 1
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(lines) == 1 and "worker w" in lines[0] and "ValueError at" in lines[0] and SECRET not in caplog.text
 

@@ -201,7 +201,7 @@ async def test_frames_for_requests_that_are_over_are_counted_and_dropped(make: M
     engine.post(FrameArrived("w", Tree(1, 1, 1, b"x" * 32, 1, [0], [1], [1], [1])))
     engine.post(FrameArrived("w", Tree(999, 1, 1, b"x" * 32, 1, [0], [1], [1], [1])))
     await complete(engine, request(5))
-    assert engine.offloading.frames["stale"] >= 2
+    assert engine.stats.frames.counts["stale"] >= 2
 
 
 async def test_a_client_that_leaves_frees_its_slot_and_its_worker(make: Make) -> None:

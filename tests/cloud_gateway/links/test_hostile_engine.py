@@ -73,7 +73,7 @@ async def test_a_chain_seventeen_deep_ends_the_link_and_changes_nothing(
         assert await hostile.closed() == 4400
         tokens, done = await running
     assert tokens == expected()
-    assert done.usage.frames["rejected"] == 1 and whole.engine.offloading.frames["rejected"] == 1
+    assert done.usage.frames["rejected"] == 1 and whole.engine.stats.frames.counts["rejected"] == 1
     assert dict(whole.gateway.links.rejected) == {"shape-depth": 1}
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 1 and "shape-depth" in lines[0] and "lab-7" in lines[0]

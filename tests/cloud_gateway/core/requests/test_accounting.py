@@ -1,0 +1,58 @@
+"""Each frame is counted once, and usage and totals read the same counts."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_gateway.core.policies.registry import Plain
+from cloud_gateway.core.requests.accounting import FrameLedger
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.requests.steps import Admitted, Assigned, FrameArrived
+from cloud_gateway.core.verify.verification import SharedNoise
+from edgespec.core.drafting.ranking import Spread
+from edgespec.core.protocol.messages import Tree
+from edgespec.core.protocol.prefix import prefix_hash
+
+PROMPT = [1, 2, 3]
+
+
+def drafted_for(whole: FrameLedger) -> Generation:
+    """A request that worker `w` drafts for."""
+    request = GenerationRequest(PROMPT, 10)
+    verification = SharedNoise(request.sampling, request.tokens, Spread())
+    found = Generation(1, request, Plain(), verification, 0.0, 100, offload=True, frames=FrameLedger(whole))
+    found.handle(Admitted(2), 0.0)
+    found.handle(Assigned("w"), 0.0)
+    return found
+
+
+def frame(first: int, *, epoch: int = 1, prefix: list[int] = PROMPT, parent: int = 0) -> Tree:
+    return Tree(1, epoch, len(prefix), prefix_hash(prefix), first, [parent], [first], [100], [500])
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_every_frame_received_is_used_stale_or_rejected(seed: int) -> None:
+    rng, whole = random.Random(seed), FrameLedger()
+    requests = [drafted_for(whole), drafted_for(whole)]
+    following = [1, 1]
+    sent = 0
+    for _ in range(20):
+        i = rng.randrange(2)
+        kind = rng.choice(("good", "prefix", "epoch", "worker", "ids"))
+        first = following[i] + (kind == "ids")
+        one = frame(first, epoch=1 + (kind == "epoch"), prefix=[9, 9, 9] if kind == "prefix" else PROMPT)
+        requests[i].handle(FrameArrived("x" if kind == "worker" else "w", one), 1.0)
+        following[i] += kind in ("good", "prefix")
+        sent += 1
+    for ledger in (whole, *(request.frames for request in requests)):
+        counts = ledger.counts
+        assert counts["received"] == counts["used"] + counts["stale"] + counts["rejected"]
+    assert whole.counts["received"] == sent
+    assert whole.counts == {kind: sum(request.usage.frames[kind] for request in requests) for kind in whole.counts}, (
+        "usage and totals are one ledger"
+    )
