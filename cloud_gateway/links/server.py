@@ -278,7 +278,7 @@ class _Link:
                 refresh(worker)
                 inbox.post(WorkerReady(worker.id))
             case Decline():
-                inbox.post(Declined(worker.id, event.request))
+                inbox.post(Declined(worker.id, event.request, event.reason))
 
     def _linked(self) -> None:
         hello = self._session.hello

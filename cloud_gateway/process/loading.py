@@ -19,7 +19,7 @@ from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import GatewaySettings
 from edgespec import __version__
 from edgespec.core.errors import ModelError, TokenizerMismatch
-from edgespec.shared.modelref import resolve_model
+from edgespec.shared.models import resolve_model
 
 if TYPE_CHECKING:
     from cloud_gateway.models.drafts.gguf import LocalDraft

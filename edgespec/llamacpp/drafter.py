@@ -140,7 +140,7 @@ class Drafter:
                 self._drop(tip.id)
         return matched
 
-    def pending(self, request: Hashable) -> int:
+    def backlog(self, request: Hashable) -> int:
         """Committed tokens, the last one included, whose KV is missing: `step` would evaluate them with its leaves."""
         r = self._open[request]
         return len(r.tokens) - r.evaluated

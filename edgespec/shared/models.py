@@ -1,4 +1,4 @@
-"""The models of the demo and the tests: paths, and download.
+"""Model files: what a configuration names, and the demo's and the tests' own: paths, and download.
 
 They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()`, `dropped()`,
 `deepened()` and `second()` return paths, and raise `ModelError` with the command to run when a file is missing.
@@ -18,12 +18,14 @@ import sys
 import tempfile
 import zipfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgespec.core.errors import ModelError
+from edgespec.shared.fields import AUTO_MODELS
+from edgespec.shared.folders import expand
 
 Progress = Callable[[str, int, int], None]  # current step, bytes done, bytes in total
 
@@ -118,6 +120,17 @@ def deepened(blocks: int = 4, *, gguf: bool = False) -> Path:
 def deepened_name(file: str, blocks: int) -> str:
     """The name of a depth-expanded target: `X.gguf` becomes `X.deep4`."""
     return f"{file.removesuffix('.gguf')}.deep{blocks}"
+
+
+AUTO: Mapping[str, Callable[[], Path]] = dict(zip(AUTO_MODELS, (quantised, requantised, dropped), strict=True))
+
+
+def resolve_model(configured: str) -> Path:
+    """The file or folder of a checked `ModelPath`; the existence of a path is not checked.
+
+    Raises ModelError where an `auto:` model was not fetched or made, with the command that does it.
+    """
+    return AUTO[configured]() if configured in AUTO else expand(configured)
 
 
 def _present(path: Path, command: str, size: int | None = None) -> Path:

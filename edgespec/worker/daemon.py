@@ -174,7 +174,7 @@ class Daemon:
         """The leaves to evaluate next; empty where it has to catch up first, None where there is nothing to do."""
         if not drafting.ready:
             return None
-        if self.drafter.pending(drafting.request) > self.prefill_batch:
+        if self.drafter.backlog(drafting.request) > self.prefill_batch:
             return []
         return drafting.candidates() or None
 

@@ -24,7 +24,7 @@ from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.fields import pin, thread_count
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.modelref import resolve_model
+from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.config import DraftSection, WorkerSettings, worker_name

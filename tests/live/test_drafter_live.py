@@ -78,7 +78,7 @@ def test_algorithm_2_over_several_commits_equals_plain_chains(drafter: Drafter, 
         chosen.append(28)
         held = drafter.commit(1, chosen)
         assert held >= 1
-        assert drafter.pending(1) == len(chosen) - held
+        assert drafter.backlog(1) == len(chosen) - held
         drafting.commit(len(committed), chosen)
         committed += chosen
     errors.judge(least=15)

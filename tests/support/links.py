@@ -70,8 +70,8 @@ class Seen:
                 self.calls.append(("up", worker))
             case WorkerGone(worker, why):
                 self.calls.append(("down", worker, why))
-            case Declined(worker, request):
-                self.calls.append(("decline", worker, request))
+            case Declined(worker, request, why):
+                self.calls.append(("decline", worker, request, why))
             case FrameArrived(worker, tree):
                 self.calls.append(("tree", worker, tree))
                 if self.tree_raises is not None:

@@ -23,8 +23,7 @@ from edgespec.core.protocol.prefix import Prefix
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.modelref import resolve_model
-from edgespec.shared.models import file_sha256
+from edgespec.shared.models import file_sha256, resolve_model
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 from edgespec.worker import config

@@ -89,6 +89,7 @@ class Declined(Struct, frozen=True):
 
     worker: str
     request: int
+    why: str = ""
 
 
 class Drafted(Struct, frozen=True):

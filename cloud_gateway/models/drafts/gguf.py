@@ -93,7 +93,7 @@ class LocalDraft:
 
     def backlog(self, request: Hashable) -> int:
         """Committed tokens whose KV is missing; the last one is evaluated by the next step, at no further cost."""
-        return self._drafter.pending(request)
+        return self._drafter.backlog(request)
 
     def step_cost_s(self, request: Hashable) -> float:
         """Expected seconds of the next `draft`, its catch-up included."""

@@ -93,7 +93,7 @@ def test_a_commit_along_the_tree_keeps_what_was_evaluated(drafter: Drafter, slow
     drafter.open("r", PROMPT)
     drafter.step("r", [(3, 4, 5), (3, 4, 6), (7,)], 2)
     assert drafter.commit("r", [3, 4]) == 2
-    assert drafter.pending("r") == 0
+    assert drafter.backlog("r") == 0
     before = drafter.rows
     proposals = drafter.step("r", [(5, 9), (6, 9)], 2)
     assert drafter.rows - before == 2
@@ -105,7 +105,7 @@ def test_a_commit_off_the_tree_keeps_the_part_that_agrees(drafter: Drafter, slow
     drafter.open("r", PROMPT)
     drafter.step("r", [(3, 4, 5), (7,)], 2)
     assert drafter.commit("r", [3, 4, 8, 9]) == 2
-    assert drafter.pending("r") == 2
+    assert drafter.backlog("r") == 2
     before = drafter.rows
     slow.check([*PROMPT, 3, 4, 8, 9], drafter.step("r", [()], 2)[0], TOLERANCE)
     assert drafter.rows - before == 2
@@ -123,11 +123,11 @@ def test_a_commit_drops_other_paths_even_if_their_tokens_below_are_equal(drafter
 
 def test_catching_up_goes_in_limited_batches_and_leaves_the_last_token(drafter: Drafter, slow: SlowDrafter) -> None:
     assert drafter.open("r", PROMPT) == 0
-    assert drafter.pending("r") == 10
+    assert drafter.backlog("r") == 10
     assert [drafter.catch_up("r", 4) for _ in range(4)] == [5, 1, 0, 0]
-    assert (drafter.pending("r"), drafter.passes, drafter.rows) == (1, 3, 9)
+    assert (drafter.backlog("r"), drafter.passes, drafter.rows) == (1, 3, 9)
     slow.check(PROMPT, drafter.step("r", [()], 3)[0], TOLERANCE)
-    assert (drafter.pending("r"), drafter.catch_up("r", 4)) == (0, 0)
+    assert (drafter.backlog("r"), drafter.catch_up("r", 4)) == (0, 0)
 
 
 def test_a_commit_may_come_between_two_batches(drafter: Drafter, slow: SlowDrafter) -> None:
@@ -140,7 +140,7 @@ def test_a_commit_may_come_between_two_batches(drafter: Drafter, slow: SlowDraft
 
 def test_a_prompt_may_arrive_in_parts(drafter: Drafter, slow: SlowDrafter) -> None:
     assert drafter.open("r", []) == 0
-    assert (drafter.pending("r"), drafter.catch_up("r", 4)) == (0, 0)
+    assert (drafter.backlog("r"), drafter.catch_up("r", 4)) == (0, 0)
     with pytest.raises(ValueError, match="at least one committed token"):
         drafter.step("r", [()], 1)
     drafter.commit("r", PROMPT)
@@ -246,7 +246,7 @@ class Walk(RuleBasedStateMachine):
         others = (*self.drafter._open.values(), *self.drafter._closed)
         own = [common_prefix(r.tokens[: r.evaluated], tokens) for r in others if scope and r.scope == scope]
         shared = self.drafter.open(self.next, tokens, scope)
-        assert shared + self.drafter.pending(self.next) == len(tokens)
+        assert shared + self.drafter.backlog(self.next) == len(tokens)
         assert shared <= max(own, default=0), "nothing of another scope"
         self.committed[self.next] = tokens
 
@@ -260,23 +260,23 @@ class Walk(RuleBasedStateMachine):
             return
         for path, proposal in zip(paths, proposals, strict=True):
             self.slow.check([*self.committed[request], *path], proposal, TOLERANCE)
-        assert self.drafter.pending(request) == 0
+        assert self.drafter.backlog(request) == 0
 
     @precondition(lambda self: self.committed)
     @rule(pick=st.integers(0, 2), tokens=tokens)
     def commit(self, pick: int, tokens: list[int]) -> None:
         request = self.pick(pick)
-        backlog = self.drafter.pending(request)
+        backlog = self.drafter.backlog(request)
         matched = self.drafter.commit(request, tokens)
         assert 0 <= matched <= len(tokens)
-        assert self.drafter.pending(request) == backlog + len(tokens) - matched
+        assert self.drafter.backlog(request) == backlog + len(tokens) - matched
         self.committed[request] += tokens
 
     @precondition(lambda self: self.committed)
     @rule(pick=st.integers(0, 2), limit=st.integers(1, 40))
     def catch_up(self, pick: int, limit: int) -> None:
         request = self.pick(pick)
-        backlog = self.drafter.pending(request)
+        backlog = self.drafter.backlog(request)
         try:
             left = self.drafter.catch_up(request, limit)
         except DraftMemoryError:

@@ -81,7 +81,7 @@ async def test_messages_go_both_ways(tmp_path: Path) -> None:
         assert daemon.link is not None and daemon.link.writable
         daemon.link.send(some_tree())
         daemon.link.send(m.Pause("the owner is back"))
-        await until(lambda: gateway.seen.of("pause"))
+        await until(lambda: gateway.seen.of("down"))
         assert gateway.seen.of("tree") == [(ID, some_tree())]
         await until(lambda: daemon.of("writable"))
 

@@ -99,5 +99,5 @@ async def test_a_failing_decode_declines_its_request_and_not_the_service(running
     for number in range(2, 8):
         running.open(number, prompt=[*PROMPT, POISON])
     await until(lambda: len(running.gateway.seen.of("decline")) == 6 or running.task.done())
-    assert {decline.reason for _, decline in running.gateway.seen.of("decline")} == {FAILED}
+    assert {why for _, _, why in running.gateway.seen.of("decline")} == {FAILED}
     await running.drafts(9)

@@ -20,8 +20,7 @@ from edgespec.core.protocol.prefix import Prefix
 from edgespec.core.protocol.session import State, Timers, WorkerSession
 from edgespec.shared import folders
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.modelref import resolve_model
-from edgespec.shared.models import file_sha256
+from edgespec.shared.models import file_sha256, resolve_model
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest

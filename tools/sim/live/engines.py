@@ -190,7 +190,7 @@ class SleepingDrafter:
         self._model.commit(request, tokens)
         return len(tokens)
 
-    def pending(self, request: Hashable) -> int:
+    def backlog(self, request: Hashable) -> int:
         """The last token."""
         return 1
 
