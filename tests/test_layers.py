@@ -194,9 +194,9 @@ def test_what_the_core_may_import_is_left_alone(path: str, fine: str) -> None:
     [
         (
             "edgespec.__main__",
-            ["torch", "transformers", "accelerate", "safetensors", "prometheus_client", "cloud_gateway"],
+            ["torch", "transformers", "accelerate", "safetensors", "prometheus_client", "cloud_gateway", "numpy"],
         ),
-        ("cloud_gateway.__main__", ["llama_cpp"]),
+        ("cloud_gateway.__main__", ["llama_cpp", "torch", "numpy"]),
     ],
 )
 def test_each_side_starts_without_what_only_the_other_installs(module: str, absent: list[str]) -> None:

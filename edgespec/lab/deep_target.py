@@ -15,12 +15,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.lab.deep_check import Comparison, compare
 from edgespec.lab.gguf_layers import Layer, block_count, copy_layers
 from edgespec.shared import models
+
+if TYPE_CHECKING:
+    from edgespec.lab.deep_check import Comparison
 
 MIN_BLOCKS, MAX_BLOCKS = 2, 16
 """16 blocks each make a pass cost what a model of 3 billion parameters costs; more would not fit small machines."""
@@ -40,6 +42,7 @@ def make(source: Path, out: Path, blocks: int, progress: models.Progress) -> Com
     and where memory or disk is short; ConfigError for a bad number of blocks.
     """
     from cloud_gateway.models.target_model.load import load
+    from edgespec.lab.deep_check import compare  # numpy and more, which `edgespec --help` must not wait for
 
     _check(blocks)
     models.require_memory(memory_bytes(source, blocks), f"{source.name} with {blocks} blocks each")

@@ -95,10 +95,6 @@ class LocalDraft:
         """Committed tokens whose KV is missing; the last one is evaluated by the next step, at no further cost."""
         return self._drafter.backlog(request)
 
-    def step_cost_s(self, request: Hashable) -> float:
-        """Expected seconds of the next `draft`, its catch-up included."""
-        return self.step_s + max(self.backlog(request) - 1, 0) * self.token_s
-
     def catch_up(self, request: Hashable, limit: int) -> int:
         """Evaluates at most `limit` tokens of the backlog, except its last one, in one pass; returns the rest."""
         limit = min(limit, self._drafter.prefill_batch)

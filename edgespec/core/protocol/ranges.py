@@ -40,7 +40,6 @@ def _shown(bound: float) -> str:
 
 MAX_ID = 2**31 - 1
 """Largest token id, and so the largest count of tokens: ids are signed 32-bit integers in torch and llama.cpp."""
-MAX_SEED = 2**63 - 1
 
 TEMPERATURE = Range(0, 2)
 """OpenAI's. Below `processing.GREEDY_BELOW` it means greedy, so that nothing is divided by a subnormal number."""
