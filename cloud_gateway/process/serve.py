@@ -23,6 +23,7 @@ from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.limits.admission import share_descriptors
 from cloud_gateway.core.limits.quota import KeyLimits
 from cloud_gateway.engine.audit import AuditLog
+from cloud_gateway.engine.collector import spare_rounds
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from cloud_gateway.links.advertise import Advertiser
@@ -98,6 +99,7 @@ class Gateway:
             except Stopped:
                 return
             logs.serving()
+            spare_rounds()
             await self._start(models, closing)
             self._announce()
             await self._stop.wait()

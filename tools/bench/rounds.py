@@ -30,6 +30,7 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import FrameArrived
+from cloud_gateway.engine.collector import spare_rounds
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from cloud_gateway.models.target_model import Pass, Work
@@ -212,6 +213,7 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     engine.use_loop(asyncio.get_running_loop())
     parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "round": []}
     tokens = frames_seen = 0
+    spare_rounds()  # as `cloud-gateway serve` does
     engine.turn()  # admits the request and takes its first plain step
     await asyncio.sleep(0)
     await anext(aiter(stream))

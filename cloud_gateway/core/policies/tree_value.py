@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from msgspec import Struct
+
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
@@ -18,8 +20,7 @@ MIN_REACH = 3e-3
 MIN_OPEN = 0.05
 """Share of a node's future that must be unnamed for it to be worth another look by the local draft."""
 MAX_REMEMBERED = 2048
-"""Nodes of which a chance is kept before those of pruned nodes are dropped: sorting them out costs time. A tree holds
-1024."""
+"""Nodes remembered before those that were pruned are dropped, since sorting them out costs time. A tree holds 1024."""
 
 
 @dataclass(slots=True)
@@ -68,11 +69,12 @@ class Outlook:
         return self.nodes[:best_count]
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """A node's children as they were at the last look at it, and what was computed of them then."""
 
     children: Sequence[Node]
+    chances: Sequence[float]
+    """As the calibrator gave them at the first look at each child."""
     pairs: Sequence[tuple[Node, float]]
     """Each child with its probability given the node."""
     named: float
@@ -92,7 +94,6 @@ class Surveyor:
     def __init__(self, calibrator: Calibrator, match: float = 0.85, named: float = 0.95) -> None:
         """`match` and `named` are priors of the properties below, worth `PRIOR` observations."""
         self.calibrator = calibrator
-        self._chances: dict[Node, float] = {}
         self._seen: dict[Node, _Seen] = {}
         self._root: Node | None = None
         self._commits = 0
@@ -152,26 +153,23 @@ class Surveyor:
             or len(seen.children) != len(children)
             or seen.children[-1] is not next(reversed(children.values()))  # new ones come last, so this and the number
         ):
-            seen = self._seen[node] = self._see(node, tuple(children.values()))
+            seen = self._seen[node] = self._see(node, tuple(children.values()), seen)
         seen.commit = self._commits
         return seen
 
-    def _see(self, node: Node, children: Sequence[Node]) -> _Seen:
-        chances, base = self._chances, node.cost
+    def _see(self, node: Node, children: Sequence[Node], before: _Seen | None) -> _Seen:
+        base = node.cost
         costs = [child.cost - base for child in children]
-        ordered, pairs = sorted(costs), []
-        for child, cost in zip(children, costs):
-            chance = chances.get(child)
-            if chance is None:
-                chance = chances[child] = self.calibrator(cost, child.entropy, bisect_left(ordered, cost))
-            pairs.append((child, chance))
-        total = sum([chance for _, chance in pairs])
-        if total > 1:
-            pairs = [(child, chance / total) for child, chance in pairs]
-        ranked = [chance for _, chance in pairs]
-        named = sum(ranked)
-        ranked.sort(reverse=True)
-        return _Seen(children, pairs, named, ranked[: len(self._shares)], self._commits)
+        ordered = sorted(costs)
+        ranks = [bisect_left(ordered, cost) for cost in costs]
+        chances = self.calibrator.chances(costs, [child.entropy for child in children], ranks)
+        if before is not None:  # what was estimated of a child stays, though the calibrator has learnt since
+            known = dict(zip(before.children, before.chances))
+            chances = [known.get(child, chance) for child, chance in zip(children, chances)]
+        total = sum(chances)
+        given = chances if total <= 1 else [chance / total for chance in chances]
+        named, ranked = sum(given), sorted(given, reverse=True)[: len(self._shares)]
+        return _Seen(children, chances, list(zip(children, given)), named, ranked, self._commits)
 
     def _learn(self, tree: CandidateTree) -> None:
         """Updates the calibrator with the candidates that the last commits decided on."""
@@ -191,15 +189,9 @@ class Surveyor:
                     break
                 node = children[chosen]
             self._commits += 1
-            if len(self._chances) > MAX_REMEMBERED:
-                self._forget(tree)
+            if len(self._seen) > MAX_REMEMBERED:
+                self._seen = {n: seen for n, seen in self._seen.items() if n in tree.tree}
         self._root = root
-
-    def _forget(self, tree: CandidateTree) -> None:
-        """Drops what is known of nodes that are gone."""
-        alive, root = tree.tree.nodes, tree.root
-        self._chances = {n: chance for n, chance in self._chances.items() if alive.get(n.id) is n}
-        self._seen = {n: seen for n, seen in self._seen.items() if n is root or alive.get(n.id) is n}
 
 
 _cost = attrgetter("cost")

@@ -140,8 +140,7 @@ class CandidateTree:
             self._committed = {node: at for node, at in self._committed.items() if at >= self._oldest}
         for state in self._sources.values():
             if len(state.where) > MAX_NAMED:
-                live = ((wire, self._live(place)) for wire, place in state.where.items())
-                state.where = {wire: place for wire, place in live if place is not None}
+                state.where = {wire: place for wire, place in state.where.items() if self._kept(place)}
         return path
 
     def best(self, count: int, max_depth: int | None = None) -> list[Node]:
@@ -177,6 +176,12 @@ class CandidateTree:
         if place is None or place < self._oldest:
             return None
         return self._at(place)
+
+    def _kept(self, place: Node | int) -> bool:
+        """Whether a frame under way may still name it."""
+        if isinstance(place, int):
+            return place >= self._oldest
+        return self.tree.nodes.get(place.id) is place or place is self.tree.root or place in self._committed
 
     def _at(self, position: int) -> Node | int:
         return self.root if position == self.root.position else position
