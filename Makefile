@@ -5,8 +5,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+CORES := $(shell nproc)
 
-.PHONY: help setup demo test test-live fuzz attacks traces check bench clean
+.PHONY: help setup demo test test-live test-busy fuzz attacks traces check bench clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-language check-layers
 
 help:
@@ -15,6 +16,7 @@ help:
 	@echo "make check       format, lint, types, layers, sizes, structure, documents, language"
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
+	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
 	@echo "make fuzz        2 million random requests and trees, none of which may make anything fail (about 15 minutes)"
 	@echo "make attacks     floods against a real gateway, and what each costs another client (about 50 minutes)"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
@@ -35,7 +37,11 @@ demo: setup
 	@$(BIN)/edgespec demo
 
 test: setup
-	@$(PYTEST) -m "not live"
+	@$(PYTEST) -m "not live" -n $(CORES) --dist worksteal
+
+# Ten runs of `make test` beside a busy loop on each core: no test may depend on how fast the machine is.
+test-busy: setup
+	@$(BIN)/python -m tools.check.busy --runs 10 -- $(PYTEST) -q -m "not live" -n $(CORES) --dist worksteal
 
 test-live: setup
 	@$(PYTEST) -m live --durations=10

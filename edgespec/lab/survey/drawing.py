@@ -120,6 +120,8 @@ def write(figure: Any, out: Path, heading: str, note: str) -> None:
     """Writes and forgets a figure. Raises ConfigError where the files cannot be written."""
     figure.suptitle(f"{heading}\n{note}", fontsize=10)
     try:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # it is laid out, which takes longer than to draw it
         figure.savefig(out.with_suffix(".png"), dpi=110)
         figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
     except OSError as error:

@@ -140,7 +140,7 @@ def test_every_plot_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
     plots = {"heatmap", "hours", "regions", "sources", "timeline"}
     assert {path.name for path in made} == {f"x.y-{name}.png" for name in plots}
     for path in made:
-        picture = image.imread(path)[:, :, :3]
+        picture = image.imread(path)[::8, ::8, :3]
         assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50, "it is not blank"
         assert path.with_suffix(".svg").read_text().startswith("<?xml")
     assert len(list(tmp_path.iterdir())) == 2 * len(plots)
