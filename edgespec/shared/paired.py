@@ -135,7 +135,7 @@ class _List(Generic[Record]):
             change(records)
             stored: _Stored[Record] = _Stored(format=1, records=list(records.values()))
             write_private(self._file, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
-            self._records, self._stamp = records, None  # read again: another process may write before a look at it
+            self._records, self._stamp = records, ()  # read again: another process may write before a look at it
 
     def _read(self) -> dict[bytes, Record]:
         data = read_private(self._file)
