@@ -27,6 +27,8 @@ BROAD = frozenset({"Exception", "BaseException"})
 GATEWAY_ONLY = frozenset({"torch", "transformers", "accelerate", "safetensors", "prometheus_client"})
 LLAMA = ("edgespec/llamacpp/", "cloud_gateway/models/drafts/gguf.py")
 """Where llama.cpp may be imported; importers of these do so when a GGUF model is loaded."""
+BELOW_TRACE = ("cloud_gateway/core/requests/", "cloud_gateway/core/policies/", "cloud_gateway/core/verify/")
+"""What traces are made of: the recorder listens at the request machine's boundary."""
 LIBRARY = ("edgespec.core", "edgespec.shared", "edgespec.__version__")
 
 # What each package may import of the project, besides itself.
@@ -103,6 +105,8 @@ def layer_faults(path: str, source: str) -> Iterator[str]:
             yield f"imports {name}; {room or path} may import {', '.join(ALLOWED.get(room, ())) or 'nothing'}"
         if subject and below(name, "edgespec.core") and name.split(".")[2] not in INNER[subject]:
             yield f"imports {name}, which stands above {subject}"
+        if below(name, "cloud_gateway.core.trace") and path.startswith(BELOW_TRACE):
+            yield f"imports {name}; what a trace records does not depend on it"
         if below(name, "llama_cpp") and not path.startswith(LLAMA):
             yield f"imports {name}; only {' and '.join(LLAMA)} may"
         if room != "edgespec/lab" and path.startswith("edgespec/") and below(name, *GATEWAY_ONLY):
@@ -156,6 +160,7 @@ def test_each_impurity_in_the_core_is_seen(planted: str) -> None:
         ("cloud_gateway/engine/loop.py", "import llama_cpp"),
         ("cloud_gateway/engine/loop.py", "from cloud_gateway.api import schema"),
         ("cloud_gateway/core/verify/accept.py", "from cloud_gateway.engine import loop"),
+        ("cloud_gateway/core/requests/generation.py", "from cloud_gateway.core.trace.record import InputLog"),
         ("cloud_gateway/models/drafts/lookup.py", "import llama_cpp"),
         ("cloud_gateway/models/drafts/gguf.py", "from edgespec.worker.link import Link"),
         ("cloud_gateway/process/serve.py", "from edgespec.lab import demo"),

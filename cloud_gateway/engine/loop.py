@@ -173,7 +173,7 @@ class Engine:
             frames=FrameLedger(self.stats.frames),
         )
         if self.recorder is not None:
-            generation.record(self.recorder.tape(number, settings, len(request.tokens)), self._verify_s)
+            self.recorder.listen(generation, settings, self._verify_s)
         stream = Stream(lambda: self.post(ClientLeft(active)))
         active = Active(generation, stream)
         return active
@@ -311,8 +311,6 @@ class Engine:
             self.local.close(active)
         generation = active.generation
         self.stats.add(generation.usage)
-        if self.recorder is not None and generation.tape is not None:
-            self.recorder.end(generation.tape, finish)
         self._emit(active, DoneEvent(finish, generation.usage, error))
 
     def _cancel(self, active: Active) -> None:

@@ -1,6 +1,6 @@
-"""The flight recorder: writes each request's tape as a signed trace (docs/traces.md), in a thread of its own.
+"""The flight recorder: writes each request's log as a signed trace (docs/traces.md), in a thread of its own.
 
-The engine's thread appends to a tape and hands it over at the end; numbering, packing, signing and the disk happen
+The engine's thread appends to a log and hands it over at the end; numbering, packing, signing and the disk happen
 here. A trace that cannot be written is lost with a line in the log, and no answer waits for it.
 """
 
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.record import Tape
+from cloud_gateway.core.trace.record import Curve, InputLog
 from edgespec import __version__
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.signing import SigningKey
@@ -25,7 +26,7 @@ from edgespec.shared.files import locked, private_folder, write_private
 log = logging.getLogger("cloud_gateway.engine.recorder")
 
 PENDING = 64
-"""Tapes that may wait for the disk; further ones are lost."""
+"""Traces that may wait for the disk; further ones are lost."""
 SUFFIX = ".trace"
 
 
@@ -40,7 +41,7 @@ class RecorderSettings:
 
 
 class Recorder:
-    """`tape` is called on the event loop, `end` on the engine's thread; neither waits."""
+    """`listen` is called on the event loop, `end` on the engine's thread; neither waits."""
 
     def __init__(self, settings: RecorderSettings, key: SigningKey) -> None:
         """Makes the folder (0700). Raises ConfigError where that is impossible or others can read it."""
@@ -50,27 +51,24 @@ class Recorder:
             self._files = deque(sorted(settings.folder.glob(f"*{SUFFIX}")))
         except (KeyStoreError, OSError) as error:
             raise ConfigError(f"`traces.folder`: {error}") from None
-        self._queue: queue.Queue[tuple[Tape, trace.Header] | None] = queue.Queue(PENDING)
+        self._queue: queue.Queue[tuple[InputLog, str] | None] = queue.Queue(PENDING)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._said = ""
         self._thread.start()
 
-    def tape(self, request: int, settings: PolicySettings, prompt_len: int) -> Tape:
-        """An empty tape for a request that has just come."""
-        return Tape(request, int(time.time()), settings.name, settings, prompt_len, self.settings.limit_bytes)
+    def listen(self, generation: Generation, settings: PolicySettings, curve: Curve) -> None:
+        """Logs a request that has just come."""
+        made_at, limit = int(time.time()), self.settings.limit_bytes
+        generation.listener = InputLog(generation, settings, curve, made_at, limit, self.end)
 
-    def end(self, tape: Tape, finish: str) -> None:
+    def end(self, log: InputLog, finish: str) -> None:
         """The request is over. One that was never decided on leaves no trace."""
-        if not tape.events:
+        if not log.decisions:
             return
-        header = trace.Header(
-            __version__, tape.made_at, tape.request, tape.policy, tape.settings, tape.prompt_len,
-            self.settings.salt, list(tape.workers), finish, not tape.full,
-        )  # fmt: skip
         try:
-            self._queue.put_nowait((tape, header))
+            self._queue.put_nowait((log, finish))
         except queue.Full:
-            self._complain(f"{PENDING} traces wait for the disk; that of request {tape.request} is lost.")
+            self._complain(f"{PENDING} traces wait for the disk; that of request {log.generation.id} is lost.")
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Writes what waits, and ends the thread."""
@@ -79,12 +77,11 @@ class Recorder:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            tape, header = item
-            events = trace.salted(tape.events) if header.salted else tape.events
+            recorded = item[0].as_trace(__version__, item[1], salt=self.settings.salt)
             try:
-                self._write(header, trace.seal(trace.Trace(header, events), self._key))
+                self._write(recorded.header, trace.seal(recorded, self._key))
             except (KeyStoreError, OSError) as error:
-                self._complain(f"the trace of request {header.request} is lost: {error}")
+                self._complain(f"the trace of request {recorded.header.request} is lost: {error}")
 
     def _write(self, header: trace.Header, data: bytes) -> None:
         when = time.strftime("%Y%m%dT%H%M%S", time.gmtime(header.made_at))

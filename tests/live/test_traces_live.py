@@ -15,12 +15,12 @@ pytestmark = pytest.mark.live
 
 def test_answers_of_several_policies_and_one_that_loses_its_worker_replay() -> None:
     policies = ("wanspec", "adaptive", "rolling-k", "colocated")
-    scenes = [Scene(policy, policy, tokens=48) for policy in policies]
-    scenes.append(Scene("lost", "wanspec", tokens=160, worker_ends_after=26))
+    scenes = [Scene(policy, policy, prompt, tokens=48) for prompt, policy in enumerate(policies)]
+    scenes.append(Scene("lost", "wanspec", len(scenes), tokens=160, worker_ends_after=26))
     found = {name: unseal(data)[0] for name, data in record(scenes, lambda said: None).items()}
     for name, recorded in found.items():
         checked = check(recorded)
         assert checked.differences == [] and checked.decisions > 5, name
         assert trace.emitted(recorded.events) <= 160 and recorded.header.complete
-    assert any(isinstance(event, trace.Discarded) for event in found["lost"].events)
+    assert any(isinstance(event, trace.Step) and event.what == "WorkerGone" for event in found["lost"].events)
     assert Traced(found["wanspec"]).known > 0.5

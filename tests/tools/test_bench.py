@@ -29,6 +29,12 @@ def test_json_without_a_file_only_prints(capsys: pytest.CaptureFixture[str]) -> 
     assert "tree_both_us" in json.loads(capsys.readouterr().out)
 
 
+def test_the_recorders_share_of_a_round_is_part_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rounds", "--traces", "--rounds", "30"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert 0 < figures["recorder_us"] < figures["round_us"]
+
+
 def test_the_bench_of_the_target_finds_trees_and_plain_decoding_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

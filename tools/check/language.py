@@ -23,9 +23,8 @@ EXEMPT = (
     "tools/check/language.py",
     "tests/tools/test_language.py",
     "docs/glossary.md",
-    "cloud_gateway/core/trace/format.py",
 )
-"""They name the words; the tag of an event in recorded traces is one of them."""
+"""They name the words."""
 
 # A pattern, matched as whole words without regard to case, and what to write instead. An identifier's parts are words.
 WORDS = {

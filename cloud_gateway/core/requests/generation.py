@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome, Verify
-from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.registry import Plain
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.assignment import Assignment, opening
@@ -36,6 +35,7 @@ from cloud_gateway.core.requests.steps import (
     HostTime,
     Input,
     Keep,
+    Listener,
     LocalWork,
     NoWorker,
     Output,
@@ -53,7 +53,6 @@ from cloud_gateway.core.requests.steps import (
     WorkerGone,
     WorkerWanted,
 )
-from cloud_gateway.core.trace.record import Tape, TapedController, TapedTree
 from cloud_gateway.core.verify.accept import Walk, walk
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree, flatten
@@ -104,8 +103,7 @@ class Generation:
     """Its passes are its own until one succeeds: an earlier one, over several requests perhaps, has failed."""
     retries: int = field(default=0, init=False)
     plain_since_fault: bool = field(default=False, init=False)
-    tape: Tape | None = field(default=None, init=False)
-    """Where the recorder is on: what becomes the request's trace."""
+    listener: Listener | None = field(default=None, init=False)
     _epoch: int = field(default=0, init=False)
     _account: Account = field(init=False)
     _rounds: RoundBudget = field(init=False)
@@ -124,12 +122,6 @@ class Generation:
         constraint = self.request.constraint
         if constraint is not None and self.verification.by_match and self.controller.name != "plain":
             self._guide = Guide(constraint)
-
-    def record(self, tape: Tape, curve: StepCurve) -> None:
-        """From here on the tree and the controller write down what they go through."""
-        self.tape = tape
-        self.tree = TapedTree(self.request.tokens, tape)
-        self.controller = TapedController(self.controller, curve, tape)
 
     @property
     def wants_worker(self) -> bool:
@@ -160,6 +152,12 @@ class Generation:
             return ()
         if self.status is Status.FINISHED:
             return ()
+        outputs = self._take_in(step, now)
+        if self.listener is not None:
+            self.listener.handled(step, outputs, now)
+        return outputs
+
+    def _take_in(self, step: Input, now: float) -> Sequence[Output]:
         match step:
             case FrameArrived():
                 return self._frame(step, now)
@@ -178,10 +176,12 @@ class Generation:
     def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
         self._inform()
-        costs = replace(costs, remaining=self.remaining)
-        action = self._rounds.bound(self.controller.decide(self.tree, link, costs, now), self.tree, now)
+        asked = replace(costs, remaining=self.remaining)
+        action = self._rounds.bound(self.controller.decide(self.tree, link, asked, now), self.tree, now)
         if isinstance(action, Verify):
             self._times.begins(now)
+        if self.listener is not None:
+            self.listener.decided(link, costs, now, action)
         return action
 
     def select(self, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -189,7 +189,12 @@ class Generation:
         constraint allows."""
         if len(nodes) > self.room:
             nodes = self.tree.best(self.room)
-        return nodes if self._guide is None else self._guide.select(self.tree, nodes, self.room)
+        if self._guide is None:
+            return nodes
+        chosen = self._guide.select(self.tree, nodes, self.room)
+        if self.listener is not None:
+            self.listener.guided(nodes, chosen)
+        return chosen
 
     def flatten(self, nodes: Sequence[Node]) -> FlatTree:
         """The tree to verify."""
@@ -301,12 +306,14 @@ class Generation:
         taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
         self._account.round(flat, taken, now)
         at_leaf = taken.at_leaf and not self._forbade(flat, taken.rows[-1])
-        self.tree.advance(taken.tokens, [rows.entropy(row) for row in taken.rows] if self.tape is not None else ())
+        self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
         if self.request.constraint is not None:
             self.request.constraint.committed(taken.tokens)
         if self._guide is not None and taken.tokens[-1] not in self.eos:
-            self._guide.propose(self.tree)
+            forced = self._guide.propose(self.tree)
+            if self.listener is not None:
+                self.listener.proposed(forced)
         entropy, position = rows.entropy(taken.rows[-1]), self.tree.root.position
         self._unheard = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position), now
         self._rounds.verified()
@@ -371,20 +378,16 @@ class Generation:
         return [*outputs, Reopen()]
 
     def _decode_plainly(self, why: str) -> Sequence[Output]:
-        """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker, no trace from here."""
+        """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker."""
         outputs = [*self._release("moved"), DropDraft()]
         self._account.policy_ended(self.controller)
         self._account.not_assigned(f"decoded plainly since {why}")
-        if self.tape is not None:
-            self.tape.stop()
         self.controller, self._guide, self.offload, self._unheard = Plain(), None, False, None
         self.tree = CandidateTree(self.tree.prefix.tokens)
         self.plain_since_fault = True
         return outputs
 
     def _finish(self, finish: Finish, error: str | None = None) -> Sequence[Output]:
-        if self.tape is not None:  # a trace ends with what became of the last round
-            self._inform()
         self.status = Status.FINISHED
         outputs = self._release(finish)
         self._account.policy_ended(self.controller)

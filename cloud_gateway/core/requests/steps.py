@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView
 from cloud_gateway.core.requests.request import Finish, TokensEvent
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -233,6 +234,23 @@ class Finished(Struct, frozen=True):
 Output = (
     Send | Diverged | FrameTaken | Punish | Released | WorkerWanted | Keep | Emit | Reopen | DropDraft | Finished
 )  # fmt: skip
+
+
+class Listener(Protocol):
+    """Is given what goes over the machine's boundary, right after it did (core/trace/record.py)."""
+
+    def handled(self, step: Input, outputs: Sequence[Output], now: float) -> None:
+        """An input was taken in; those that only book time are left out, and what comes after the end."""
+
+    def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
+        """The policy was asked."""
+
+    def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
+        """The constraint made `chosen` of `nodes`: without what it forbids, with what it forces."""
+
+    def proposed(self, forced: Sequence[Node]) -> None:
+        """The constraint forced these after the tokens of the pass that is being taken in."""
+
 
 _MOVING: frozenset[Status] = frozenset({Status.PREFILL, Status.DECODE})
 _LATE: tuple[type, ...] = (FrameArrived, WorkerGone, Declined, LocalWork, HostTime, SpeculationFailed, Cancelled, Ended)

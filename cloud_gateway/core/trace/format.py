@@ -1,81 +1,99 @@
-"""Traces: everything that one request's controller saw and decided, as a signed file (docs/traces.md).
+"""A trace: the log of what one request's state machine was given and what its policy decided (docs/traces.md).
 
     file    =  MAGIC ‖ public key(32) ‖ signature(64) ‖ zlib(msgpack(Trace))
     signed  =  b"edgespec/1 trace\\0" + public key + everything after the signature
 
-An event is one call of the candidate tree or of the controller, in the order in which they happened: making the
-same calls again gives the same tree and the same decisions. Times are the gateway's monotonic clock, kept to the
-last bit, because sums of them are compared.
+An event is an input of `core/requests/steps.py`, something new that the policy could see, or a decision, in the order
+in which they happened: the same machine, given the same again, decides the same. Nodes are named by their ids. Times
+are seconds of the gateway's monotonic clock, kept to the last bit, because sums of them are compared.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from cloud_gateway.core.policies.actions import MAX_REMAINING
 from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec.core.errors import RemoteProtocolError, TraceError
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey, check_public_key, verify
 
-MAGIC = b"edgespec-trace/1\n"
+FAMILY = b"edgespec-trace/"
+MAGIC = FAMILY + b"2\n"
 KIND = "trace"
 KEY_BYTES = 32
 MAX_BYTES = 64 * 1024 * 1024
 """Of a trace's content; a longer one is not unpacked."""
 
 
-# --- what the controller decided -------------------------------------------------------------------------------
+class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Base of everything in the log."""
 
 
-class Act(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Base of the decisions as a trace keeps them: nodes by their ids."""
+# --- what the policy decided (core/policies/actions.py) ----------------------------------------------------------
 
 
-class Verified(Act, tag="verify", frozen=True):
-    """A pass of the target over these candidates; with none a plain step."""
+class Verify(Event, tag="verify", frozen=True):
+    """A pass of the target over these candidates; with none a plain decoding step."""
 
     nodes: list[int]
 
 
-class Drafted(Act, tag="draft", frozen=True):
+class Draft(Event, tag="draft", frozen=True):
     """A pass of the local draft over these leaves, up to `width` children each."""
 
     leaves: list[int]
     width: int
 
 
-class CaughtUp(Act, tag="catch-up", frozen=True):
+class CatchUp(Event, tag="catch-up", frozen=True):
     """A batch of the local draft's catch-up; `tokens`: most to read, 0 for a full batch."""
 
     tokens: int = 0
 
 
-class Waited(Act, tag="wait", frozen=True):
+class Wait(Event, tag="wait", frozen=True):
     """Nothing before `until`, unless a frame arrives."""
 
     until: float
 
 
-AnyAct = Verified | Drafted | CaughtUp | Waited
+AnyAct = Verify | Draft | CatchUp | Wait
 
 
-# --- what happened ---------------------------------------------------------------------------------------------
+class Decided(Event, tag="decided", frozen=True):
+    """The policy was asked. `size`: candidates in the tree, which shows a tree that is rebuilt otherwise."""
+
+    now: float
+    size: int
+    act: AnyAct
 
 
-class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Base of the events."""
+# --- what happened (core/requests/steps.py) ----------------------------------------------------------------------
+
+
+class Step(Event, tag="step", frozen=True):
+    """An input that needs no more than its name and one value."""
+
+    now: float
+    what: Literal[
+        "Admitted", "Prefilled", "Assigned", "WorkerGone", "Declined", "PassFailed", "SpeculationFailed", "Cancelled",
+        "Ended", "Stopped",
+    ]  # fmt: skip
+    value: int
+    """Tokens reused or read; a worker's index in the header's `workers`; 1 for a failed pass of its own; else 0."""
 
 
 class Frame(Event, tag="frame", frozen=True):
-    """A worker's frame is merged; `on_path`: its prefix hash was that of a committed prefix. Costs in millinats."""
+    """The assigned worker sent a tree; `on_path`: its prefix hash was that of a committed prefix. Costs in millinats.
 
-    worker: int
-    """Index into the header's `workers`."""
-    epoch: int
+    Frames that belong to another worker or epoch are not in a trace: the machine takes nothing from them.
+    """
+
+    now: float
     prefix_len: int
     on_path: bool
     first: int
@@ -83,96 +101,61 @@ class Frame(Event, tag="frame", frozen=True):
     tokens: list[int]
     costs: list[int]
     entropies: list[int]
+    taken: str
+    """What became of it: `used`, `stale` or `rejected`."""
 
 
-class Received(Event, tag="received", frozen=True):
-    """The controller received the frame before."""
+class Drafted(Event, tag="drafted", frozen=True):
+    """The local draft has made its proposals below these leaves: tokens, their costs, the entropy (nats)."""
 
     now: float
+    leaves: list[int]
+    proposals: list[tuple[list[int], list[float], float]]
 
 
-class Local(Event, tag="local", frozen=True):
-    """A candidate of the local draft under the node `leaf`. Nats."""
+class Guided(Event, tag="guided", frozen=True):
+    """The constraint took these candidates out of the next pass, and added these tokens to its best path."""
 
-    leaf: int
-    token: int
-    cost: float
-    entropy: float
+    left_out: list[int]
+    forced: list[int]
 
 
-class Committed(Event, tag="committed", frozen=True):
-    """The target chose these tokens; the entropies (nats) are those of its distributions for them."""
+class Verified(Event, tag="verified", frozen=True):
+    """A pass over what was decided on last: the tokens that the target chose, the entropies (nats) of its choices."""
 
+    now: float
     tokens: list[int]
     entropies: list[float]
+    rows: list[int]
+    """Of the verified tree, that were accepted, row 0 first."""
+    forced: list[int]
+    """Tokens that the constraint then proposed."""
 
 
-class RoundEnded(Event, tag="told", frozen=True):
-    """The controller received the outcome of a pass (`Outcome`)."""
-
-    now: float
-    depth: int
-    at_leaf: bool
-
-
-class Forgotten(Event, tag="forgotten", frozen=True):
-    """The request was taken from its worker: the epoch's numbering ends."""
-
-    epoch: int
-
-
-class Discarded(Event, tag="discarded", frozen=True):
-    """The worker is gone: its candidates are dropped."""
-
-    worker: int
+# --- what the policy could see besides the tree ------------------------------------------------------------------
 
 
 class PassCosts(Event, tag="pass-costs", frozen=True):
-    """Points of the target's cost curve that are new: rows -> seconds."""
+    """Points of the target's cost curve that are new: rows -> seconds. The first one is the whole curve."""
 
     points: dict[int, float]
 
 
-class DraftCosts(Event, tag="draft-costs", frozen=True):
-    """What the local draft costs from here on; `step_s` None: there is none."""
+class Costs(Event, tag="costs", frozen=True):
+    """Fields of `actions.Costs` that have changed; at first each has its default."""
 
-    step_s: float | None
-    backlog_s: float
-    batch_s: float
-    leaves: int
-    points: tuple[tuple[int, float], ...] = ()
-    token_s: float = 0.0
-    other_rows: int = 0
-    remaining: int = MAX_REMAINING
+    changed: dict[str, Any]
 
 
 class Link(Event, tag="link", frozen=True):
-    """The worker that drafts, as the controller sees it from here on."""
+    """Fields of `actions.LinkView` that have changed, all of them for a new link; None: no worker drafts from here."""
 
-    rtt_s: float
-    rtt_high_s: float
-    step_s: float
-    ready: bool
-    points: tuple[tuple[int, float], ...] = ()
+    changed: dict[str, Any] | None
 
 
-class Unlinked(Event, tag="unlinked", frozen=True):
-    """No worker drafts from here on."""
-
-
-class Decided(Event, tag="decided", frozen=True):
-    """The controller was asked. `size`: candidates in the tree, which distinguishes a rebuilt tree."""
-
-    now: float
-    size: int
-    act: AnyAct
-
-
-Inside = Local | Committed | Forgotten | Discarded
-"""What changes the tree, besides frames."""
-Seen = PassCosts | DraftCosts | Link | Unlinked
-"""What the controller can see besides the tree."""
-AnyEvent = Frame | Received | RoundEnded | Decided | Inside | Seen
+Input = Step | Frame | Drafted | Verified
+Seen = PassCosts | Costs | Link
+AnyEvent = Decided | Guided | Input | Seen
 
 
 class Header(Struct, forbid_unknown_fields=True, frozen=True):
@@ -183,16 +166,24 @@ class Header(Struct, forbid_unknown_fields=True, frozen=True):
     made_at: int
     """Unix seconds when the request came."""
     request: int
-    policy: str
     settings: PolicySettings
     prompt_len: int
+    max_tokens: int
+    context: int
+    """Most tokens that a slot of the target can hold."""
+    offload: bool
+    """Whether workers were allowed to draft for it."""
     salted: bool
     """Token ids are replaced by numbers in the order of their first appearance."""
+    eos: list[int]
+    """Tokens that end the completion, of those that appear; none where they were to be ignored."""
     workers: list[str]
-    """Key ids of the workers that sent frames."""
+    """Key ids of the workers that were assigned."""
     finish: str
     complete: bool
-    """False where the trace reached its limit, so that the end of the answer is missing."""
+    """False where the trace reached its limit, so that the end of the completion is missing."""
+    policy_state: dict[str, Any] | None = None
+    """What the policy carried over from earlier completions; None: nothing."""
 
 
 class Trace(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -215,6 +206,9 @@ def seal(trace: Trace, key: SigningKey) -> bytes:
 def unseal(data: bytes) -> tuple[Trace, bytes]:
     """A file's trace, and the public key that signed it. Raises TraceError for anything but what `seal` made."""
     start = len(MAGIC) + KEY_BYTES + SIGNATURE_BYTES
+    if data.startswith(FAMILY) and not data.startswith(MAGIC):
+        name = MAGIC.decode().strip()
+        raise TraceError(f"it is not of the format `{name}`: another version of edgespec made it, or it was altered.")
     if not data.startswith(MAGIC) or len(data) <= start:
         raise TraceError("it is no trace of edgespec, or its first bytes were altered.")
     public, body = data[len(MAGIC) : len(MAGIC) + KEY_BYTES], data[start:]
@@ -237,27 +231,32 @@ def _unpack(body: bytes) -> bytes:
     return content
 
 
-def salted(events: Iterable[AnyEvent]) -> list[AnyEvent]:
-    """The events with every token id replaced by the number of its first appearance.
+def salted(events: Iterable[AnyEvent], numbers: dict[int, int]) -> list[AnyEvent]:
+    """The events with every token id replaced by the number of its first appearance, which `numbers` keeps.
 
     Equal tokens stay equal, so that trees and decisions do too. There is no key that could undo it.
     """
-    numbers: dict[int, int] = {}
 
-    def number(token: int) -> int:
-        return numbers.setdefault(token, len(numbers) + 1)
+    def number(tokens: Sequence[int]) -> list[int]:
+        return [numbers.setdefault(token, len(numbers) + 1) for token in tokens]
 
     return [_renamed(event, number) for event in events]
 
 
-def _renamed(event: AnyEvent, name: Callable[[int], int]) -> AnyEvent:
-    if isinstance(event, Frame | Committed):
-        return msgspec.structs.replace(event, tokens=[name(token) for token in event.tokens])
-    if isinstance(event, Local):
-        return msgspec.structs.replace(event, token=name(event.token))
+def _renamed(event: AnyEvent, number: Callable[[Sequence[int]], list[int]]) -> AnyEvent:
+    replace = msgspec.structs.replace
+    match event:
+        case Frame():
+            return replace(event, tokens=number(event.tokens))
+        case Drafted():
+            return replace(event, proposals=[(number(tokens), *rest) for tokens, *rest in event.proposals])
+        case Verified():
+            return replace(event, tokens=number(event.tokens), forced=number(event.forced))
+        case Guided():
+            return replace(event, forced=number(event.forced))
     return event
 
 
-def emitted(events: Sequence[AnyEvent]) -> int:
-    """Tokens of the answer that a trace holds."""
-    return sum(len(event.tokens) for event in events if isinstance(event, Committed))
+def emitted(events: Iterable[AnyEvent]) -> int:
+    """Tokens of the completion that a trace holds."""
+    return sum(len(event.tokens) for event in events if isinstance(event, Verified))

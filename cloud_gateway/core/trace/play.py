@@ -1,28 +1,35 @@
-"""Plays a trace again: the same calls on a fresh tree and a fresh policy, in the same order.
+"""Plays a trace again: the request's own state machine, given the same inputs in the same order.
 
 What comes out is either the same decisions, bit for bit, or the first one that a changed policy takes otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
 
-from msgspec.structs import astuple
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from cloud_gateway.core.policies.actions import Controller, Costs, LinkView, Outcome
-from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies import actions, registry
+from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Trace
+from cloud_gateway.core.trace.format import Header, Trace
 from cloud_gateway.core.trace.record import act_of
-from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from cloud_gateway.core.verify.flatten import FlatTree
+from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
-from edgespec.core.errors import RemoteProtocolError, TraceError
+from edgespec.core.errors import TraceError
 from edgespec.core.numbers import interpolate
 from edgespec.core.protocol.messages import Tree
 
 NO_PREFIX = bytes(32)
 """A hash that no prefix has."""
+TYPES: dict[str, Any] = get_type_hints(actions.Costs) | get_type_hints(actions.LinkView)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,10 @@ class Moment:
     """One event, after it was played again."""
 
     event: trace.AnyEvent
-    merged: Merged | None = None
-    """Of a frame; None where it broke the protocol."""
+    outputs: Sequence[steps.Output] = ()
+    """What followed from an input."""
+    fresh: int = 0
+    """Candidates that it brought."""
     decided: trace.AnyAct | None = None
     """What the policy says now where it was asked."""
 
@@ -41,109 +50,194 @@ class Moment:
         return not isinstance(self.event, trace.Decided) or self.decided == self.event.act
 
 
-class Player:
-    """The request as it was: `tree`, `link` and `costs` are those of the moment played last."""
+class Recorded:
+    """What is outside the machine, as it was: the target's choices (`Verification`, `Rows`), and the constraint's."""
 
-    def __init__(self, recorded: Trace, controller: Controller | None = None) -> None:
-        """`controller`: another policy than the recorded one. Raises TraceError for a policy that does not exist."""
-        header = recorded.header
-        if header.policy not in POLICIES:
-            raise TraceError(f"its policy `{header.policy}` does not exist in this version of edgespec.")
-        self.recorded = recorded
-        self.controller = controller or POLICIES[header.policy](header.settings)
-        self.tree = CandidateTree([0] * header.prompt_len)
-        self.link: LinkView | None = None
+    by_match = True
+    argmax: Sequence[int] = ()
+
+    def __init__(self) -> None:
+        self.depths: Sequence[int] = ()
+        self.tokens: Sequence[int] = ()
+        self.entropies: Sequence[float] = ()
+        self.left_out: set[tuple[int, ...]] = set()
+        self.to_force: Sequence[int] = ()
+
+    def at(self, flat: FlatTree, rows: object) -> Callable[[int], int]:
+        """The token chosen after a row."""
+        return lambda row: self.tokens[flat.depths[row]]
+
+    def entropy(self, row: int) -> float:
+        """Of the target's distribution after a row that was accepted, in nats."""
+        return self.entropies[self.depths[row]]
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        """Nothing depends on it."""
+
+    def allowed(self, path: Sequence[int]) -> int:
+        """Whether the constraint had left this candidate out: 0, else all of it."""
+        return 0 if tuple(path) in self.left_out else len(path)
+
+    def forced(self, path: Sequence[int]) -> Sequence[int]:
+        """What it forced there."""
+        return self.to_force
+
+    def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
+        """Its masks are in the target's choices."""
+        return None
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Not in a trace."""
+        raise NotImplementedError("a trace has no logits")
+
+    def rank(self, logits: object, path: Sequence[int], width: int) -> Proposal:
+        """Not in a trace either."""
+        raise NotImplementedError("a trace has no logits")
+
+
+class Player:
+    """The request as it was: `generation`, `link` and `costs` are those of the moment played last."""
+
+    def __init__(self, recorded: Trace, controller: actions.Controller | None = None) -> None:
+        """`controller`: another policy than the recorded one."""
+        self.recorded, self._outside = recorded, Recorded()
+        self.generation = machine(recorded.header, self._outside, controller)
+        self.tree = self.generation.tree
+        self.link: actions.LinkView | None = None
         self.points: dict[int, float] = {}
-        self.costs = Costs(self._verify_s)
-        self._merged: Merged | None = None
-        self._committed = trace.Committed([], [])
+        self.costs = actions.Costs(lambda rows: interpolate(self.points, rows))
+        self._link: dict[str, Any] = {}
+        self._nodes: Sequence[Node] = ()
+        self._flat: FlatTree | None = None
 
     def play(self) -> Iterator[Moment]:
-        """Every event in turn. Raises TraceError where the tree is not the recorded one any more."""
+        """Every event in turn. Raises TraceError where the request does not become what it was."""
         for number, event in enumerate(self.recorded.events):
             try:
-                yield self._step(event)
-            except (KeyError, IndexError, ValueError) as error:
-                raise _broken(number, repr(error)) from None
+                yield self.step(event)
+            except (KeyError, IndexError, ValueError, TypeError) as error:
+                raise TraceError(
+                    f"its event {number} cannot be played again ({error!r}); this version handles requests otherwise."
+                ) from None
+
+    def step(self, event: trace.AnyEvent) -> Moment:
+        """Plays one event. Raises KeyError, IndexError, ValueError or TypeError where it does not fit."""
+        if isinstance(event, trace.Decided):
+            return self._decide(event)
+        if isinstance(event, trace.Seen):
+            self._look(event)
+        elif isinstance(event, trace.Guided):
+            self._select(event)
+        else:
+            before = len(self.tree.tree)
+            outputs = self.generation.handle(self._input(event), event.now)
+            self._compare(event, outputs)
+            self.tree = self.generation.tree
+            return Moment(event, outputs, len(self.tree.tree) - before)
+        return Moment(event)
 
     def node(self, number: int) -> Node:
         """A node by its id. Raises KeyError."""
         return self.tree.root if number == self.tree.root.id else self.tree.tree.nodes[number]
 
-    def _step(self, event: trace.AnyEvent) -> Moment:
-        match event:
-            case trace.Decided():
-                return self._decide(event)
-            case trace.Frame():
-                return Moment(event, merged=self._merge(event))
-            case trace.Received(now):
-                self.controller.received(self._last_merged(), now)
-            case trace.RoundEnded():
-                self._pass_on(event)
-            case trace.Local() | trace.Committed() | trace.Forgotten() | trace.Discarded():
-                self._change(event)
-            case _:
-                self._look(event)
-        return Moment(event)
-
-    def _change(self, event: trace.Inside) -> None:
-        """What the tree went through besides frames."""
-        match event:
-            case trace.Local(leaf, token, cost, entropy):
-                self.tree.add_local(self.node(leaf), token, cost, entropy)
-            case trace.Committed(tokens):
-                self._committed = event
-                self.tree.advance(tokens)
-            case trace.Forgotten(epoch):
-                self.tree.forget(epoch)
-            case trace.Discarded(worker):
-                self.tree.discard(str(worker))
-
-    def _look(self, event: trace.Seen) -> None:
-        """What the controller could see besides the tree."""
-        match event:
-            case trace.PassCosts(points):
-                self.points.update(points)
-            case trace.DraftCosts():
-                self.costs = Costs(self._verify_s, *astuple(event))
-            case trace.Link():
-                self.link = LinkView(*astuple(event))
-            case trace.Unlinked():
-                self.link = None
-
     def _decide(self, event: trace.Decided) -> Moment:
         if len(self.tree.tree) != event.size:
             raise ValueError(f"the tree has {len(self.tree.tree)} candidates where it had {event.size}")
-        action = self.controller.decide(self.tree, self.link, self.costs, event.now)
+        action = self.generation.decide(self.link, self.costs, event.now)
+        self._nodes = [self.node(number) for number in event.act.nodes] if isinstance(event.act, trace.Verify) else ()
         return Moment(event, decided=act_of(action))
 
-    def _merge(self, event: trace.Frame) -> Merged | None:
+    def _look(self, event: trace.Seen) -> None:
+        match event:
+            case trace.PassCosts(points):
+                self.points.update(points)
+            case trace.Costs(changed):
+                self.costs = replace(self.costs, **_typed(changed))
+            case trace.Link(changed):
+                self._link = {**self._link, **_typed(changed)} if changed else {}
+                self.link = actions.LinkView(**self._link) if changed else None
+
+    def _input(self, event: trace.Input) -> steps.Input:
+        """The input as the machine takes it."""
+        match event:
+            case trace.Frame():
+                return self._frame(event)
+            case trace.Verified():
+                return self._verified(event)
+            case trace.Drafted(_, leaves, proposals):
+                return steps.Drafted([self.node(leaf) for leaf in leaves], [Proposal(*one) for one in proposals])
+            case _:
+                return self._plain(event)
+
+    def _plain(self, event: trace.Step) -> steps.Input:
+        value = event.value
+        match event.what:
+            case "Cancelled" | "Stopped":
+                arguments: list[Any] = []
+            case "SpeculationFailed" | "Ended":
+                arguments = [""]
+            case "PassFailed":
+                arguments = [bool(value), ""]
+            case "Admitted" | "Prefilled":
+                arguments = [value]
+            case "Declined":
+                arguments = [self.recorded.header.workers[value], self.generation.id]
+            case _:
+                arguments = [self.recorded.header.workers[value]]
+        step: steps.Input = getattr(steps, event.what)(*arguments)
+        return step
+
+    def _frame(self, event: trace.Frame) -> steps.FrameArrived:
+        given = self.generation.assignment
+        if given is None:
+            raise ValueError("a frame came while no worker was assigned")
         digest = self.tree.prefix.digest_at(event.prefix_len) if event.on_path else NO_PREFIX
         frame = Tree(
-            0, event.epoch, event.prefix_len, digest,
+            self.generation.id, given.epoch, event.prefix_len, digest,
             event.first, event.parents, event.tokens, event.costs, event.entropies,
         )  # fmt: skip
-        try:
-            self._merged = self.tree.merge(event.epoch, frame, str(event.worker))
-        except RemoteProtocolError:  # it was refused then, too
-            self._merged = None
-        return self._merged
+        return steps.FrameArrived(given.worker, frame)
 
-    def _last_merged(self) -> Merged:
-        """Passes an event to the controller, once. Raises ValueError."""
-        merged, self._merged = self._merged, None
-        if merged is None:
-            raise ValueError("the controller received a frame that is not there")
-        return merged
+    def _select(self, event: trace.Guided) -> None:
+        outside = self._outside
+        outside.left_out = {self.node(number).path(self.tree.root) for number in event.left_out}
+        outside.to_force = event.forced
+        self._flat = self.generation.flatten(self.generation.select(self._nodes))
+        outside.left_out, outside.to_force = set(), ()
 
-    def _pass_on(self, event: trace.RoundEnded) -> None:
-        tokens, entropies = self._committed.tokens, self._committed.entropies
-        position = self.tree.root.position
-        outcome = Outcome(event.depth, len(tokens), event.at_leaf, entropies[-1], position)
-        self.controller.verified(outcome, event.now)
+    def _verified(self, event: trace.Verified) -> steps.Verified:
+        flat, self._flat = self._flat or self.generation.flatten(self.generation.select(self._nodes)), None
+        outside = self._outside
+        outside.depths, outside.tokens, outside.entropies = flat.depths, event.tokens, event.entropies
+        outside.to_force = event.forced
+        return steps.Verified(flat, outside)
 
-    def _verify_s(self, rows: int) -> float:
-        return interpolate(self.points, rows)
+    def _compare(self, event: trace.Input, outputs: Sequence[steps.Output]) -> None:
+        """Raises ValueError where what followed is not what followed then."""
+        for output in outputs:
+            match event, output:
+                case trace.Frame(), steps.FrameTaken(kind) if kind != event.taken:
+                    raise ValueError(f"the frame is {kind} where it was {event.taken}")
+                case trace.Verified(), steps.Keep(rows, tokens) if (rows, tokens) != (event.rows, event.tokens):
+                    raise ValueError(f"the target keeps rows {rows} where it kept {event.rows}")
+                case _, steps.Finished(finish) if finish != self.recorded.header.finish:
+                    raise ValueError(f"it ends by {finish} where it ended by {self.recorded.header.finish}")
+        self._outside.to_force = ()
+
+
+def machine(header: Header, outside: Recorded, controller: actions.Controller | None) -> Generation:
+    """The request before its first input; its prompt is as long as it was, and of no content."""
+    policy = controller or registry.make(header.settings)
+    request = GenerationRequest([0] * header.prompt_len, header.max_tokens, constraint=outside)
+    return Generation(
+        header.request, request, policy, outside, 0.0, header.context, frozenset(header.eos), header.offload,
+        header.settings.verify_nodes,
+    )  # fmt: skip
+
+
+def _typed(changed: dict[str, Any]) -> dict[str, Any]:
+    """Recorded fields as the types that they have. Raises KeyError, ValueError."""
+    return {name: msgspec.convert(value, TYPES[name]) for name, value in changed.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +259,8 @@ class Check:
     differences: list[Difference]
 
 
-def check(recorded: Trace, controller: Controller | None = None) -> Check:
-    """Asks the policy everything again and compares every answer, bit for bit. Raises TraceError."""
+def check(recorded: Trace, controller: actions.Controller | None = None) -> Check:
+    """Asks the policy everything again and compares every decision, bit for bit. Raises TraceError."""
     differences, count = [], 0
     for moment in Player(recorded, controller).play():
         if isinstance(moment.event, trace.Decided):
@@ -175,7 +269,3 @@ def check(recorded: Trace, controller: Controller | None = None) -> Check:
                 event = moment.event
                 differences.append(Difference(count, event.now, event.act, moment.decided))
     return Check(count, differences)
-
-
-def _broken(number: int, why: str) -> TraceError:
-    return TraceError(f"its event {number} cannot be played again ({why}); trees are merged otherwise by this version.")

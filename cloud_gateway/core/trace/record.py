@@ -1,180 +1,189 @@
-"""What a request's tree and controller go through, written down as it happens: the making of a trace.
+"""The log of one request's state machine: what it is given and what its policy decides, as it happens.
 
-With the recorder off neither class here exists for a request, so that it costs nothing.
+It listens at the machine's boundary (`generation.Listener`). With the recorder off there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, Protocol
 
-from cloud_gateway.core.policies.actions import (
-    Action,
-    CatchUp,
-    Controller,
-    Costs,
-    Draft,
-    LinkView,
-    Outcome,
-    Points,
-    Verify,
-)
-from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.registry import reason
+from cloud_gateway.core.policies import actions
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
-from edgespec.core.protocol.messages import Tree
 
 NUMBER_BYTES, EVENT_BYTES = 5, 40
 """Size estimates of a list's number and of the rest of an event (upper bounds)."""
+VALUES: dict[type, str] = {
+    steps.Admitted: "reused", steps.Prefilled: "tokens", steps.PassFailed: "alone", steps.Assigned: "worker",
+    steps.WorkerGone: "worker", steps.Declined: "worker", steps.SpeculationFailed: "", steps.Cancelled: "",
+    steps.Ended: "", steps.Stopped: "",
+}  # fmt: skip
+"""Inputs that are written as a `Step`, and the field that is its value."""
+COSTS = {field.name: field.default for field in fields(actions.Costs) if field.name != "verify_s"}
+"""What the policy sees of costs besides the target's curve, with its defaults."""
+LINK = dict.fromkeys(field.name for field in fields(actions.LinkView))
 
 
-class Tape:
-    """One request's events, up to a limit; then the tape has ended and the rest of the request goes unrecorded."""
+class Curve(Protocol):
+    """The target's cost curve (core/policies/estimators.py)."""
+
+    samples: int
+
+    def points(self) -> dict[int, float]: ...
+
+
+class InputLog:
+    """One request's events, up to a limit; the rest of the request goes unrecorded."""
 
     def __init__(
-        self, request: int, made_at: int, policy: str, settings: PolicySettings, prompt_len: int, limit_bytes: int
-    ) -> None:
-        """`made_at`: Unix seconds."""
-        self.request, self.made_at = request, made_at
-        self.policy, self.settings, self.prompt_len = policy, settings, prompt_len
+        self, generation: Generation, settings: PolicySettings, curve: Curve, made_at: int, limit_bytes: int,
+        ended: Callable[[InputLog, str], None] = lambda log, finish: None,
+    ) -> None:  # fmt: skip
+        """`curve`: the one behind `Costs.verify_s`; `made_at`: Unix seconds; `ended` is called with the finish."""
+        self.generation, self.settings, self.made_at = generation, settings, made_at
+        self.offload = generation.offload
         self.events: list[trace.AnyEvent] = []
         self.workers: dict[str, int] = {}
-        self.full = False
-        self._left = limit_bytes
+        self.complete = True
+        self.decisions = 0
+        self._left, self._ended = limit_bytes, ended
+        self._curve, self._samples, self._points = curve, -1, dict[int, float]()
+        self._costs, self._link = dict[str, Any](COSTS), dict[str, Any](LINK)
+        self._linked: actions.LinkView | None = None
+        self._forced: list[int] = []
 
-    def add(self, event: trace.AnyEvent, numbers: int = 0) -> None:
+    # --- the machine's boundary ----------------------------------------------------------------------------------
+
+    def handled(self, step: steps.Input, outputs: Sequence[steps.Output], now: float) -> None:
+        """The machine took an input in. What only books time or changes nothing is not written."""
+        match step:
+            case steps.FrameArrived():
+                self._frame(step, outputs, now)
+            case steps.Verified():
+                self._verified(step, outputs, now)
+            case steps.Drafted(leaves, proposals):
+                found = [(list(one.tokens), list(one.costs), one.entropy) for one in proposals]
+                numbers = sum(3 * len(tokens) + 3 for tokens, _, _ in found)
+                self._add(trace.Drafted(now, [leaf.id for leaf in leaves], found), numbers)
+            case _ if type(step) in VALUES:
+                self._step(step, outputs, now)
+        for output in outputs:
+            if isinstance(output, steps.Finished):
+                self._ended(self, output.finish)
+
+    def decided(self, link: actions.LinkView | None, costs: actions.Costs, now: float, action: actions.Action) -> None:
+        """The policy was asked; what is new in what it saw is written before."""
+        self._look(link, costs)
+        size = len(self.generation.tree.tree)
+        self._add(trace.Decided(now, size, act_of(action)), size)
+        self.decisions += 1
+
+    def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
+        """The completion's constraint made these candidates of those."""
+        given, kept = set(nodes), set(chosen)
+        left_out = [node.id for node in nodes if node not in kept]
+        forced = [node.token for node in chosen if node not in given]
+        if left_out or forced:
+            self._add(trace.Guided(left_out, forced), len(left_out) + len(forced))
+
+    def proposed(self, forced: Sequence[Node]) -> None:
+        """The constraint proposed these candidates after the tokens just committed."""
+        self._forced = [node.token for node in forced]
+
+    def as_trace(self, version: str, finish: str, *, salt: bool) -> trace.Trace:
+        """What was written, as a trace; `version` of edgespec."""
+        request, numbers = self.generation.request, dict[int, int]()
+        events = trace.salted(self.events, numbers) if salt else self.events
+        eos = frozenset[int]() if request.ignore_eos else self.generation.eos
+        header = trace.Header(
+            version, self.made_at, self.generation.id, self.settings, len(request.tokens),
+            request.max_tokens, self.generation.context, self.offload, salt,
+            sorted(numbers[token] for token in eos & numbers.keys()) if salt else sorted(eos),
+            list(self.workers), finish, self.complete,
+        )  # fmt: skip
+        return trace.Trace(header, events)
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def _add(self, event: trace.AnyEvent, numbers: int = 0) -> None:
         """Writes an event with so many numbers in its lists."""
         self._left -= EVENT_BYTES + NUMBER_BYTES * numbers
-        if self._left < 0:
-            self.full = True
-        if not self.full:
+        self.complete = self.complete and self._left >= 0
+        if self.complete:
             self.events.append(event)
 
-    def stop(self) -> None:
-        """The rest of the request goes unrecorded."""
-        self.full = True
+    def _step(self, step: steps.Input, outputs: Sequence[steps.Output], now: float) -> None:
+        value: Any = getattr(step, VALUES[type(step)], 0)
+        if isinstance(value, str):
+            if not outputs:
+                return  # it is not about the assigned worker
+            value = self.workers.setdefault(value, len(self.workers))
+        self._add(trace.Step(now, type(step).__name__, int(value)))  # type: ignore[arg-type]
 
-    def worker(self, owner: str) -> int:
-        """The number of a worker in this trace."""
-        return self.workers.setdefault(owner, len(self.workers))
-
-
-class TapedTree(CandidateTree):
-    """A candidate tree that writes down what changes it."""
-
-    def __init__(self, prompt: Sequence[int], tape: Tape) -> None:
-        super().__init__(prompt)
-        self._tape = tape
-
-    def merge(self, source: Hashable, frame: Tree, owner: str) -> Merged:
-        """As the tree; written first, since a frame that breaks the protocol may leave nodes behind."""
-        on_path = self.prefix.matches(frame.prefix_len, frame.prefix_hash)
+    def _frame(self, step: steps.FrameArrived, outputs: Sequence[steps.Output], now: float) -> None:
+        frame, given, taken = step.frame, self.generation.assignment, outputs[0]
+        if given is None or (given.worker, given.epoch) != (step.worker, frame.epoch):
+            return
+        assert isinstance(taken, steps.FrameTaken)
         event = trace.Frame(
-            self._tape.worker(owner), frame.epoch, frame.prefix_len, on_path,
-            frame.first, frame.parents, frame.tokens, frame.costs, frame.entropies,
+            now, frame.prefix_len, not taken.unknown_prefix, frame.first, frame.parents, frame.tokens, frame.costs,
+            frame.entropies, taken.kind,
         )  # fmt: skip
-        self._tape.add(event, 4 * len(frame.tokens))
-        return super().merge(source, frame, owner)
+        self._add(event, 4 * len(frame.tokens))
 
-    def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
-        """As the tree; a trace does not tell the gateway's own sources apart."""
-        self._tape.add(trace.Local(parent.id, token, cost, entropy))
-        return super().add_local(parent, token, cost, entropy, owner)
+    def _verified(self, step: steps.Verified, outputs: Sequence[steps.Output], now: float) -> None:
+        keep = next((output for output in outputs if isinstance(output, steps.Keep)), None)
+        if keep is None:  # the constraint left no token
+            self._add(trace.Step(now, "Ended", 0))
+            return
+        entropies = [step.rows.entropy(row) for row in keep.rows]
+        forced, self._forced = self._forced, []
+        event = trace.Verified(now, list(keep.tokens), entropies, list(keep.rows), forced)
+        self._add(event, 4 * len(keep.tokens) + len(forced))
 
-    def advance(self, tokens: Sequence[int], entropies: Sequence[float] = ()) -> list[Node]:
-        """As the tree."""
-        self._tape.add(trace.Committed(list(tokens), list(entropies)), 3 * len(tokens))
-        return super().advance(tokens)
-
-    def forget(self, source: Hashable) -> None:
-        """As the tree."""
-        assert isinstance(source, int)
-        self._tape.add(trace.Forgotten(source))
-        super().forget(source)
-
-    def discard(self, owner: str) -> None:
-        """As the tree."""
-        self._tape.add(trace.Discarded(self._tape.worker(owner)))
-        super().discard(owner)
-
-
-class TapedController:
-    """A policy that records its inputs and its decisions."""
-
-    def __init__(self, inner: Controller, curve: StepCurve, tape: Tape) -> None:
-        """`curve`: the one behind `Costs.verify_s`."""
-        self.inner, self._curve, self._tape = inner, curve, tape
-        self._points: dict[int, float] = {}
-        self._samples = -1
-        self._link: LinkView | None = None
-        self._costs: trace.DraftCosts | None = None
-
-    @property
-    def name(self) -> str:
-        """The policy's."""
-        return self.inner.name
-
-    @property
-    def fallbacks(self) -> int:
-        """The policy's."""
-        return self.inner.fallbacks
-
-    @property
-    def drafts_from_start(self) -> bool:
-        """The policy's."""
-        return self.inner.drafts_from_start
-
-    @property
-    def why(self) -> str | None:
-        """The policy's."""
-        return reason(self.inner)
-
-    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        """Asks the policy; writes what is new about the costs and the link, and the decision."""
-        self._note(link, costs)
-        size = len(tree.tree)
-        action = self.inner.decide(tree, link, costs, now)
-        self._tape.add(trace.Decided(now, size, act_of(action)), size)
-        return action
-
-    def received(self, merged: Merged, now: float) -> None:
-        """A frame was merged."""
-        self._tape.add(trace.Received(now))
-        self.inner.received(merged, now)
-
-    def verified(self, outcome: Outcome, now: float) -> None:
-        """A pass ended."""
-        self._tape.add(trace.RoundEnded(now, outcome.depth, outcome.at_leaf))
-        self.inner.verified(outcome, now)
-
-    def _note(self, link: LinkView | None, costs: Costs) -> None:
+    def _look(self, link: actions.LinkView | None, costs: actions.Costs) -> None:
         if self._curve.samples != self._samples:
             self._samples, before, self._points = self._curve.samples, self._points, self._curve.points()
             new = {rows: s for rows, s in self._points.items() if before.get(rows) != s}
-            self._tape.add(trace.PassCosts(new), 2 * len(new))
-        draft = trace.DraftCosts(
-            costs.local_step_s, costs.local_backlog_s, costs.batch_backlog_s, costs.local_leaves,
-            costs.local_points, costs.local_token_s, costs.other_rows, costs.remaining,
-        )  # fmt: skip
-        if draft != self._costs:
-            self._costs = draft
-            self._tape.add(draft)
-        if link != self._link:
-            self._link = link
-            self._tape.add(trace.Link(*view_of(link)) if link else trace.Unlinked())
+            self._add(trace.PassCosts(new), 2 * len(new))
+        if changed := _changes(costs, self._costs):
+            self._add(trace.Costs(changed), _numbers(changed))
+        if link == self._linked:
+            return
+        self._linked = link
+        if link is None:
+            self._link = dict(LINK)
+            self._add(trace.Link(None))
+        else:
+            changed = _changes(link, self._link)
+            self._add(trace.Link(changed), _numbers(changed))
 
 
-def act_of(action: Action) -> trace.AnyAct:
+def _changes(view: object, before: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are others than before, which is brought up to date."""
+    changed = {name: value for name in before if (value := getattr(view, name)) != before[name]}
+    before.update(changed)
+    return changed
+
+
+def _numbers(changed: dict[str, Any]) -> int:
+    """Their size, in numbers of a list: a name and a value, or the points of a curve."""
+    return sum(5 + 4 * len(value) if isinstance(value, tuple) else 5 for value in changed.values())
+
+
+def act_of(action: actions.Action) -> trace.AnyAct:
     """A decision as a trace keeps it."""
-    if isinstance(action, Verify):
-        return trace.Verified([node.id for node in action.nodes])
-    if isinstance(action, Draft):
-        return trace.Drafted([leaf.id for leaf in action.leaves], action.width)
-    return trace.CaughtUp(action.tokens) if isinstance(action, CatchUp) else trace.Waited(action.until)
-
-
-def view_of(link: LinkView) -> tuple[float, float, float, bool, Points]:
-    """A link view's fields, in their order."""
-    return link.rtt_s, link.rtt_high_s, link.step_s, link.ready, link.points
+    match action:
+        case actions.Verify(nodes):
+            return trace.Verify([node.id for node in nodes])
+        case actions.Draft(leaves, width):
+            return trace.Draft([leaf.id for leaf in leaves], width)
+        case actions.CatchUp(tokens):
+            return trace.CatchUp(tokens)
+        case actions.Wait(until):
+            return trace.Wait(until)

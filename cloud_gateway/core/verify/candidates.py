@@ -120,11 +120,8 @@ class CandidateTree:
         parent.expanded = True
         return parent.children.get(token) or self._append(parent, token, cost, entropy, owner)
 
-    def advance(self, tokens: Sequence[int], entropies: Sequence[float] = ()) -> list[Node]:
-        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it.
-
-        `entropies` (nats) of the target's distributions for them are for a tree that is recorded.
-        """
+    def advance(self, tokens: Sequence[int]) -> list[Node]:
+        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it."""
         path: list[Node] = []
         node = self.root
         for token in tokens:

@@ -25,9 +25,9 @@ class Guide:
         self._constraint = constraint
         self._missing: set[Node] = set()
 
-    def propose(self, tree: CandidateTree) -> None:
-        """Adds what must follow the committed tokens; call when they have grown."""
-        self._force(tree, tree.root, MAX_FORCED)
+    def propose(self, tree: CandidateTree) -> list[Node]:
+        """Adds and returns what must follow the committed tokens; call when they have grown."""
+        return self._force(tree, tree.root, MAX_FORCED)
 
     def select(self, tree: CandidateTree, nodes: Sequence[Node], room: int) -> list[Node]:
         """What to verify: `nodes` without those forbidden, and what is forced at the end of the likeliest path.

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
-from msgspec.structs import replace as replaced
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -103,13 +102,12 @@ def compare(looked: Looked, choices: Sequence[Mapping[str, Any]], seed: int) -> 
     header = looked.trace.header
     try:
         traced = Traced(looked.trace)
-        recorded = replaced(header.settings, name=header.policy)
-        base = _try(traced, recorded, None, seed)
+        base = _try(traced, header.settings, None, seed)
         rows = [replace(base, kind="simulated")]
         seen = {_key(base)}
         for choice in choices:
             asked = Speculation(policy=choice["policy"], k=choice["k"], phi=choice["phi"])
-            row = _try(traced, asked.over(recorded), choice["rtt_ms"], seed)
+            row = _try(traced, asked.over(header.settings), choice["rtt_ms"], seed)
             if _key(row) not in seen:
                 seen.add(_key(row))
                 rows.append(replace(row, ratio=row.ms_per_token / base.ms_per_token))

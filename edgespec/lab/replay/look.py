@@ -36,7 +36,7 @@ class Looked:
     @property
     def rounds(self) -> int:
         """Passes of the target."""
-        return sum(isinstance(event, trace.RoundEnded) for event in self.trace.events)
+        return sum(isinstance(event, trace.Verified) for event in self.trace.events)
 
     def row(self) -> dict[str, Any]:
         """For `--json`."""
@@ -45,7 +45,8 @@ class Looked:
             "file": str(self.path),
             "signed_by": key_id(self.signer),
             "gateway": self.gateway,
-            **{name: getattr(header, name) for name in ("edgespec", "request", "made_at", "policy")},
+            **{name: getattr(header, name) for name in ("edgespec", "request", "made_at")},
+            "policy": header.settings.name,
             "settings": msgspec.structs.asdict(header.settings),
             **{name: getattr(header, name) for name in ("prompt_len", "salted", "workers", "finish", "complete")},
             "tokens": trace.emitted(self.trace.events),
@@ -59,9 +60,10 @@ class Looked:
         """A few lines for people."""
         header, differences = self.trace.header, self.check.differences
         who = f"{self.gateway} ({key_id(self.signer)})" if self.gateway else f"gateway {key_id(self.signer)}"
+        policy = header.settings
         said = (
-            f"  request {header.request}, edgespec {header.edgespec}, policy {header.policy} (k = {header.settings.k}, "
-            f"phi = {header.settings.phi:g}): {trace.emitted(self.trace.events)} tokens after {header.prompt_len} "
+            f"  request {header.request}, edgespec {header.edgespec}, policy {policy.name} (k = {policy.k}, "
+            f"phi = {policy.phi:g}): {trace.emitted(self.trace.events)} tokens after {header.prompt_len} "
             f"in {self.rounds} passes, {_finish(header)}"
         )
         asked = self.check.decisions
@@ -113,13 +115,13 @@ def describe(difference: replay.Difference) -> str:
 def spell(act: trace.AnyAct | None) -> str:
     """A decision in words; nodes by their ids."""
     match act:
-        case trace.Verified(nodes):
+        case trace.Verify(nodes):
             return f"verify {nodes}" if nodes else "a plain step"
-        case trace.Drafted(leaves, width):
+        case trace.Draft(leaves, width):
             return f"draft at {leaves}, {width} wide"
-        case trace.CaughtUp():
+        case trace.CatchUp():
             return "catch up"
-        case trace.Waited(until):
+        case trace.Wait(until):
             return f"wait until {until!r}"
         case _:
             return "nothing"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from rich.table import Table
 
+from cloud_gateway.core.requests.steps import Diverged
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Header, Trace
 from cloud_gateway.core.trace.play import Moment, Player
-from cloud_gateway.core.verify.candidates import Merged
 from edgespec.lab.replay.look import spell
 
 USES_PHI = ("wanspec", "rolling-k")
@@ -32,8 +32,10 @@ class Turn:
     """Candidates that the target took too, of those verified."""
     entropy: float | None = None
     """Nats, of the last token emitted."""
-    frames: list[Merged | None] = field(default_factory=list)
-    """What became of them; None for one that was refused."""
+    frames: list[str] = field(default_factory=list)
+    """What became of them: `used`, `stale` or `rejected`."""
+    fresh: int = 0
+    """Candidates that they brought."""
     worker_gone: bool = False
     same: bool = True
     times: int = 1
@@ -57,7 +59,7 @@ class _Teller:
 
     def __init__(self, player: Player, header: Header) -> None:
         self.player, self._k = player, header.settings.k
-        self._phi = header.settings.phi if header.policy in USES_PHI else float("inf")
+        self._phi = header.settings.phi if header.settings.name in USES_PHI else float("inf")
         self.turn = Turn()
         self._began: float | None = None
         self._doubt = ""
@@ -70,42 +72,42 @@ class _Teller:
             case trace.Decided():
                 return self._decided(event, moment)
             case trace.Frame():
-                turn.frames.append(moment.merged)
-            case trace.Committed(tokens, entropies):
-                turn.tokens, turn.entropy = len(tokens), entropies[-1] if entropies else None
+                turn.frames.append(event.taken)
+                turn.fresh += moment.fresh
+            case trace.Verified(_, tokens, entropies):
+                turn.tokens, turn.entropy = len(tokens), entropies[-1]
                 turn.kept = f"{len(tokens) - 1} of {self._verified}" if self._verified else ""
-            case trace.RoundEnded():
-                doubtful = turn.entropy is not None and turn.entropy > self._phi
-                self._doubt = "off the path" if not event.at_leaf else "entropy > phi" if doubtful else ""
-            case trace.Discarded():
+                left = any(isinstance(output, Diverged) for output in moment.outputs)
+                self._doubt = "off the path" if left else "entropy > phi" if turn.entropy > self._phi else ""
+            case trace.Step(_, "WorkerGone" | "Declined"):
                 turn.worker_gone = True
         return None
 
     def _decided(self, event: trace.Decided, moment: Moment) -> Turn | None:
         ended = self.turn if self.turn.decision else None
-        if isinstance(event.act, trace.Waited) and ended and ended.decision == "wait" and moment.same:
+        if isinstance(event.act, trace.Wait) and ended and ended.decision == "wait" and moment.same:
             return None
         self._began = event.now if self._began is None else self._began
-        self._verified = len(event.act.nodes) if isinstance(event.act, trace.Verified) else 0
+        self._verified = len(event.act.nodes) if isinstance(event.act, trace.Verify) else 0
         hand = f"{event.size} in {self.player.tree.depth()}" if event.size else ""
         why = self._why(event.act) if moment.same else f"now it would be: {spell(moment.decided)}"
-        before = [] if ended else self.turn.frames
+        before, fresh = ([], 0) if ended else (self.turn.frames, self.turn.fresh)
         at_ms = (event.now - self._began) * 1000
-        self.turn = Turn(at_ms, hand, _short(event.act), why, frames=before, same=moment.same)
+        self.turn = Turn(at_ms, hand, _short(event.act), why, frames=before, fresh=fresh, same=moment.same)
         return ended
 
     def _why(self, act: trace.AnyAct) -> str:
         """The state of affairs that the decision answers."""
         link, depth = self.player.link, self.player.tree.depth()
-        if isinstance(act, trace.Verified) and act.nodes:
+        if isinstance(act, trace.Verify) and act.nodes:
             return f"depth {depth} ≥ k" if depth >= self._k else f"depth {depth}"
-        if isinstance(act, trace.CaughtUp):
+        if isinstance(act, trace.CatchUp):
             return f"lags {self.player.costs.local_backlog_s * 1000:.0f} ms"
         if link is None:
             return "no worker"
         if not link.ready:
             return "prompt unread"
-        return self._doubt or ("frame due" if isinstance(act, trace.Waited) else "worker late")
+        return self._doubt or ("frame due" if isinstance(act, trace.Wait) else "worker late")
 
 
 def folded(turns_: Iterable[Turn]) -> Iterator[Turn]:
@@ -125,7 +127,7 @@ def folded(turns_: Iterable[Turn]) -> Iterator[Turn]:
 def tell(recorded: Trace, console: Console) -> None:
     """Prints the story as a table."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("ms", "candidates", "decision", "why", "tokens", "kept", "entropy", "frames (new, known, stale)"):
+    for column in ("ms", "candidates", "decision", "why", "tokens", "kept", "entropy", "frames (new, stale)"):
         table.add_column(column, justify="right" if column in ("ms", "tokens", "entropy") else "left")
     for turn in folded(turns(recorded)):
         table.add_row(
@@ -148,23 +150,23 @@ def _quiet(turn: Turn) -> bool:
 
 
 def _frames(turn: Turn) -> str:
-    """How many frames came, and what became of their nodes."""
-    merged = [one for one in turn.frames if one is not None]
-    sums = (sum(m.fresh for m in merged), sum(m.known for m in merged), sum(m.stale for m in merged))
+    """How many frames came, how many candidates they brought, and how many of them brought none."""
+    count, stale = len(turn.frames), turn.frames.count("stale")
     parts = [
-        f"{len(turn.frames)} ({', '.join(map(str, sums))})" if merged else "",
-        "refused" if None in turn.frames else "",
+        f"{count} ({turn.fresh}, {stale})" if count else "",
+        "refused" if "rejected" in turn.frames else "",
+        "worker gone" if turn.worker_gone else "",
     ]
-    return "; ".join(part for part in (*parts, "worker gone" if turn.worker_gone else "") if part)
+    return "; ".join(filter(None, parts))
 
 
 def _short(act: trace.AnyAct) -> str:
     match act:
-        case trace.Verified(nodes):
+        case trace.Verify(nodes):
             return f"verify {len(nodes)}" if nodes else "plain"
-        case trace.Drafted(leaves):
+        case trace.Draft(leaves):
             return f"draft {len(leaves)}"
-        case trace.CaughtUp():
+        case trace.CatchUp():
             return "catch up"
         case _:
             return "wait"

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.requests.steps import FrameTaken, Output
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Trace
-from cloud_gateway.core.trace.play import Player
+from cloud_gateway.core.trace.play import Moment, Player
 from edgespec.core.drafting.algorithm2 import DraftRule, Proposal
 from edgespec.core.errors import TraceError
 from edgespec.core.numbers import interpolate
@@ -165,53 +167,50 @@ class _Reader:
         self.ended_s = 0.0
         self.ready_at: float | None = None
         self._rounds: list[Start] = []
-        self._frames: list[trace.Frame] = []
-        self._locals: list[tuple[int, tuple[int, ...], trace.Local]] = []
-        self._links: list[trace.Link] = []
+        self._frames: list[tuple[int, trace.Frame]] = []
+        self._locals: list[tuple[int, tuple[int, ...], Proposal]] = []
+        self._links: list[LinkView] = []
         self._backlogs: list[tuple[int, float]] = []
         self._slopes: list[float] = []
         self._asked: trace.Decided | None = None
         self._backlog_s = 0.0
         self._passes: dict[int, list[float]] = {}
         self._drafts: list[float] = []
-        self._useful = False
         self._player = Player(recorded)
         for moment in self._player.play():
-            if moment.merged is not None:
-                self._useful = moment.merged.useful
-            self._take(moment.event)
+            self._take(moment)
 
-    def _take(self, event: trace.AnyEvent) -> None:
-        match event:
-            case trace.Frame():
-                if event.on_path:
-                    self._frames.append(event)
-            case trace.Local():
+    def _take(self, moment: Moment) -> None:
+        match moment.event:
+            case trace.Frame() as event:
+                self._frame(event, moment.outputs)
+            case trace.Drafted(_, leaves, proposals):
                 root = self._player.tree.root
-                path = self._player.node(event.leaf).path(root)
-                self._locals.append((root.position - self.origin, path, event))
-            case trace.Committed():
-                self.targets += event.tokens
-                self.entropies += event.entropies
-            case trace.RoundEnded(now):
+                for leaf, (named, costs, entropy) in zip(leaves, proposals, strict=True):
+                    path = self._player.node(leaf).path(root)
+                    self._locals.append((root.position - self.origin, path, Proposal(named, costs, entropy)))
+            case trace.Verified(now, tokens, entropies):
+                self.targets += tokens
+                self.entropies += entropies
                 self.passes += 1
                 self._timed(now)
                 self._end_round(now)
-            case trace.Link():
-                self._links.append(event)
-            case trace.Received(now):
-                self._received(now)
-            case trace.Decided():
+            case trace.Link() if self._player.link is not None:
+                self._links.append(self._player.link)
+            case trace.Decided() as event:
                 self._decided(event)
 
-    def _received(self, now: float) -> None:
+    def _frame(self, event: trace.Frame, outputs: Sequence[Output]) -> None:
         """The first useful frame shows when its worker had read the prompt."""
-        link = self._player.link
-        if self._useful and self.ready_at is None and link is not None:
-            self.ready_at = now - link.rtt_s / 2 - link.step_s
+        given, link = self._player.generation.assignment, self._player.link
+        if event.on_path and given is not None:
+            self._frames.append((given.epoch, event))
+        useful = any(isinstance(output, FrameTaken) and output.useful for output in outputs)
+        if useful and self.ready_at is None and link is not None:
+            self.ready_at = event.now - link.rtt_s / 2 - link.step_s
 
     def _decided(self, event: trace.Decided) -> None:
-        if self._asked is not None and isinstance(self._asked.act, trace.Drafted):
+        if self._asked is not None and isinstance(self._asked.act, trace.Draft):
             self._drafts.append(event.now - self._asked.now - self._backlog_s)
         self._asked, self._backlog_s = event, self._player.costs.local_backlog_s
         if not self._rounds:
@@ -222,12 +221,12 @@ class _Reader:
             if tokens > before and backlog_s > earlier_s:
                 self._slopes.append((backlog_s - earlier_s) / (tokens - before))
         self._backlogs.append((tokens, backlog_s))
-        if isinstance(event.act, trace.Drafted):
+        if isinstance(event.act, trace.Draft):
             self.local_passes += 1
 
     def _timed(self, now: float) -> None:
         """How long the pass took that the last decision asked for."""
-        if self._asked is not None and isinstance(self._asked.act, trace.Verified):
+        if self._asked is not None and isinstance(self._asked.act, trace.Verify):
             rows = len(self._asked.act.nodes) + 1
             self._passes.setdefault(rows, []).append(now - self._asked.now)
 
@@ -256,19 +255,20 @@ class _Reader:
 
     def _framed(self) -> Iterator[tuple[int | None, object, int, float, float]]:
         where: dict[tuple[int, int], int | None] = {}
-        for frame in self._frames:
+        for epoch, frame in self._frames:
             for i, (parent, token) in enumerate(zip(frame.parents, frame.tokens, strict=True)):
                 base = frame.prefix_len - 1 - self.origin
-                place = base if parent == ROOT else where.get((frame.epoch, parent))
-                where[frame.epoch, frame.first + i] = self._next(place, token)
-                yield place, (frame.epoch, parent), token, frame.costs[i] / 1000, frame.entropies[i] / 1000
+                place = base if parent == ROOT else where.get((epoch, parent))
+                where[epoch, frame.first + i] = self._next(place, token)
+                yield place, (epoch, parent), token, frame.costs[i] / 1000, frame.entropies[i] / 1000
 
     def _local(self) -> Iterator[tuple[int | None, object, int, float, float]]:
-        for root, path, event in self._locals:
+        for root, path, proposal in self._locals:
             place: int | None = root
             for token in path:
                 place = self._next(place, token)
-            yield place, ("local", root, path), event.token, event.cost, event.entropy
+            for token, cost in zip(proposal.tokens, proposal.costs, strict=True):
+                yield place, ("local", root, path), token, cost, proposal.entropy
 
     def _next(self, place: int | None, token: int) -> int | None:
         """The position after this token, None off the answer, BEYOND behind its end."""
@@ -286,7 +286,7 @@ class _Reader:
     @property
     def sequences(self) -> int:
         """Leaves that the worker evaluated in one step."""
-        counts = [len(set(frame.parents)) for frame in self._frames]
+        counts = [len(set(frame.parents)) for _, frame in self._frames]
         return max(1, round(median(counts))) if counts else 1
 
     def steps(self, start: Start) -> Steps:

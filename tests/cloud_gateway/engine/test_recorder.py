@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.registry import POLICIES, reason
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.request import Speculation
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Committed, Decided, Drafted, Frame, Link, Verified
+from cloud_gateway.core.trace.format import AnyEvent, Decided, Draft, Frame, Verified, Verify
 from cloud_gateway.core.trace.play import check
-from cloud_gateway.core.trace.record import Tape, TapedController
 from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling
-from tests.support.taped import KEY, PROMPT, SETTINGS, read, record
-from tools.doubles.model import VOCAB, plain_greedy
+from tests.cloud_gateway.core.requests.test_generation import COSTS, made
+from tests.support.constraints import FiveAfterFour
+from tests.support.traced import KEY, PROMPT, SETTINGS, read, record
+from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
 
 
@@ -35,7 +33,7 @@ async def test_what_the_engine_decided_is_decided_again_bit_for_bit(tmp_path: Pa
     checked = check(recorded)
     assert checked.differences == [] and checked.decisions >= 60 / 17
     assert trace.emitted(recorded.events) == 60
-    assert recorded.header.policy == policy and recorded.header.settings.phi == 1.5
+    assert recorded.header.settings.name == policy and recorded.header.settings.phi == 1.5
 
 
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive", "rolling-k"])
@@ -43,8 +41,8 @@ async def test_losing_the_worker_half_way_is_replayed_too(tmp_path: Path, policy
     (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 80, dies_after=40)
     events = read(path).events
     assert check(read(path)).differences == []
-    assert any(isinstance(event, trace.Unlinked) for event in events)
-    assert any(isinstance(event, trace.Discarded) for event in events)
+    assert any(isinstance(event, trace.Link) and event.changed is None for event in events)
+    assert any(isinstance(event, trace.Step) and event.what == "WorkerGone" for event in events)
 
 
 async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) -> None:
@@ -57,62 +55,30 @@ async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) ->
         assert check(read(path)).differences == [] and trace.emitted(read(path).events) == 60
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_a_recorded_policy_looks_like_the_policy_itself(policy: str) -> None:
-    inner = POLICIES[policy](PolicySettings())
-    if policy == "adaptive":
-        inner.why = "no worker"  # type: ignore[attr-defined]
-    tape = Tape(1, 0, policy, PolicySettings(), 8, 1000)
-    taped = TapedController(inner, StepCurve({1: 0.03}), tape)
-    assert reason(taped) == reason(inner) and (policy != "adaptive" or reason(taped) == "no worker")
-    for name in ("name", "fallbacks", "drafts_from_start"):
-        assert getattr(taped, name) == getattr(inner, name)
-
-
-class FiveAfterFour:
-    """A constraint that forces the token 5 after every 4."""
-
-    def __init__(self) -> None:
-        self._last = PROMPT[-1]
-
-    def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
-        return np.arange(VOCAB) == 5 if [self._last, *path][-1] == 4 else None
-
-    def allowed(self, path: Sequence[int]) -> int:
-        steps = itertools.pairwise([self._last, *path])
-        return next((i for i, (last, token) in enumerate(steps) if last == 4 and token != 5), len(path))
-
-    def forced(self, path: Sequence[int]) -> Sequence[int]:
-        return [5] if [self._last, *path][-1] == 4 else []
-
-    def committed(self, tokens: Sequence[int]) -> None:
-        self._last = tokens[-1]
-
-
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
 async def test_what_a_constraint_proposes_and_leaves_out_is_replayed_too(tmp_path: Path, policy: str) -> None:
-    (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 120, constraint=FiveAfterFour(), salt=False)
+    (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 120, constraint=FiveAfterFour(PROMPT), salt=False)
     events = read(path).events
     assert check(read(path)).differences == []
-    assert any(isinstance(event, trace.Local) and (event.token, event.cost) == (5, 0.0) for event in events)
+    assert any(isinstance(event, trace.Guided | trace.Verified) and event.forced == [5] for event in events)
 
 
 async def test_a_trace_holds_frames_costs_links_and_decisions(tmp_path: Path) -> None:
     paths = await record(tmp_path / "t", [SETTINGS["wanspec"], SETTINGS["colocated"]], 80, worker=LoopWorker(0.01, 0.6))
     events = [event for path in paths for event in read(path).events]
     kinds = {type(event) for event in events} | {type(e.act) for e in events if isinstance(e, Decided)}
-    assert {Frame, Committed, Decided, Link, Verified, Drafted, trace.PassCosts, trace.DraftCosts} <= kinds
+    assert {*AnyEvent.__args__, Verify, Draft} - {trace.Guided} <= kinds  # type: ignore[attr-defined]
 
 
 async def test_salted_ids_are_another_numbering_of_the_same_tokens(tmp_path: Path) -> None:
     def answer(path: Path) -> list[int]:
-        return [token for event in read(path).events if isinstance(event, Committed) for token in event.tokens]
+        return [token for event in read(path).events if isinstance(event, Verified) for token in event.tokens]
 
     (plain,) = await record(tmp_path / "plain", [SETTINGS["wanspec"]], salt=False)
     (salted,) = await record(tmp_path / "salted", [SETTINGS["wanspec"]])
     assert answer(plain) == plain_greedy(PROMPT, 60) != answer(salted)
     assert len(set(zip(answer(plain), answer(salted), strict=True))) == len(set(answer(plain)))
-    numbers = sorted({t for e in read(salted).events if isinstance(e, Frame | Committed) for t in e.tokens})
+    numbers = sorted({t for e in read(salted).events if isinstance(e, Frame | Verified) for t in e.tokens})
     assert numbers[0] == 1 and not read(plain).header.salted and read(salted).header.salted
     assert check(read(plain)).differences == check(read(salted)).differences == []
 
@@ -138,10 +104,12 @@ async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, cap
     folder.mkdir(mode=0o700)
     recorder = Recorder(RecorderSettings(folder), KEY)
     folder.rmdir()
-    tape = recorder.tape(1, PolicySettings(name="plain"), 3)
-    tape.add(Decided(0.0, 0, Verified([])))
-    recorder.end(tape, "stop")
-    recorder.end(tape, "stop")
+    for _ in range(2):
+        generation = made("plain")
+        recorder.listen(generation, PolicySettings(name="plain"), StepCurve({1: 0.03}))
+        generation.handle(steps.Admitted(len(PROMPT) - 1), 0.0)
+        generation.decide(None, COSTS, 0.0)
+        generation.handle(steps.Stopped(), 0.0)
     recorder.close()
     assert [record.levelname for record in caplog.records if "lost" in record.message] == ["WARNING"]
 

@@ -1,17 +1,13 @@
-"""One request's state machine, without a thread or a clock: fences, retries, ends, and any order of what may happen."""
+"""One request's state machine, without a thread or a clock: fences, retries and ends."""
 
 from __future__ import annotations
 
 import enum
-import random
 from collections.abc import Sequence
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Verify, Wait
+from cloud_gateway.core.policies.actions import Costs, LinkView, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import steps
@@ -21,10 +17,9 @@ from cloud_gateway.core.requests.rounds import RoundTimes
 from cloud_gateway.core.requests.steps import TABLE, Status
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.verification import SharedNoise
-from edgespec.core.drafting.proposals import best_children
 from edgespec.core.drafting.ranking import Spread
-from edgespec.core.protocol.messages import MAX_MICROS, Close, Commit, Open, Tree
-from tools.doubles.model import HASH, VOCAB, HashModel, Rows, next_logits
+from edgespec.core.protocol.messages import MAX_MICROS, Close, Commit, Tree
+from tools.doubles.model import HASH, VOCAB, Rows, next_logits
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 COSTS = Costs(lambda rows: 0.03, 0.005, 0.0, 0.0, 4)
@@ -214,114 +209,3 @@ def test_an_input_that_cannot_happen_is_a_fault_of_the_driver() -> None:
     with pytest.raises(ValueError, match="Prefilled cannot happen to a request that is queued"):
         made().handle(steps.Prefilled(1), 0.0)
     assert set(TABLE) == set(Status) and isinstance(Status.QUEUED, enum.Enum)
-
-
-# --- any order -------------------------------------------------------------------------------------------------------
-
-
-class Walk(RuleBasedStateMachine):
-    """Whatever may happen to a request, in any order: its text is plain decoding's, its statuses are the table's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now, self.emitted, self.finished, self.asked, self.first = 0.0, [], [], None, 1
-        self.rng = random.Random(1)
-        self.generation = made(count=25)
-
-    def take(self, step: object) -> None:
-        before = self.generation.status
-        self.now += 0.01
-        outputs = self.generation.handle(step, self.now)  # type: ignore[arg-type]
-        assert self.generation.status in TABLE[before][type(step)]
-        for output in outputs:
-            assert not self.finished, "nothing follows the end"
-            if isinstance(output, steps.Emit):
-                self.emitted += output.event.tokens
-            elif isinstance(output, steps.Finished):
-                self.finished.append(output)
-            elif isinstance(output, steps.Send) and isinstance(output.body, Open):
-                self.first = 1
-
-    @property
-    def status(self) -> Status:
-        return self.generation.status
-
-    @precondition(lambda self: self.status is Status.QUEUED)
-    @rule(share=st.floats(0, 1))
-    def admitted(self, share: float) -> None:
-        self.take(steps.Admitted(int(share * (len(self.generation.reading) - 1))))
-
-    @precondition(lambda self: self.status is Status.PREFILL)
-    @rule(chunk=st.integers(1, 9))
-    def prefilled(self, chunk: int) -> None:
-        left = len(self.generation.reading) - 1 - self.generation.prefilled
-        self.take(steps.Prefilled(min(chunk, left)))
-
-    @precondition(lambda self: self.generation.wants_worker)
-    @rule(worker=st.sampled_from("vw"))
-    def assigned(self, worker: str) -> None:
-        self.take(steps.Assigned(worker))
-
-    @precondition(lambda self: self.status is not Status.QUEUED)
-    @rule(worker=st.sampled_from("vw"), epoch=st.integers(1, 3), right=st.booleans(), skip=st.integers(0, 12))
-    def frame(self, worker: str, epoch: int, right: bool, skip: int) -> None:
-        given = self.generation.assignment
-        mine = given is not None and (given.worker, given.epoch) == (worker, epoch)
-        first = self.first + (5 if skip == 12 else 0)
-        self.first += 2 * mine
-        self.take(steps.FrameArrived(worker, frame(self.generation, epoch, first, right)))
-
-    @rule(declines=st.booleans(), worker=st.sampled_from("vw"))
-    def worker_leaves(self, declines: bool, worker: str) -> None:
-        self.take(steps.Declined(worker, 1) if declines else steps.WorkerGone(worker))
-
-    @precondition(lambda self: self.status is Status.DECODE)
-    @rule(linked=st.booleans())
-    def decides(self, linked: bool) -> None:
-        generation = self.generation
-        action = generation.decide(LINK if linked and generation.assignment else None, COSTS, self.now)
-        match action:
-            case Verify(nodes):
-                flat = generation.flatten(generation.select(nodes))
-                self.take(steps.Verified(flat, rows(generation, flat)))
-            case Draft(leaves, width):
-                prefix, root = generation.tree.prefix.tokens, generation.tree.root
-                ahead = [HashModel(right=0.7).logits([*prefix, *leaf.path(root)]) for leaf in leaves[:4]]
-                found = [best_children(logits, (), width) for logits in ahead]
-                self.take(steps.Drafted(leaves[:4], found))
-            case Wait(until):
-                self.now = max(self.now, until)
-            case CatchUp():
-                self.take(steps.LocalWork(1, 0.001))
-
-    @precondition(lambda self: self.status is not Status.FINISHED)
-    @rule(alone=st.booleans(), often=st.integers(0, 9))
-    def pass_fails(self, alone: bool, often: int) -> None:
-        if often == 0:
-            self.take(steps.PassFailed(alone, "x"))
-
-    @rule(often=st.integers(0, 9))
-    def speculation_fails(self, often: int) -> None:
-        if often == 0:
-            self.take(steps.SpeculationFailed("x"))
-
-    @rule(often=st.integers(0, 30))
-    def cancelled(self, often: int) -> None:
-        if often == 0:
-            self.take(steps.Cancelled())
-
-    @invariant()
-    def text_is_plain_decodings(self) -> None:
-        tokens = self.generation.tree.prefix.tokens
-        assert tokens[len(PROMPT) :][: len(self.emitted)] == self.emitted
-        assert all(int(next_logits(tokens[:i]).argmax()) == tokens[i] for i in range(len(PROMPT), len(tokens)))
-
-    @invariant()
-    def its_end_is_said_once(self) -> None:
-        assert len(self.finished) == (self.status is Status.FINISHED)
-        if self.finished and self.finished[0].finish == "length":
-            assert len(self.emitted) == 25
-
-
-TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=60, stateful_step_count=60, deadline=None, derandomize=True)

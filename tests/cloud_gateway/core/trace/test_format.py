@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 
-from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
+from cloud_gateway.core.policies.actions import Costs, LinkView, Wait
+from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests import steps
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import AnyEvent, Header, Trace, salted, seal, unseal
+from cloud_gateway.core.trace.record import VALUES, InputLog
 from edgespec.core.errors import TraceError
 from edgespec.core.protocol.signing import GATEWAY_FRAME, SigningKey
+from tests.cloud_gateway.core.requests.test_generation import decoding
 
 KEY = SigningKey(b"k" * 32)
-HEADER = Header("0.1", 1, 7, "wanspec", PolicySettings(phi=0.1), 12, False, ["ab"], "stop", True)
+HEADER = Header("0.1", 1, 7, PolicySettings(phi=0.1), 12, 40, 4096, True, False, [31], ["ab"], "stop", True)
 EVENTS: list[AnyEvent] = [
+    trace.Step(0.5, "Admitted", 11),
+    trace.Step(0.6, "Assigned", 0),
     trace.PassCosts({1: 0.1 + 0.2, 3: 1e-3}),
-    trace.DraftCosts(None, 0.0, 0.0, 16),
-    trace.Link(0.01, 0.02, 0.003, True),
-    trace.Frame(0, 1, 12, True, 1, [0, 1], [900, 31], [5, 6], [7, 8]),
-    trace.Received(1.5),
-    trace.Local(2, 900, 0.5, 0.6),
-    trace.Decided(1e9 + 1 / 3, 2, trace.Verified([1, 2])),
-    trace.Decided(1.0, 2, trace.Drafted([2], 4)),
-    trace.Decided(1.0, 2, trace.CaughtUp()),
-    trace.Decided(1.0, 2, trace.Waited(1 / 3)),
-    trace.Committed([31, 900], [0.25, 1 / 7]),
-    trace.RoundEnded(2.0, 1, False),
-    trace.Forgotten(1),
-    trace.Discarded(0),
-    trace.Unlinked(),
+    trace.Costs({"local_step_s": 0.004, "local_leaves": 16}),
+    trace.Link({"rtt_s": 1 / 3, "rtt_high_s": 0.02, "step_s": 0.003, "ready": True}),
+    trace.Frame(1.5, 12, True, 1, [0, 1], [900, 31], [5, 6], [7, 8], "used"),
+    trace.Drafted(1.6, [2], [([900, 7], [0.5, 1 / 7], 0.6)]),
+    trace.Decided(1e9 + 1 / 3, 2, trace.Verify([1, 2])),
+    trace.Guided([2], [5]),
+    trace.Verified(2.0, [31, 900], [0.25, 1 / 7], [0, 1], [31]),
+    trace.Decided(1.0, 2, trace.Draft([2], 4)),
+    trace.Decided(1.0, 2, trace.CatchUp()),
+    trace.Decided(1.0, 2, trace.Wait(1 / 3)),
+    trace.Link(None),
 ]
 TRACE = Trace(HEADER, EVENTS)
 
@@ -89,18 +93,37 @@ def test_a_body_that_swells_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_salted_ids_say_only_when_a_token_first_appeared() -> None:
-    assert [getattr(event, "tokens", None) or getattr(event, "token", None) for event in salted(EVENTS)] == [
-        None, None, None, [1, 2], None, 1, None, None, None, None, [2, 1], None, None, None, None,
-    ]  # fmt: skip
+    numbers: dict[int, int] = {}
+    frame, drafted, guided, verified = (salted(EVENTS, numbers)[i] for i in (5, 6, 8, 9))
+    assert frame == msgspec.structs.replace(EVENTS[5], tokens=[1, 2])
+    assert drafted == msgspec.structs.replace(EVENTS[6], proposals=[([1, 3], [0.5, 1 / 7], 0.6)])
+    assert guided == trace.Guided([2], [4])
+    assert verified == msgspec.structs.replace(EVENTS[9], tokens=[2, 1], forced=[2])
+    assert numbers == {900: 1, 31: 2, 7: 3, 5: 4}
 
 
-def test_all_that_a_policy_can_see_has_a_place_in_a_trace() -> None:
-    """A new field of these must be recorded too (core/trace/record.py), or replays decide by its default."""
-    costs = [field.name for field in fields(Costs)]
-    assert costs[0] == "verify_s", "that one is recorded as points"
-    recorded = trace.DraftCosts.__struct_fields__
-    named = {"step_s": "local_step_s", "backlog_s": "local_backlog_s", "batch_s": "batch_backlog_s"}
-    local = {"leaves": "local_leaves", "points": "local_points", "token_s": "local_token_s"}
-    assert [(named | local).get(name, name) for name in recorded] == costs[1:]
-    assert [field.name for field in fields(LinkView)] == list(trace.Link.__struct_fields__)
-    assert [field.name for field in fields(Outcome)] == ["depth", "emitted", "at_leaf", "entropy", "position"]
+def test_a_trace_of_another_version_is_refused_by_name() -> None:
+    body = seal(TRACE, KEY)[len(trace.MAGIC) :]
+    with pytest.raises(TraceError, match=r"not of the format `edgespec-trace/2`: another version"):
+        unseal(b"edgespec-trace/1\n" + body)
+
+
+def test_what_the_machine_does_not_book_has_a_place_in_a_trace() -> None:
+    """A new input must be written too (core/trace/record.py), or replays miss it."""
+    written = {*VALUES, steps.FrameArrived, steps.Drafted, steps.Verified}
+    assert {*steps.Input.__args__} - written == {steps.LocalWork, steps.HostTime, steps.NoWorker}  # type: ignore[attr-defined]
+    names = {*get_args(get_type_hints(trace.Step)["what"])}
+    assert names == {kind.__name__ for kind in VALUES}
+
+
+def test_all_that_a_policy_can_see_is_written_when_it_changes() -> None:
+    generation = decoding("plain", worker=None)
+    log = InputLog(generation, PolicySettings(), StepCurve({1: 0.03}), 0, 1 << 20)
+    log.decided(None, Costs(lambda rows: 0.03), 1.0, Wait(2.0))
+    assert [type(event) for event in log.events] == [trace.PassCosts, trace.Decided], "defaults need no event"
+    for field in fields(Costs)[1:]:
+        log.decided(None, replace(Costs(lambda rows: 0.03), **{field.name: 7}), 1.0, Wait(2.0))  # type: ignore[arg-type]
+        assert isinstance(log.events[-2], trace.Costs) and log.events[-2].changed[field.name] == 7
+    link = LinkView(1.0, 2.0, 3.0, True)
+    log.decided(link, Costs(lambda rows: 0.03), 1.0, Wait(2.0))
+    assert log.events[-2] == trace.Link(asdict(link))

@@ -6,16 +6,18 @@ After a deliberate change of a policy record them again: `make traces`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from cloud_gateway.core.policies.actions import Controller
-from cloud_gateway.core.policies.registry import POLICIES, Plain
+from cloud_gateway.core.policies.registry import Plain, make
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import AnyEvent, Decided, Trace, unseal
+from cloud_gateway.core.trace.format import AnyEvent, Decided, Trace, seal, unseal
 from cloud_gateway.core.trace.play import Player, check
 from edgespec.core.errors import TraceError
+from edgespec.core.protocol.signing import SigningKey
 from edgespec.lab.replay.look import describe
 
 FOLDER = Path(__file__).parents[3] / "traces"
@@ -29,7 +31,7 @@ def shipped(name: str) -> Trace:
 
 def changed(recorded: Trace, **change: object) -> Controller:
     settings = msgspec.structs.replace(recorded.header.settings, **change)  # type: ignore[arg-type]
-    return POLICIES[recorded.header.policy](settings)
+    return make(settings)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,16 +49,16 @@ def test_the_shipped_traces_are_small_salted_and_of_several_policies() -> None:
     assert sum(path.stat().st_size for path in SHIPPED) < 300_000
     headers = [shipped(name).header for name in NAMES]
     assert all(header.salted and header.complete for header in headers)
-    assert {"wanspec", "colocated", "rolling-k", "adaptive"} <= {header.policy for header in headers}
+    assert {"wanspec", "colocated", "rolling-k", "adaptive"} <= {header.settings.name for header in headers}
 
 
 @pytest.mark.parametrize("change", [{"k": 3}, {"k": 1}, {"verify_nodes": 2}, {"phi": 0.0}])
 def test_each_parameter_of_algorithm_1_shows_in_its_decisions(change: dict[str, object]) -> None:
-    names = [name for name in NAMES if shipped(name).header.policy == "wanspec"]
+    names = [name for name in NAMES if shipped(name).header.settings.name == "wanspec"]
     assert any(check(shipped(name), changed(shipped(name), **change)).differences for name in names)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if shipped(name).header.policy != "plain"])
+@pytest.mark.parametrize("name", [name for name in NAMES if shipped(name).header.settings.name != "plain"])
 def test_another_policy_does_not_pass_for_the_recorded_one(name: str) -> None:
     assert check(shipped(name), Plain()).differences
 
@@ -70,24 +72,52 @@ def events_of(recorded: Trace, change: dict[int, AnyEvent | None]) -> Trace:
 def test_one_bit_of_a_time_shows() -> None:
     """A deadline is a sum of times, so the last bit of one changes it."""
     recorded = shipped("wanspec-20ms")
-    waits = [i for i, e in enumerate(recorded.events) if isinstance(e, Decided) and isinstance(e.act, trace.Waited)]
+    waits = [i for i, e in enumerate(recorded.events) if isinstance(e, Decided) and isinstance(e.act, trace.Wait)]
     event = recorded.events[waits[0]]
-    assert isinstance(event, Decided) and isinstance(event.act, trace.Waited)
-    bent = msgspec.structs.replace(event, act=trace.Waited(event.act.until * (1 + 2**-52)))
+    assert isinstance(event, Decided) and isinstance(event.act, trace.Wait)
+    bent = msgspec.structs.replace(event, act=trace.Wait(event.act.until * (1 + 2**-52)))
     assert [one.now_act for one in check(events_of(recorded, {waits[0]: bent})).differences] == [event.act]
 
 
-def test_a_frame_left_out_is_noticed_at_the_next_decision() -> None:
-    recorded = shipped("wanspec-20ms")
-    fresh = next(
-        i for i, moment in enumerate(Player(recorded).play()) if moment.merged is not None and moment.merged.fresh
+def first(recorded: Trace, kind: type) -> tuple[int, Any]:
+    """The first event of a kind that brought something."""
+    moments = enumerate(Player(recorded).play())
+    return next(
+        (i, m.event)
+        for i, m in moments
+        if isinstance(m.event, kind) and (m.fresh if kind is trace.Frame else m.outputs)
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (trace.Frame, None),
+        (trace.Frame, {"taken": "stale"}),
+        (trace.Frame, {"first": 99}),
+        (trace.Frame, {"on_path": False}),
+        (trace.Verified, {"rows": [0, 7]}),
+        (trace.Verified, {"tokens": []}),
+        (trace.Step, None),
+    ],
+)
+def test_an_input_that_is_another_one_is_noticed(kind: type, change: dict[str, Any] | None) -> None:
+    recorded = shipped("wanspec-20ms")
+    number, event = first(recorded, kind)
+    bent = None if change is None else msgspec.structs.replace(event, **change)
     with pytest.raises(TraceError, match="cannot be played again"):
-        check(events_of(recorded, {fresh: None, fresh + 1: None}))
+        check(events_of(recorded, {number: bent}))
+
+
+def test_an_end_that_is_another_one_is_noticed() -> None:
+    recorded = shipped("wanspec-20ms")
+    with pytest.raises(TraceError, match="it ends by"):
+        check(Trace(msgspec.structs.replace(recorded.header, finish="cancelled"), recorded.events))
 
 
 def test_a_policy_that_this_version_lacks_is_one_sentence() -> None:
     recorded = shipped("wanspec-20ms")
-    header = msgspec.structs.replace(recorded.header, policy="clairvoyant")
-    with pytest.raises(TraceError, match="`clairvoyant` does not exist"):
-        check(Trace(header, recorded.events))
+    settings = msgspec.structs.replace(recorded.header.settings, name="clairvoyant")  # type: ignore[arg-type]
+    header = msgspec.structs.replace(recorded.header, settings=settings)
+    with pytest.raises(TraceError, match="clairvoyant.*another version of edgespec made it"):
+        unseal(seal(Trace(header, recorded.events), SigningKey(b"k" * 32)))

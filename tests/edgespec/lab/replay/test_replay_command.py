@@ -93,7 +93,8 @@ def test_another_decision_than_the_recorded_one_ends_with_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = unseal(ONE.read_bytes())[0]
-    settings = msgspec.structs.replace(recorded.header, policy="plain")
+    plain = msgspec.structs.replace(recorded.header.settings, name="plain")
+    settings = msgspec.structs.replace(recorded.header, settings=plain)
     path = tmp_path / "other.trace"
     path.write_bytes(seal(Trace(settings, recorded.events), KEY))
     status, out, _ = replay(capsys, path)

@@ -22,7 +22,7 @@ def test_every_token_frame_and_pass_is_shown_once(recorded: Trace) -> None:
     frames = sum(isinstance(event, trace.Frame) for event in recorded.events)
     assert sum(len(turn.frames) for turn in story) == frames
     passes = sum(turn.times for turn in folded(story) if turn.decision.startswith(("verify", "plain")))
-    assert passes == sum(isinstance(event, trace.RoundEnded) for event in recorded.events)
+    assert passes == sum(isinstance(event, trace.Verified) for event in recorded.events)
     assert [turn.at_ms for turn in story] == sorted(turn.at_ms for turn in story)
     assert all(turn.same for turn in story)
 
@@ -44,7 +44,8 @@ def test_reasons_follow_from_what_the_policy_saw() -> None:
 
 def test_a_decision_that_would_be_another_now_is_shown_as_such() -> None:
     recorded = BY_NAME["wanspec-20ms"]
-    header = msgspec.structs.replace(recorded.header, policy="plain")
+    plain = msgspec.structs.replace(recorded.header.settings, name="plain")
+    header = msgspec.structs.replace(recorded.header, settings=plain)
     story = list(turns(Trace(header, recorded.events)))
     changed = [turn for turn in story if not turn.same]
     assert changed and all(turn.why == "now it would be: a plain step" for turn in changed)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.registry import POLICIES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Header, Trace, unseal
@@ -27,32 +27,40 @@ def load(name: str) -> Trace:
 
 def made(*events: trace.AnyEvent) -> Trace:
     """A trace of a prompt of three tokens; the answer is 11, 12, 13, 14."""
-    header = Header("0", 1, 1, "wanspec", PolicySettings(), 3, True, ["w"], "length", True)
-    costs = trace.PassCosts({1: 0.02}), trace.DraftCosts(0.004, 0.0, 0.0, 1), trace.Link(0.01, 0.02, 0.005, False)
+    header = Header("0", 1, 1, PolicySettings(name="wanspec"), 3, 4, 64, True, True, [], ["w"], "length", True)
+    start = trace.Step(0.0, "Admitted", 2), trace.Step(0.0, "Assigned", 0), trace.PassCosts({1: 0.02})
+    costs = trace.Costs({"local_step_s": 0.004, "local_leaves": 1})
+    link = trace.Link({"rtt_s": 0.01, "rtt_high_s": 0.02, "step_s": 0.005, "ready": False})
     recorded = Trace(header, [])
     player = Player(recorded)
-    for event in (*costs, *events):
+    for event in (*start, costs, link, *events):
         if isinstance(event, trace.Decided):
             event = msgspec.structs.replace(event, size=len(player.tree.tree))
-        player._step(event)
+        player.step(event)
         recorded.events.append(event)
     return recorded
 
 
+def frame(prefix_len: int, on_path: bool, parents: list[int], tokens: list[int], at: float = 0.0) -> trace.Frame:
+    costs = [100, 900, 200, 300, 400, 500][: len(tokens)]
+    return trace.Frame(
+        at, prefix_len, on_path, 1, parents, tokens, costs, [500] * len(tokens), "used" if on_path else "stale"
+    )
+
+
 def answer(*rounds: list[int], start: float = 0.0) -> list[trace.AnyEvent]:
-    """Bare steps of 20 ms that emit these tokens."""
+    """Plain decoding steps of 20 ms that emit these tokens."""
     events: list[trace.AnyEvent] = []
     for i, tokens in enumerate(rounds):
-        events.append(trace.Decided(start + 0.02 * i, 0, trace.Verified([])))
-        events.append(trace.Committed(tokens, [0.5] * len(tokens)))
-        events.append(trace.RoundEnded(start + 0.02 * (i + 1), 0, True))
+        events.append(trace.Decided(start + 0.02 * i, 0, trace.Verify([])))
+        events.append(trace.Verified(start + 0.02 * (i + 1), tokens, [0.5] * len(tokens), [0], []))
     return events
 
 
 def test_frames_name_what_the_draft_says_after_each_committed_token() -> None:
     """Ids: 1 and 2 are children of the prompt, 3 of 1 (which came true), 4 of 2 (which did not)."""
-    frame = trace.Frame(0, 1, 3, True, 1, [0, 0, 1, 2], [11, 77, 12, 88], [100, 900, 200, 300], [400, 400, 500, 600])
-    traced = Traced(made(frame, *answer([11], [12], [13], [14])))
+    named = frame(3, True, [0, 0, 1, 2], [11, 77, 12, 88])
+    traced = Traced(made(named, *answer([11], [12], [13], [14])))
     process = traced.process(1)
     assert (list(process.on_path(0).tokens), list(process.on_path(0).costs)) == ([11, 77], [0.1, 0.9])
     assert (list(process.on_path(1).tokens), process.on_path(1).entropy) == ([12], 0.5)
@@ -61,22 +69,22 @@ def test_frames_name_what_the_draft_says_after_each_committed_token() -> None:
 
 
 def test_a_gap_is_filled_with_another_proposal_at_the_same_rank() -> None:
-    frame = trace.Frame(0, 1, 3, True, 1, [0, 0], [77, 11], [100, 900], [400, 400])
-    process = Traced(made(frame, *answer([11], [12], [13], [14]))).process(1)
+    named = frame(3, True, [0, 0], [77, 11])
+    process = Traced(made(named, *answer([11], [12], [13], [14]))).process(1)
     for position, target in ((1, 12), (2, 13), (3, 14)):
         assert list(process.on_path(position).tokens) == [FILLER, target], "right second, as where it was recorded"
         assert list(process.on_path(position).costs) == [0.1, 0.9]
 
 
 def test_frames_for_other_prefixes_tell_nothing() -> None:
-    frame = trace.Frame(0, 1, 3, False, 1, [0], [11], [100], [400])
+    named = frame(3, False, [0], [11])
     with pytest.raises(TraceError, match="no draft's proposals"):
-        Traced(made(frame, *answer([11], [12], [13], [14])))
+        Traced(made(named, *answer([11], [12], [13], [14])))
 
 
 def test_what_followed_the_end_of_the_answer_is_not_taken_for_wrong() -> None:
-    frame = trace.Frame(0, 1, 3, True, 1, [0, 1, 2, 3, 4, 5], [11, 12, 13, 14, 15, 16], [1] * 6, [1] * 6)
-    traced = Traced(made(frame, *answer([11], [12], [13], [14])))
+    named = frame(3, True, [0, 1, 2, 3, 4, 5], [11, 12, 13, 14, 15, 16])
+    traced = Traced(made(named, *answer([11], [12], [13], [14])))
     assert [len(one.tokens) for one in traced.process(1).off_path] == [1] * 5, (
         "the pool is the known ones, made strange"
     )
@@ -84,16 +92,16 @@ def test_what_followed_the_end_of_the_answer_is_not_taken_for_wrong() -> None:
 
 
 def test_the_comparison_begins_when_the_worker_had_read_the_prompt() -> None:
-    frame = trace.Frame(0, 1, 5, True, 1, [0], [13], [1], [1])
+    named = frame(5, True, [0], [13], at=0.06)
     early, late = answer([11], [12]), answer([13], [14], start=0.1)
-    traced = Traced(made(*early, frame, trace.Received(0.06), *late))
+    traced = Traced(made(*early, named, *late))
     assert traced.start.tokens == 2 and traced.tokens == 2, "0.06 s less half a round trip and a step is 0.05 s"
     assert traced.ms_per_token == pytest.approx((0.14 - 0.04) / 2 * 1000)
 
 
 def test_passes_take_what_they_took_in_the_trace() -> None:
-    frame = trace.Frame(0, 1, 3, True, 1, [0], [11], [1], [1])
-    steps = Traced(made(frame, *answer([11], [12], [13], [14]))).steps
+    named = frame(3, True, [0], [11])
+    steps = Traced(made(named, *answer([11], [12], [13], [14]))).steps
     assert steps.verify(1) == pytest.approx(0.02) and steps.worker(1) == 0.005 and steps.leaves == 1
 
 
@@ -102,9 +110,9 @@ def test_the_simulated_answer_is_the_recorded_one_and_takes_about_as_long(path: 
     """`run` itself compares every token with the process; here the time, within what load on the machine explains."""
     recorded = unseal(path.read_bytes())[0]
     traced = Traced(recorded)
-    alone = recorded.header.policy == "colocated"
+    alone = recorded.header.settings.name == "colocated"
     drafting = None if alone else Drafting(1, 1, 2, traced.rule())
-    controller = POLICIES[recorded.header.policy](recorded.header.settings)
+    controller = make(recorded.header.settings)
     net = LinkModel(0.0) if alone else traced.net()
     result = run(controller, drafting, traced.process(1), net, traced.steps, traced.tokens, 1)
     assert result.tokens == traced.tokens

@@ -1,0 +1,209 @@
+"""Whatever may happen to a request, in any order, without a clock; and its trace, played again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Verify, Wait
+from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.registry import make
+from cloud_gateway.core.policies.settings import NAMES, PolicySettings
+from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.requests.steps import TABLE, Status
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.play import Player
+from cloud_gateway.core.trace.record import InputLog
+from cloud_gateway.core.verify.verification import SharedNoise
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.ranking import Spread
+from edgespec.core.protocol.messages import Open, Tree
+from edgespec.core.protocol.signing import SigningKey
+from tests.support.constraints import FiveAfterFour
+from tools.doubles.model import EOS, HASH, VOCAB, Rows
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+COUNT, CONTEXT = 25, 40
+"""Tokens asked for, and of a slot: the last seven find no room for a tree of sixteen."""
+KEY = SigningKey(b"k" * 32)
+
+
+def chosen_after(tokens: Sequence[int], constrained: bool) -> int:
+    """Plain decoding's next token."""
+    return 5 if constrained and tokens[-1] == 4 else HASH.argmax(tokens)
+
+
+class Walk(RuleBasedStateMachine):
+    """The text is plain decoding's, the statuses are the table's, and the trace decides and sends the same."""
+
+    @initialize(policy=st.sampled_from(NAMES), constrained=st.booleans(), eos=st.booleans())
+    def begin(self, policy: str, constrained: bool, eos: bool) -> None:
+        self.now, self.emitted, self.finished, self.first, self.outputs = 0.0, [], [], 1, []
+        self.rng, self.constrained = random.Random(1), constrained
+        request = GenerationRequest(
+            PROMPT, COUNT, ignore_eos=not eos, constraint=FiveAfterFour(PROMPT) if constrained else None
+        )
+        chosen = PolicySettings(name=policy, k=3)  # type: ignore[arg-type]
+        self.generation = Generation(
+            1,
+            request,
+            make(chosen),
+            SharedNoise(request.sampling, PROMPT, Spread(), request.constraint),
+            0.0,
+            CONTEXT,
+            frozenset({EOS}),
+            True,
+        )
+        self.curve = StepCurve({1: 0.03})
+        self.log = InputLog(self.generation, chosen, self.curve, 0, 1 << 20)
+        self.generation.listener = self.log
+        self.backlog = 0
+
+    def take(self, step: object) -> None:
+        before = self.generation.status
+        self.now += 0.01 + self.rng.random() / 100
+        outputs = self.generation.handle(step, self.now)  # type: ignore[arg-type]
+        assert self.generation.status in TABLE[before][type(step)]
+        for output in outputs:
+            assert not self.finished, "nothing follows the end"
+            if not isinstance(output, steps.FrameTaken):
+                self.outputs.append(type(output))
+            if isinstance(output, steps.Emit):
+                self.emitted += output.event.tokens
+            elif isinstance(output, steps.Finished):
+                self.finished.append(output)
+            elif isinstance(output, steps.Send) and isinstance(output.body, Open):
+                self.first = 1
+
+    @property
+    def status(self) -> Status:
+        return self.generation.status
+
+    def right(self, tokens: Sequence[int]) -> int:
+        return chosen_after(tokens, self.constrained)
+
+    @precondition(lambda self: self.status is Status.QUEUED)
+    @rule(share=st.floats(0, 1))
+    def admitted(self, share: float) -> None:
+        self.take(steps.Admitted(int(share * (len(self.generation.reading) - 1))))
+
+    @precondition(lambda self: self.status is Status.PREFILL)
+    @rule(chunk=st.integers(1, 9))
+    def prefilled(self, chunk: int) -> None:
+        left = len(self.generation.reading) - 1 - self.generation.prefilled
+        self.take(steps.Prefilled(min(chunk, left)))
+
+    @precondition(lambda self: self.generation.wants_worker)
+    @rule(worker=st.sampled_from("vw"))
+    def assigned(self, worker: str) -> None:
+        self.take(steps.Assigned(worker))
+
+    @precondition(lambda self: self.status is not Status.QUEUED)
+    @rule(
+        worker=st.sampled_from("vw"),
+        epoch=st.integers(1, 3),
+        right=st.booleans(),
+        skip=st.integers(0, 12),
+        old=st.integers(0, 9),
+    )
+    def frame(self, worker: str, epoch: int, right: bool, skip: int, old: int) -> None:
+        """Two tokens; now and then of numbers or for a prefix that are none."""
+        given, prefix = self.generation.assignment, self.generation.tree.prefix
+        first = self.first + (5 if skip == 12 else 0)
+        self.first += 2 * (given is not None and (given.worker, given.epoch) == (worker, epoch))
+        one = self.right(prefix.tokens)
+        tokens = [token if right else (token + 1) % VOCAB for token in (one, self.right([*prefix.tokens, one]))]
+        digest = bytes(32) if old == 9 else prefix.digest
+        frame = Tree(1, epoch, len(prefix), digest, first, [0, first], tokens, [100, 100], [300, 300])
+        self.take(steps.FrameArrived(worker, frame))
+
+    @rule(declines=st.booleans(), worker=st.sampled_from("vw"))
+    def worker_leaves(self, declines: bool, worker: str) -> None:
+        self.take(steps.Declined(worker, 1) if declines else steps.WorkerGone(worker))
+
+    @precondition(lambda self: self.status is Status.DECODE)
+    @rule(linked=st.booleans(), local=st.booleans())
+    def decides(self, linked: bool, local: bool) -> None:
+        generation, rng = self.generation, self.rng
+        link = LinkView(0.02 + rng.random() / 100, 0.03, 0.005, True) if linked and generation.assignment else None
+        local = local or self.backlog > 0
+        costs = Costs(self.curve, 0.005, 0.001 * self.backlog, 0.002, 4) if local else Costs(self.curve)
+        action = generation.decide(link, costs, self.now)
+        match action:
+            case Verify(nodes):
+                flat = generation.flatten(generation.select(nodes))
+                self.curve.sample(len(flat), 0.02 + rng.random() / 100)
+                self.backlog += 1
+                self.take(steps.Verified(flat, Rows(HASH, generation.tree.prefix.tokens, flat)))
+            case Draft(leaves):
+                self.backlog = 0
+                self.take(
+                    steps.Drafted(leaves[:4], [self.propose(leaf.path(generation.tree.root)) for leaf in leaves[:4]])
+                )
+            case Wait(until):
+                self.now = max(self.now, until)
+            case CatchUp():
+                self.backlog //= 2
+                self.take(steps.LocalWork(1, 0.001))
+
+    def propose(self, path: Sequence[int]) -> Proposal:
+        best = self.right([*self.generation.tree.prefix.tokens, *path])
+        tokens = [best, (best + 3) % VOCAB][:: 1 if self.rng.random() < 0.7 else -1]
+        return Proposal(tokens, [0.1 + self.rng.random(), 2.0], 0.5)
+
+    @precondition(lambda self: self.status is not Status.FINISHED)
+    @rule(alone=st.booleans(), often=st.integers(0, 9))
+    def pass_fails(self, alone: bool, often: int) -> None:
+        if often == 0:
+            self.take(steps.PassFailed(alone, "x"))
+
+    @rule(often=st.integers(0, 9))
+    def speculation_fails(self, often: int) -> None:
+        if often == 0:
+            self.take(steps.SpeculationFailed("x"))
+
+    @rule(often=st.integers(0, 30))
+    def cancelled(self, often: int) -> None:
+        if often == 0:
+            self.take(steps.Cancelled())
+
+    @precondition(lambda self: self.status is not Status.FINISHED)
+    @rule(often=st.integers(0, 30), kind=st.sampled_from([steps.Stopped(), steps.Ended("x")]))
+    def ends(self, often: int, kind: object) -> None:
+        if often == 0:
+            self.take(kind)
+
+    @invariant()
+    def text_is_plain_decodings(self) -> None:
+        tokens = self.generation.tree.prefix.tokens
+        assert tokens[len(PROMPT) :][: len(self.emitted)] == self.emitted
+        assert all(self.right(tokens[:i]) == tokens[i] for i in range(len(PROMPT), len(tokens)))
+
+    @invariant()
+    def its_end_is_reported_once(self) -> None:
+        assert len(self.finished) == (self.status is Status.FINISHED)
+        if self.finished and self.finished[0].finish == "length":
+            assert len(self.emitted) == COUNT
+
+    def teardown(self) -> None:
+        """The trace of the walk, as a file would hold it, leads the machine the same way."""
+        finish = self.finished[0].finish if self.finished else "open"
+        recorded, _ = trace.unseal(trace.seal(self.log.as_trace("0", finish, salt=True), KEY))
+        player = Player(recorded)
+        moments = list(player.play())
+        assert all(moment.same for moment in moments)
+        again = [type(output) for moment in moments for output in moment.outputs]
+        assert [kind for kind in again if kind is not steps.FrameTaken] == self.outputs
+        machine = player.generation
+        assert machine.status is self.status and len(machine.tree.tree) == len(self.generation.tree.tree)
+        assert machine.usage.accepted == self.generation.usage.accepted
+
+
+TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=40, stateful_step_count=60, deadline=None, derandomize=True)
