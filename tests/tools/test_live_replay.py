@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgespec.lab.sim.world import Result
@@ -44,6 +46,14 @@ def test_contaminated_completions_are_left_out_and_counted() -> None:
     only = row(pair(0.9, waited=0.2), pair(0.8, waited=0.3))
     assert (only["latency_ratio"], only["answers"], only["disturbed"]) == (0.85, 2, 2)
     assert "2 answers were disturbed" in replay.table([only])
+
+
+def test_the_reference_beside_a_neighbour_gives_ratios_of_its_own() -> None:
+    slower = replace(pair(0.5), base_beside=reported(1.25, 20))
+    found = row(slower, slower)
+    assert (found["neighbour_factor"], found["latency_ratio_beside"], found["latency_ratio"]) == (1.25, 0.4, 0.5)
+    assert "1.250 as long, latency to that 0.400" in replay.table([found])
+    assert "neighbour" not in replay.table([row(pair(0.5))])
 
 
 def test_the_hosts_time_makes_the_simulated_answers_slower() -> None:

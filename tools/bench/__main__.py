@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from tools import verbs
 
 NAMES = ("frames", "rounds", "target")
+LONG = ("worst",)
+"""Only when asked for by name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status of the benchmark, or the first bad one of all."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = verbs.command("tools.bench", NAMES, __doc__ or "")
+    parser = verbs.command("tools.bench", (*NAMES, *LONG), __doc__ or "")
     statuses = [verbs.run(parser, one) for one in ([given] if given else [[name] for name in NAMES])]
     return next((status for status in statuses if status), 0)
 

@@ -24,9 +24,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab import deep_target
-from edgespec.lab.demo.arms import ARMS, KS, REMOTE, Table, answers, measure
+from edgespec.lab.demo.arms import BASE, REMOTE, Table
+from edgespec.lab.demo.measure import Bench, measure, neighbour_factor
 from edgespec.lab.demo.report import show, summary
 from edgespec.lab.rig import Rig
+from edgespec.lab.rig.load import KINDS, Kind, working
+from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.shared import models
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -53,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="packed",
         help="the target's products: packed is the faster target",
     )
+    parser.add_argument("--every-k", action="store_true", help="every k of 1 to 16 on every prompt, not the fastest")
+    parser.add_argument(
+        "--no-neighbour", action="store_true", help="no drafting neighbour beside arms without a worker"
+    )
+    parser.add_argument("--worker-load", choices=KINDS, default="none", help="other jobs on the worker's core")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
     parser.add_argument("--no-identity", action="store_true", help="skip the comparison of texts in fp32")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
@@ -64,46 +72,62 @@ def run(options: argparse.Namespace) -> int:
     check(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     prompts = read_prompts(options.prompts, options.limit, options.seed)
-    draft = DRAFTS[options.draft]()
-    target = target_model(options, console)
-    with (
-        tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch,
-        Rig(
-            folder=options.keep or Path(scratch),
-            target=str(target),
-            draft=str(draft),
-            local_draft=str(draft),
-            rtt_ms=options.rtt_ms,
-            gateway_options={
-                "policy.phi": PHI,
-                "target.kernels": options.kernels,
-                "target.prefix_cache": False,
-                "local_draft.prefix_cache": False,
-            },
-            worker_options={"draft.prefix_cache": False},
-            cores=(0, 1) if (os.cpu_count() or 1) > 1 else (None, None),
-        ) as stage,
-    ):
-        set_up(stage, console)
-        watch(stage, WATCHED, options.max_tokens, console)
-        table = compare(stage, prompts, options.max_tokens, console)
-        identity = {} if options.no_identity else check_identity(stage, prompts, options.max_tokens, table, console)
-    context = {
-        "target": options.target,
-        "blocks": options.blocks if options.target == "deep" else 1,
-        "draft": options.draft,
-        "rtt_ms": options.rtt_ms,
-        "kernels": options.kernels,
-        "max_tokens": options.max_tokens,
-        "seed": options.seed,
-        "policy": {"name": "wanspec", "k": 2, "phi": PHI},
-    }
-    figures = summary(table, identity, context)
+    draft, target = DRAFTS[options.draft](), target_model(options, console)
+    with tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch:
+        folder = options.keep or Path(scratch)
+        with make_rig(folder, str(target), str(draft), options.rtt_ms, options.kernels) as rig:
+            set_up(rig, console)
+            watch(rig, WATCHED, options.max_tokens, console)
+            with benched(rig, options.worker_load, neighbour=not options.no_neighbour) as bench:
+                factor = neighbour_factor(bench)
+                table = compare(bench, prompts, options, console)
+            identity = {} if options.no_identity else check_identity(rig, prompts, options.max_tokens, table, console)
+    figures = summary(table, identity, context_of(options) | {"neighbour": factor})
     show(figures, console)
     if options.json:
         with _writing(options.json):
             options.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 1 if figures["identical"] is False else 0
+
+
+def context_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for, as the figures hold it."""
+    names = ("target", "draft", "rtt_ms", "kernels", "max_tokens", "seed", "worker_load")
+    blocks = options.blocks if options.target == "deep" else 1
+    asked = {name: getattr(options, name) for name in names}
+    return asked | {"blocks": blocks, "policy": {"name": "wanspec", "k": 2, "phi": PHI}}
+
+
+def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, kernels: str = "packed", **more: Any) -> Rig:
+    """Gateway and worker on a core each where there are two, with the same draft, and without prefix caches."""
+    return Rig(
+        folder=folder, target=target, draft=draft, local_draft=draft, rtt_ms=rtt_ms,
+        gateway_options={
+            "policy.phi": PHI, "target.kernels": kernels,
+            "target.prefix_cache": False, "local_draft.prefix_cache": False,
+        },
+        worker_options={"draft.prefix_cache": False},
+        cores=two_cores(),
+        **more,
+    )  # fmt: skip
+
+
+def two_cores() -> tuple[int | None, int | None]:
+    """Cores of gateway and worker; none where there is only one."""
+    cores = sorted(os.sched_getaffinity(0))
+    return (cores[0], cores[1]) if len(cores) > 1 else (None, None)
+
+
+@contextlib.contextmanager
+def benched(rig: Rig, load: Kind, *, neighbour: bool = True) -> Iterator[Bench]:
+    """A linked rig with a neighbour, where there is a second core for it, and other jobs on the worker's core."""
+    core = rig.cores[1]
+    with contextlib.ExitStack() as closing:
+        beside = None
+        if neighbour and core is not None:
+            beside = closing.enter_context(Neighbour(rig.folder, rig.draft, core))
+        pids = closing.enter_context(working(load, rig.folder, core, lambda: rig.pid("worker")))
+        yield Bench(rig, beside, pids, judged=load != "compile")
 
 
 def check(options: argparse.Namespace) -> None:
@@ -192,12 +216,12 @@ def watch(stage: Rig, prompt: str, max_tokens: int, console: Console) -> None:
     )
 
 
-def compare(stage: Rig, prompts: Sequence[str], max_tokens: int, console: Console) -> Table:
+def compare(bench: Bench, prompts: Sequence[str], options: argparse.Namespace, console: Console) -> Table:
     """Times every arm on every prompt."""
     table = Table()
     with _progress(console) as progress:
-        task = progress.add_task(f"Timing {len(ARMS)} arms in bf16", total=len(prompts))
-        for done, so_far in measure(stage, prompts, max_tokens, list(ARMS)):
+        task = progress.add_task("Timing the arms", total=len(prompts))
+        for done, so_far in measure(bench, prompts, options.max_tokens, every_k=options.every_k):
             table = so_far
             progress.update(task, completed=done)
     if not table.clean:
@@ -210,14 +234,13 @@ def check_identity(
 ) -> dict[str, list[bool]]:
     """Whether remote and co-located completions equal plain decoding's, with the target in fp32."""
     stage.restart_gateway("float32")
-    best_k = min(KS, key=lambda k: table.median(f"colocated_k{k}", lambda run: run.ms_per_token))
-    arms = list(dict.fromkeys(("plain", "colocated_k2", f"colocated_k{best_k}", *REMOTE)))
+    arms = list(dict.fromkeys(("plain", BASE, f"colocated_k{table.best_k()}", *REMOTE)))
     with _progress(console) as progress:
         task = progress.add_task("Comparing texts in fp32", total=len(arms) * len(prompts))
         texts: dict[str, list[str]] = {arm: [] for arm in arms}
         for arm in arms:
-            for text in answers(stage, prompts, max_tokens, arm):
-                texts[arm].append(text)
+            for prompt in prompts:
+                texts[arm].append(Bench(stage).run(prompt, max_tokens, arm).text)
                 progress.advance(task)
     return {arm: [a == b for a, b in zip(texts[arm], texts["plain"], strict=True)] for arm in arms[1:]}
 

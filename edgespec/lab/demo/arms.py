@@ -1,27 +1,34 @@
-"""Measures the arms prompt by prompt, in turns: plain, co-located k = 1..8, remote by two policies."""
+"""The arms of the demo's table, and the runs of each: what was measured, by prompt and arm."""
 
 from __future__ import annotations
 
-import os
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.lab.rig import Rig, cpu_time_s, machine_time_s
-
-KS = range(1, 9)
-ARMS: Mapping[str, Mapping[str, Any]] = {
+KS = range(1, 17)
+"""Depths of co-located drafting; 16 is more than pays for any draft of the demo."""
+LOCAL: Mapping[str, Mapping[str, Any]] = {
     "plain": {"policy": "plain"},
     **{f"colocated_k{k}": {"policy": "colocated", "k": k} for k in KS},
-    "remote": {"policy": "wanspec"},
-    "adaptive": {"policy": "adaptive"},
 }
-REMOTE = ("remote", "adaptive")
-"""Those with a worker: WANSpec's Algorithm 1, and the policy that decides by expected time."""
+"""Arms without a worker: measured beside a neighbour that drafts, and alone."""
+REMOTE: Mapping[str, Mapping[str, Any]] = {
+    "remote": {"policy": "wanspec"},
+    "adaptive": {"policy": "adaptive", "prefer": "balanced"},
+    "adaptive_latency": {"policy": "adaptive", "prefer": "latency"},
+}
+"""Those with a worker: WANSpec's Algorithm 1, and the policy that decides by expected time, as either preference."""
+ARMS = {**LOCAL, **REMOTE}
+ALONE = "_alone"
+"""Ends the name of an arm that was measured without the neighbour."""
+BASE = "colocated_k2"
+"""The papers' reference."""
 DISTURBED = 0.15
 """A prompt is disturbed when other processes used more than this share of one core during one of its runs."""
+HIGH = 0.9
+"""The quantile over prompts that is shown beside the median."""
 
 
 @dataclass(slots=True)
@@ -33,6 +40,8 @@ class Run:
     usage: dict[str, Any]
     others_share: float
     """Core time that other processes used meanwhile, over the time of the run."""
+    waited_share: float = 0.0
+    """Time for which threads of gateway and worker could run and waited for a core, over the time of the run."""
 
     @property
     def ms_per_token(self) -> float:
@@ -49,13 +58,35 @@ class Run:
         """Time of the whole completion, prefill included, per token."""
         return float(self.usage["timings_ms"]["total"]) / max(self.tokens, 1)
 
+    def figures(self) -> dict[str, Any]:
+        """What JSON holds of a run: everything but its text."""
+        return {
+            "tokens": self.tokens,
+            "ms_per_token": round(self.ms_per_token, 3),
+            "total_ms_per_token": round(self.total_ms_per_token, 3),
+            "others_share": round(self.others_share, 4),
+            "waited_share": round(self.waited_share, 4),
+            "usage": self.usage,
+        }
+
+
+Value = Callable[[Run], float]
+
 
 @dataclass(slots=True)
 class Table:
-    """Runs by prompt and arm."""
+    """Runs by prompt and arm. Not every prompt need have every arm."""
 
     clean: list[dict[str, Run]] = field(default_factory=list)
     disturbed: list[dict[str, Run]] = field(default_factory=list)
+    every: list[dict[str, Run]] = field(default_factory=list)
+    """Both, in the order of the prompts."""
+
+    def add(self, runs: dict[str, Run], *, judged: bool = True) -> None:
+        """Takes one prompt's runs; with `judged` sets it apart when other processes used much of a core."""
+        undisturbed = not judged or max(run.others_share for run in runs.values()) <= DISTURBED
+        (self.clean if undisturbed else self.disturbed).append(runs)
+        self.every.append(runs)
 
     @property
     def runs(self) -> list[dict[str, Run]]:
@@ -67,44 +98,40 @@ class Table:
         """Prompts that are left out."""
         return len(self.disturbed) if self.clean else 0
 
-    def median(self, arm: str, value: Callable[[Run], float]) -> float:
+    def has(self, arm: str) -> bool:
+        """Whether any prompt has this arm."""
+        return any(arm in runs for runs in self.runs)
+
+    def median(self, arm: str, value: Value) -> float:
         """Median over the prompts of one figure of one arm."""
-        return statistics.median(value(runs[arm]) for runs in self.runs)
+        return statistics.median(self.values(arm, value))
 
-    def ratio(self, arm: str, base: str, value: Callable[[Run], float]) -> float:
+    def ratio(self, arm: str, base: str, value: Value) -> float:
         """Median over the prompts of one figure of an arm over another arm's on the same prompt."""
-        return statistics.median(value(runs[arm]) / value(runs[base]) for runs in self.runs)
+        return statistics.median(self.ratios(arm, base, value))
 
-    def total(self, arm: str, value: Callable[[Run], float]) -> float:
+    def values(self, arm: str, value: Value) -> list[float]:
+        """One figure of one arm, prompt by prompt."""
+        return [value(runs[arm]) for runs in self.runs if arm in runs]
+
+    def ratios(self, arm: str, base: str, value: Value) -> list[float]:
+        """One figure of an arm over another arm's, for each prompt that has both."""
+        return [value(runs[arm]) / value(runs[base]) for runs in self.runs if arm in runs and base in runs]
+
+    def total(self, arm: str, value: Value) -> float:
         """Sum over the prompts of one figure of one arm."""
-        return sum(value(runs[arm]) for runs in self.runs)
+        return sum(self.values(arm, value))
+
+    def best_k(self) -> int:
+        """The fastest k of co-located drafting, found afterwards, of those that every prompt has."""
+        whole = [k for k in KS if all(f"colocated_k{k}" in runs for runs in self.runs)]
+        return min(whole, key=lambda k: self.median(f"colocated_k{k}", lambda run: run.ms_per_token))
 
 
-def measure(stage: Rig, prompts: Sequence[str], max_tokens: int, arms: Sequence[str]) -> Iterator[tuple[int, Table]]:
-    """Runs every arm on every prompt, beginning with another arm each time; yields after each prompt.
-
-    A prompt is set apart when a third process used much of a core during one of its runs.
-    """
-    table = Table()
-    for number, prompt in enumerate(prompts):
-        shift = number % len(arms)
-        runs = {arm: _run(stage, prompt, max_tokens, arm) for arm in [*arms[shift:], *arms[:shift]]}
-        undisturbed = max(run.others_share for run in runs.values()) <= DISTURBED
-        (table.clean if undisturbed else table.disturbed).append(runs)
-        yield number + 1, table
-
-
-def answers(stage: Rig, prompts: Sequence[str], max_tokens: int, arm: str) -> Iterator[str]:
-    """The text of one arm for every prompt."""
-    for prompt in prompts:
-        yield _run(stage, prompt, max_tokens, arm).text
-
-
-def _run(stage: Rig, prompt: str, max_tokens: int, arm: str) -> Run:
-    pids = [*stage.pids(), os.getpid()]
-    ours, everyone, began = cpu_time_s(pids), machine_time_s(), time.monotonic()
-    answer = stage.chat(prompt, max_tokens, **ARMS[arm])
-    others = (machine_time_s() - everyone) - (cpu_time_s(pids) - ours)
-    share = others / max(time.monotonic() - began, 0.01)
-    usage = answer["usage"]
-    return Run(answer["choices"][0]["message"]["content"], usage["completion_tokens"], usage["edgespec"], share)
+def high(values: Sequence[float]) -> float:
+    """The HIGH quantile, linear between the ordered values."""
+    ordered = sorted(values)
+    place = HIGH * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

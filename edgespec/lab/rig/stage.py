@@ -47,6 +47,8 @@ class Rig:
     """Further workers by name, and their draft models; `worker` itself takes `draft`."""
     by_mdns: bool = False
     """The worker finds the gateway on the network, rather than at a known address through the proxy."""
+    programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Workers that another program than `edgespec run` stands for, and its command without `--config`."""
     link_options: Sequence[str] = ()
     """Further options of `python -m edgespec.lab.wan`, such as `--loss 0.05`."""
     checkout: Path | None = None
@@ -126,7 +128,8 @@ class Rig:
 
     def start_worker(self, worker: str = "worker", command: Sequence[str] = ()) -> None:
         """`edgespec run`, or another program with the same configuration, until the gateway lists it as linked."""
-        command = [*(command or [*self._worker(), "run"]), "--config", str(self._worker_config(worker))]
+        program = command or self.programs.get(worker) or [*self._worker(), "run"]
+        command = [*program, "--config", str(self._worker_config(worker))]
         self._processes.start(worker, command, self.cores[1])
         self.wait_linked(worker=worker)
 

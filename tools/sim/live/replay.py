@@ -7,7 +7,9 @@ remains between the two ratios is what the simulator leaves out: the hosts' own 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -21,7 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edgespec.core.errors import ConfigError
 from edgespec.lab.link_model import LinkModel
+from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.lab.sim.world import Curve, Result, Steps
+from edgespec.shared import models
 from tools.sim import plots
 from tools.sim.config import load
 from tools.sim.experiment import BASE, Arm, Cell, WorkerSpec, simulate
@@ -48,6 +52,8 @@ class Pair:
     sim_arm: Result
     waited: float
     """Share of the time for which our threads waited for a core."""
+    base_beside: Reported | None = None
+    """The reference again, beside a neighbour that drafts."""
 
     @property
     def ratio(self) -> float:
@@ -73,7 +79,9 @@ def arm_of(policy: str, draft: str = "") -> Arm:
     return Arm(f"wanspec b=1 φ={phi:g}", policy, chain, k=k, phi=phi, depth=k)
 
 
-def measure(arm: Arm, setting: Setting, answers: int, progress: Callable[[], None]) -> dict[str, Any]:
+def measure(
+    arm: Arm, setting: Setting, answers: int, progress: Callable[[], None], neighbour: Neighbour | None = None
+) -> dict[str, Any]:
     """One row: `answers` answers by the arm and by the reference in turns, in one set of processes."""
     sim_arm, sim_base = _simulated(arm, setting, setting.steps, answers, setting.rtt_ms), _base(setting, answers)
     pairs: list[Pair] = []
@@ -85,7 +93,11 @@ def measure(arm: Arm, setting: Setting, answers: int, progress: Callable[[], Non
             base = stage.ask(seed, BASE.policy, worker=False)
             reported = stage.ask(seed, arm.policy, worker=True)
             waited = (stage.waited_s() - waited_s) / (time.perf_counter() - began)
-            pairs.append(Pair(base, reported, sim_base[seed], sim_arm[seed], waited))
+            beside = None
+            if neighbour is not None:
+                with neighbour.drafting():
+                    beside = stage.ask(seed, BASE.policy, worker=False)
+            pairs.append(Pair(base, reported, sim_base[seed], sim_arm[seed], waited, beside))
             progress()
         worker = stage.end_worker()
     return _row(arm, setting, pairs, worker, answers)
@@ -136,6 +148,7 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
         "sim_ms_per_token": round(sum(p.sim_arm.seconds for p in pairs) / tokens * 1e3, 3),
         "base_ms_per_token": round(sum(p.base.seconds for p in pairs) / tokens * 1e3, 3),
         "sim_base_ms_per_token": round(sum(p.sim_base.seconds for p in pairs) / tokens * 1e3, 3),
+        **_beside(pairs),
         "rounds": rounds,
         "sim_rounds": sum(p.sim_arm.rounds for p in pairs),
         "engine_host_us_per_round": round(engine_s * 1e6, 1),
@@ -149,6 +162,17 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
         "answers": len(pairs),
         "disturbed": sum(pair.waited > DISTURBED for pair in all_pairs),
         "waited_share": round(max(pair.waited for pair in all_pairs), 4),
+    }
+
+
+def _beside(pairs: Sequence[Pair]) -> dict[str, float]:
+    """The reference beside a neighbour that drafts: its time over that without, and the arm's over it."""
+    both = [(pair, pair.base_beside) for pair in pairs if pair.base_beside is not None]
+    if not both:
+        return {}
+    return {
+        "neighbour_factor": _median(beside.seconds / pair.base.seconds for pair, beside in both),
+        "latency_ratio_beside": _median(pair.arm.seconds / beside.seconds for pair, beside in both),
     }
 
 
@@ -177,6 +201,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft-ms", type=float, help="a draft step, here and at the worker (default: likewise)")
     parser.add_argument("--jitter-ms", type=float, default=0.0, help="mean extra delay, each way")
     parser.add_argument("--draft", default="", help="a draft of the shipped recording (default: synthetic tokens)")
+    parser.add_argument("--neighbour", action="store_true", help="the reference also beside the demo's draft at work")
     parser.add_argument("--answers", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=100, help="tokens of an answer")
     parser.add_argument("--json", type=Path, default=Path("replay-live.json"), help="output; plots go beside it")
@@ -188,12 +213,14 @@ def run(options: argparse.Namespace) -> int:
     setting = _setting(options)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     rows = []
-    with Progress(*columns, transient=True) as bar:
+    with contextlib.ExitStack() as closing:
+        bar = closing.enter_context(Progress(*columns, transient=True))
+        neighbour = closing.enter_context(_neighbour(closing)) if options.neighbour else None
         task = bar.add_task("replay-live", total=len(cells) * options.answers)
         for arm, rtt in cells:
             bar.update(task, description=f"{arm.config} at {rtt:g} ms")
             at = setting.of_arm(arm, rtt, options.jitter_ms)
-            rows.append(measure(arm, at, options.answers, lambda: bar.advance(task)))
+            rows.append(measure(arm, at, options.answers, lambda: bar.advance(task), neighbour))
     report = {"setting": msgspec.to_builtins(setting), "tolerance_points": TOLERANCE_POINTS, "rows": rows}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
@@ -208,6 +235,12 @@ PANELS = (
     ("latency_ratio", "latency / co-located k = 2"),
     ("offload", "offload share (1 - draft passes / co-located k = 2)"),
 )
+
+
+def _neighbour(closing: contextlib.ExitStack) -> Neighbour:
+    """On the last core, where the demo has its worker."""
+    folder = closing.enter_context(tempfile.TemporaryDirectory())
+    return Neighbour(Path(folder), str(models.quantised()), max(os.sched_getaffinity(0)))
 
 
 def _setting(options: argparse.Namespace) -> Setting:
@@ -233,15 +266,21 @@ def _setting(options: argparse.Namespace) -> Setting:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per row: measured, simulated, and the difference in points."""
-    head = ("", "RTT", "latency", "sim", "points", "offload", "sim", "points", "host us: engine/round", "worker/step")
-    lines = ["{:20}{:>6}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}{:>23}{:>13}".format(*head)]
+    """One line per row: measured, simulated, and the difference in points; then what the hosts took, and neighbours."""
+    head = ("", "RTT", "latency", "sim", "points", "offload", "sim", "points")
+    lines = ["{:20}{:>6}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}".format(*head)]
     for row in rows:
         lines.append(
             f"{row['config']:20}{row['rtt_ms']:6g}{row['latency_ratio']:10.3f}{row['sim_latency_ratio']:8.3f}"
             f"{row['latency_points']:+8.1f}{row['offload']:10.3f}{row['sim_offload']:8.3f}{row['offload_points']:+8.1f}"
-            f"{row['engine_host_us_per_round']:23.0f}{row['worker_host_us_per_step']:13.0f}"
         )
+    for row in rows:
+        engine, worker = row["engine_host_us_per_round"], row["worker_host_us_per_step"]
+        line = f"{row['config']} at {row['rtt_ms']:g} ms: host {engine:.0f} us a round, worker {worker:.0f} us a step"
+        if "neighbour_factor" in row:
+            line += f"; beside a neighbour the reference takes {row['neighbour_factor']:.3f} as long"
+            line += f", latency to that {row['latency_ratio_beside']:.3f}"
+        lines.append(line)
     disturbed = sum(row["disturbed"] for row in rows)
     if disturbed:
         lines.append(f"{disturbed} answers were disturbed by other processes; they count only where all of a row were.")

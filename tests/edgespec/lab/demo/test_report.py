@@ -7,8 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
-from edgespec.lab.demo.arms import ARMS, Run, Table
-from edgespec.lab.demo.report import show, summary
+from edgespec.lab.demo.arms import ALONE, BASE, KS, LOCAL, Run, Table, high
+from edgespec.lab.demo.report import COLUMNS, show, summary
+
+MAX_COLUMNS = 8
+"""Of a table that people read."""
 
 
 def run(ms: float, local_passes: int = 0, rounds: int = 32, before_ms: float = 0.0, before_tokens: int = 1) -> Run:
@@ -26,22 +29,54 @@ def run(ms: float, local_passes: int = 0, rounds: int = 32, before_ms: float = 0
     return Run("text", 65, usage, 0.0)
 
 
-def table(remote: float = 15.0, adaptive: float = 12.0) -> Table:
-    runs = {arm: run(20.0 + abs(int(arm[-1]) - 4), 100) for arm in ARMS if arm.startswith("colocated")}
+def prompt_runs(remote: float = 15.0, adaptive: float = 12.0) -> dict[str, Run]:
+    runs = {f"colocated_k{k}": run(20.0 + abs(k - 4), 100) for k in KS}
     runs |= {"plain": run(30.0, rounds=65), "remote": run(remote, 25), "adaptive": run(adaptive, 10)}
-    return Table(clean=[runs, runs])
+    runs |= {arm + ALONE: run(runs[arm].ms_per_token * 0.8) for arm in ("plain", BASE, "colocated_k4")}
+    return runs | {"adaptive_latency": run(adaptive - 1, 20)}
+
+
+def table(*prompts: dict[str, Run]) -> Table:
+    made = Table()
+    for runs in prompts or (prompt_runs(), prompt_runs()):
+        made.add(runs)
+    return made
+
+
+CONTEXT = {"rtt_ms": 20.0, "draft": "d", "neighbour": {"alone_ms": 30.0, "beside_ms": 36.0, "factor": 1.2}}
 
 
 def test_ratios_shares_and_the_best_k_are_those_of_the_runs() -> None:
-    figures = summary(table(), {"remote": [True, True], "adaptive": [True, True]}, {"rtt_ms": 20.0, "draft": "d"})
+    figures = summary(table(), {"remote": [True, True], "adaptive": [True, True]}, CONTEXT)
     assert figures["best_k"] == 4 and figures["identical"] is True
     assert figures["ms_per_token"] == {
-        "plain": 30.0, "colocated_k2": 22.0, "colocated_best": 20.0, "remote": 15.0, "adaptive": 12.0
+        "plain": 30.0, BASE: 22.0, "colocated_best": 20.0, "remote": 15.0, "adaptive": 12.0, "adaptive_latency": 11.0
     }  # fmt: skip
     assert figures["ratio"]["remote_to_colocated_k2"] == pytest.approx(15 / 22, abs=1e-4)
     assert figures["ratio"]["adaptive_to_colocated_best"] == pytest.approx(12 / 20, abs=1e-4)
-    assert (figures["offload_share"], figures["adaptive_offload_share"]) == (0.75, 0.9)
+    assert figures["offload_share_by_arm"] == {"remote": 0.75, "adaptive": 0.9, "adaptive_latency": 0.8}
     assert figures["tokens_per_round_by_arm"]["plain"] == 1.0
+
+
+def test_figures_without_the_neighbour_stand_beside_those_with_it() -> None:
+    figures = summary(table(), {}, CONTEXT)
+    assert figures["ms_per_token_alone"] == {"plain": 24.0, BASE: 17.6, "colocated_best": 16.0}
+    assert figures["ratio_alone"]["adaptive_to_colocated_k2"] == pytest.approx(12 / 17.6, abs=1e-4)
+    assert figures["ratio"]["adaptive_to_colocated_k2"] == pytest.approx(12 / 22, abs=1e-4)
+
+
+def test_the_high_quantile_is_over_prompts_and_ratios_are_paired() -> None:
+    slow = {arm: run(one.ms_per_token * 2) for arm, one in prompt_runs().items()} | {"adaptive": run(40.0)}
+    figures = summary(table(prompt_runs(), prompt_runs(), slow), {}, CONTEXT)
+    assert figures["ratio"]["adaptive_to_colocated_k2"] == pytest.approx(12 / 22, abs=1e-4)
+    expected = 12 / 22 + 0.8 * (40 / 44 - 12 / 22)
+    assert figures["ratio_p90"]["adaptive_to_colocated_k2"] == pytest.approx(expected, abs=1e-4)
+    assert high([1.0, 2.0]) == pytest.approx(1.9) and high([3.0]) == 3.0
+
+
+def test_a_k_that_not_every_prompt_has_is_not_the_best() -> None:
+    later = {arm: one for arm, one in prompt_runs().items() if arm != "colocated_k4"}
+    assert table(prompt_runs(), later).best_k() in (3, 5)
 
 
 def test_tokens_before_the_worker_read_the_prompt_are_left_out() -> None:
@@ -49,15 +84,25 @@ def test_tokens_before_the_worker_read_the_prompt_are_left_out() -> None:
 
 
 def test_one_text_that_differs_shows_in_the_verdict_and_in_the_table() -> None:
-    figures = summary(table(), {"remote": [True, False]}, {"rtt_ms": 20.0, "draft": "d"})
+    figures = summary(table(), {"remote": [True, False]}, CONTEXT)
     out = io.StringIO()
     show(figures, Console(file=out, width=140))
+    shown = out.getvalue()
     assert figures["identical"] is False and figures["identical_by_arm"] == {"remote": 1}
-    assert "texts differ" in out.getvalue() and "adaptive" in out.getvalue()
+    assert "texts differ" in shown and "adaptive" in shown and "(1.20)" in shown
+    assert 1 + len(COLUMNS) <= MAX_COLUMNS
 
 
 def test_disturbed_prompts_count_only_where_there_are_no_others() -> None:
-    calm, noisy = table().clean[0], table(remote=99.0).clean[0]
-    assert Table(clean=[calm], disturbed=[noisy]).median("remote", lambda one: one.ms_per_token) == 15.0
-    alone = Table(disturbed=[noisy])
+    noisy = prompt_runs(remote=99.0)
+    noisy["plain"].others_share = 0.5
+    both, alone = table(prompt_runs(), noisy), table(noisy)
+    assert both.dropped == 1 and both.median("remote", lambda one: one.ms_per_token) == 15.0
     assert alone.dropped == 0 and alone.median("remote", lambda one: one.ms_per_token) == 99.0
+    judged = Table()
+    judged.add(noisy, judged=False)
+    assert judged.clean == [noisy]
+
+
+def test_every_arm_without_a_worker_asks_for_none() -> None:
+    assert {arm["policy"] for arm in LOCAL.values()} == {"plain", "colocated"}

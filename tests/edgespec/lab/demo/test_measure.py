@@ -1,0 +1,86 @@
+"""Which arms run beside the neighbour, which alone, and which k are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from edgespec.lab.demo.arms import ALONE, BASE, KS, REMOTE
+from edgespec.lab.demo.measure import SEARCHED, Bench, measure, neighbour_factor
+
+
+class FakeNeighbour:
+    """Counts whether it drafts."""
+
+    active = False
+
+    @contextmanager
+    def drafting(self) -> Iterator[None]:
+        self.active = True
+        yield
+        self.active = False
+
+    def pids(self) -> list[int]:
+        return []
+
+
+class FakeRig:
+    """Completions whose time follows from the policy, k, and whether the neighbour drafts."""
+
+    def __init__(self, neighbour: FakeNeighbour) -> None:
+        self.neighbour, self.asked = neighbour, list[tuple[str, int, bool]]()
+
+    def pids(self) -> list[int]:
+        return []
+
+    def chat(self, prompt: str, max_tokens: int, policy: str, k: int = 0, **_: Any) -> dict[str, Any]:
+        self.asked.append((policy, k, self.neighbour.active))
+        ms = (30.0 if policy == "plain" else 20.0 + abs(k - 6)) * (1.25 if self.neighbour.active else 1.0)
+        usage = {
+            "timings_ms": {"decode": ms * (max_tokens - 1), "before_worker": 0.0, "total": ms * max_tokens},
+            "tokens_before_worker": 0,
+        }
+        return {
+            "choices": [{"message": {"content": ""}}],
+            "usage": {"completion_tokens": max_tokens, "edgespec": usage},
+        }
+
+
+def bench(*, neighbour: bool = True) -> tuple[Bench, FakeRig]:
+    beside = FakeNeighbour()
+    rig = FakeRig(beside)
+    return Bench(rig, beside if neighbour else None, judged=False), rig  # type: ignore[arg-type]
+
+
+def test_arms_without_a_worker_have_a_neighbour_and_remote_ones_do_not() -> None:
+    made, rig = bench()
+    list(measure(made, ["a"], 8, every_k=True))
+    assert {active for policy, _, active in rig.asked if policy in ("wanspec", "adaptive")} == {False}
+    beside = {k for policy, k, active in rig.asked if policy == "colocated" and active}
+    alone = {k for policy, k, active in rig.asked if policy == "colocated" and not active}
+    assert beside == alone == set(KS)
+
+
+def test_after_the_search_only_the_fastest_k_are_measured() -> None:
+    made, _ = bench()
+    table = list(measure(made, ["a", "b", "c", "d"], 8, every_k=False))[-1][1]
+    first, later = table.every[0], table.every[SEARCHED]
+    assert {f"colocated_k{k}" for k in KS} <= set(first)
+    assert {arm for arm in later if arm.startswith("colocated") and not arm.endswith(ALONE)} == {
+        f"colocated_k{k}" for k in (1, 2, 5, 6, 7)
+    }
+    assert all(f"colocated_k6{ALONE}" in runs and BASE + ALONE in runs for runs in table.every)
+    assert table.best_k() == 6 and set(REMOTE) <= set(later)
+
+
+def test_the_factor_is_that_of_plain_passes_with_and_without_neighbour() -> None:
+    made, _ = bench()
+    assert neighbour_factor(made)["factor"] == 1.25
+    assert neighbour_factor(bench(neighbour=False)[0]) == {}
+
+
+def test_without_a_neighbour_no_arm_is_measured_twice() -> None:
+    made, _ = bench(neighbour=False)
+    table = list(measure(made, ["a", "b", "c"], 8, every_k=False))[-1][1]
+    assert not any(arm.endswith(ALONE) for runs in table.every for arm in runs)

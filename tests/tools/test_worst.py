@@ -1,0 +1,41 @@
+"""A row of the worst cases: paired ratios of whole completions to plain decoding, beside the neighbour and alone."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from edgespec.lab.demo.arms import ALONE, Run, Table
+from tools.bench import worst
+
+
+def run(ms: float, why: str | None = None) -> Run:
+    timings = {"total": 10 * ms, "decode": 9 * ms, "before_worker": 0.0}
+    return Run("text", 10, {"timings_ms": timings, "tokens_before_worker": 0, "why": why, "why_off": None}, 0.0)
+
+
+def table() -> Table:
+    made = Table()
+    for plain, adaptive in ((30.0, 30.0), (30.0, 33.0), (60.0, 60.6)):
+        made.add({"plain": run(plain), "plain" + ALONE: run(plain / 1.2), "adaptive": run(adaptive, "too slow")})
+    return made
+
+
+def test_ratios_are_paired_by_prompt_and_those_above_the_limit_counted() -> None:
+    row = worst.row(table())
+    assert (row["plain"]["ratio"], row["plain"]["above_limit"]) == (1.01, 1)
+    assert row["plain" + ALONE]["ratio"] == 1.212 and row["plain" + ALONE]["above_limit"] == 3
+    assert row["reasons"] == {"too slow": 3} and row["same_text"] == 3
+
+
+def test_every_case_is_a_row_with_its_reasons() -> None:
+    out = io.StringIO()
+    worst.show({name: worst.row(table()) for name in worst.CASES}, Console(file=out, width=120))
+    assert all(f"{name}: too slow (3)" in out.getvalue() for name in worst.CASES)
+
+
+def test_each_case_changes_the_link_or_the_worker() -> None:
+    made = {name: (case.rtt_ms, case.rig_options()) for name, case in worst.CASES.items()}
+    honest = (20.0, worst.Case().rig_options())
+    assert all(one != honest for one in made.values())
