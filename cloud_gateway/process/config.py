@@ -25,7 +25,7 @@ from edgespec.shared.fields import (
 )
 from edgespec.shared.settings import Section
 
-ClientOption = Literal["offload", "ignore_eos", "policy", "k", "phi", "verification"]
+ClientOption = Literal["offload", "ignore_eos", "policy", "k", "phi", "prefer", "verification"]
 
 
 def _check_loopback(host: str) -> None:

@@ -79,6 +79,7 @@ def _extension(rng: random.Random) -> Body:
     _maybe(rng, made, "policy", lambda: rng.choice(list(POLICIES)), 0.5)
     _maybe(rng, made, "k", lambda: int(inside(rng, RANGES["edgespec.k"], whole=True)), 0.5)
     _maybe(rng, made, "phi", lambda: inside(rng, RANGES["edgespec.phi"]), 0.5)
+    _maybe(rng, made, "prefer", lambda: rng.choice(("latency", "balanced", "offload")), 0.5)
     _maybe(rng, made, "offload", lambda: rng.choice(("auto", "never")), 0.5)
     _maybe(rng, made, "ignore_eos", lambda: rng.random() < 0.5, 0.5)
     _maybe(rng, made, "verification", lambda: rng.choice(("shared-noise", "rejection")), 0.5)

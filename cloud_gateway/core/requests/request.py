@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.settings import PHI, K, PolicySettings
+from cloud_gateway.core.policies.settings import PHI, K, PolicySettings, Prefer
 from cloud_gateway.core.verify.interface import Constraint, Method, TokenLogprob
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol.messages import Sampling
@@ -25,12 +25,19 @@ class Speculation(Struct, frozen=True):
     """One of `policies.settings.NAMES`."""
     k: Annotated[int, K.meta] | None = None
     phi: Annotated[float, PHI.meta] | None = None
+    prefer: Prefer | None = None
     offload: Offload | None = None
     verification: Method | None = None
 
     def over(self, configured: PolicySettings) -> PolicySettings:
         """The configured settings with the fields that the request replaces."""
-        asked = {"name": self.policy, "k": self.k, "phi": self.phi, "verification": self.verification}
+        asked = {
+            "name": self.policy,
+            "k": self.k,
+            "phi": self.phi,
+            "prefer": self.prefer,
+            "verification": self.verification,
+        }
         return replace(configured, **{name: value for name, value in asked.items() if value is not None})
 
 

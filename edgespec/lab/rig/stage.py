@@ -21,7 +21,7 @@ from edgespec.lab.rig.processes import Processes, RigError, module
 
 MODEL_LOAD_S = 180.0
 """Maximum wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
-CLIENT_OPTIONS = ("offload", "ignore_eos", "policy", "k", "phi", "verification")
+CLIENT_OPTIONS = ("offload", "ignore_eos", "policy", "k", "phi", "prefer", "verification")
 """What clients of a rig may ask for."""
 
 

@@ -243,7 +243,13 @@ async def test_a_key_keeps_one_thread_at_most() -> None:
 
 # --- the operator's options -----------------------------------------------------------------------------------------
 
-CHOICES: dict[str, Any] = {"policy": "colocated-tree", "k": 16, "phi": 0, "verification": "rejection"}
+CHOICES: dict[str, Any] = {
+    "policy": "colocated-tree",
+    "k": 16,
+    "phi": 0,
+    "prefer": "latency",
+    "verification": "rejection",
+}
 
 
 @pytest.mark.parametrize("name", CHOICES)

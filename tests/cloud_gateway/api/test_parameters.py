@@ -12,6 +12,8 @@ import pytest
 from cloud_gateway.api import Limits
 from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.api.schema import RANGES
+from cloud_gateway.core.policies.settings import DEFAULTS
+from cloud_gateway.core.requests.request import Speculation
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.ranges import SAMPLING
 from tests.support.echo import (
@@ -51,7 +53,7 @@ async def test_all_sampling_parameters_reach_the_engine(echo: Echo, client: open
             "top_k": 40,
             "min_p": 0.05,
             "repetition_penalty": 1.1,
-            "edgespec": {"policy": "wanspec", "k": 3, "phi": 2},
+            "edgespec": {"policy": "wanspec", "k": 3, "phi": 2, "prefer": "latency"},
         },
     )
     (request,) = echo.engine.requests
@@ -61,6 +63,7 @@ async def test_all_sampling_parameters_reach_the_engine(echo: Echo, client: open
     assert (sampling.repetition_penalty, sampling.logit_bias, sampling.seed) == (1.1, {7: 3.0}, 2**63 - 1)
     assert (request.stop, request.max_tokens, request.ignore_eos) == (("x1", "x2"), 50, False)
     assert (speculation.policy, speculation.k, speculation.phi, speculation.offload) == ("wanspec", 3, 2.0, None)
+    assert speculation.over(DEFAULTS).prefer == "latency" and Speculation().over(DEFAULTS).prefer == "balanced"
 
 
 async def test_a_request_without_a_seed_may_choose_how_it_is_verified(echo: Echo, client: openai.AsyncOpenAI) -> None:
