@@ -26,6 +26,7 @@ from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab import deep_target
 from edgespec.lab.demo.arms import BASE, REMOTE, Table
 from edgespec.lab.demo.measure import Bench, measure, neighbour_factor
+from edgespec.lab.demo.plot import plot
 from edgespec.lab.demo.report import show, summary
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.load import KINDS, Kind, working
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-neighbour", action="store_true", help="no drafting neighbour beside arms without a worker"
     )
     parser.add_argument("--worker-load", choices=KINDS, default="none", help="other jobs on the worker's core")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file; plots go beside it")
     parser.add_argument("--no-identity", action="store_true", help="skip the comparison of texts in fp32")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
 
@@ -87,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         with _writing(options.json):
             options.json.write_text(json.dumps(figures, indent=2) + "\n")
+            plot(figures, options.json)
     return 1 if figures["identical"] is False else 0
 
 

@@ -73,28 +73,27 @@ class Drafting:
         self._drafter = drafter
         self._leaves = affordable_leaves(step_curve(drafter))
         self.active = threading.Event()
-        self.steps = 0
+        self.steps, self.ended = 0, False
         self.resting = threading.Event()
+        self._length = 0
 
     def run(self, until: float) -> None:
         """Until that moment on the monotonic clock."""
         self._open()
-        while time.monotonic() < until:
+        while time.monotonic() < until and not self.ended:
             if not self.active.is_set():
                 self.resting.set()
                 self.active.wait(1.0)
                 continue
             self.resting.clear()
-            for _ in range(CONTEXT - PROMPT):
-                self._round()
-                if not self.active.is_set():
-                    break
-            else:
+            if self._length >= CONTEXT:
                 self._drafter.close(NAME, keep=False)
                 self._open()
+            self._round()
 
     def _open(self) -> None:
         self._drafter.open(NAME, [token % self._drafter.vocab_size for token in range(100, 100 + PROMPT)])
+        self._length = PROMPT
 
     def _round(self) -> None:
         best = self._drafter.step(NAME, [()], self._leaves)[0].tokens
@@ -102,6 +101,7 @@ class Drafting:
             self._drafter.step(NAME, [(token,) for token in best[: self._leaves]], 1)
         self.steps += 1 + (self._leaves > 1)
         self._drafter.commit(NAME, [best[0]])
+        self._length += 1
 
 
 def main(model: Path) -> None:

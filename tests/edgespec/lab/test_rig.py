@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from edgespec.lab.rig import Processes, RigError, cpu_time_s, module
 from edgespec.lab.rig.load import working
-from edgespec.lab.rig.neighbour import Neighbour
+from edgespec.lab.rig.neighbour import PROMPT, Drafting, Neighbour
+from edgespec.llamacpp.drafter import Drafter
 from tests.support.tiny_gguf import make_tiny_gguf
 
 WAIT_S = 20.0
@@ -73,6 +75,22 @@ def test_a_neighbour_drafts_only_while_it_is_asked_to(tmp_path: Path) -> None:
         time.sleep(0.2)
         assert cpu_time_s([pid]) - resting < 0.05
     assert gone(pid)
+
+
+def test_a_neighbour_begins_again_before_its_context_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.lab.rig.neighbour.CONTEXT", PROMPT + 8)
+    drafting = Drafting(Drafter(make_tiny_gguf(tmp_path / "tiny.gguf"), context=PROMPT + 16, sequences=4))
+    thread = threading.Thread(target=drafting.run, args=[time.monotonic() + WAIT_S])
+    drafting.active.set()
+    thread.start()
+    for goal in (15, 30, 100):  # it rests in between, with a request half-way
+        until(lambda: drafting.steps > goal or not thread.is_alive())  # noqa: B023
+        drafting.active.clear()
+        until(lambda: drafting.resting.is_set() or not thread.is_alive())
+        drafting.active.set()
+    assert thread.is_alive()
+    drafting.ended = True
+    thread.join(WAIT_S)
 
 
 def test_busy_loops_work_until_the_block_is_left(tmp_path: Path) -> None:

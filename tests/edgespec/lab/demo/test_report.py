@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from edgespec.lab.demo.arms import ALONE, BASE, KS, LOCAL, Run, Table, high
+from edgespec.lab.demo.plot import plot
 from edgespec.lab.demo.report import COLUMNS, show, summary
 
 MAX_COLUMNS = 8
@@ -43,7 +45,12 @@ def table(*prompts: dict[str, Run]) -> Table:
     return made
 
 
-CONTEXT = {"rtt_ms": 20.0, "draft": "d", "neighbour": {"alone_ms": 30.0, "beside_ms": 36.0, "factor": 1.2}}
+CONTEXT = {
+    "rtt_ms": 20.0,
+    "draft": "d",
+    "target": "plain",
+    "neighbour": {"alone_ms": 30.0, "beside_ms": 36.0, "factor": 1.2},
+}
 
 
 def test_ratios_shares_and_the_best_k_are_those_of_the_runs() -> None:
@@ -106,3 +113,9 @@ def test_disturbed_prompts_count_only_where_there_are_no_others() -> None:
 
 def test_every_arm_without_a_worker_asks_for_none() -> None:
     assert {arm["policy"] for arm in LOCAL.values()} == {"plain", "colocated"}
+
+
+def test_the_plot_lies_beside_the_json(tmp_path: Path) -> None:
+    written = plot(summary(table(), {}, CONTEXT), tmp_path / "demo.json")
+    assert [path.name for path in written] == ["demo.png", "demo.svg"]
+    assert all(path.stat().st_size > 1000 for path in written)

@@ -1,0 +1,40 @@
+"""The demo's table as a picture beside its JSON: time per token of each arm, with and without the neighbour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgespec.lab.demo.report import TITLES
+
+WIDTH = 0.38
+"""Of a bar; two stand side by side."""
+
+
+def plot(figures: Mapping[str, Any], out: Path) -> list[Path]:
+    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return []
+    arms = list(figures["ms_per_token"])
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    panels = figure.subplots(2, 1)
+    for axes, prefix, title in zip(panels, ("", "total_"), ("decoding", "whole completion"), strict=True):
+        times, highs = figures[f"{prefix}ms_per_token"], figures[f"{prefix}ms_per_token_p90"]
+        alone = figures[f"{prefix}ms_per_token_alone"]
+        above = [max(highs[arm] - times[arm], 0) for arm in arms]
+        axes.bar(range(len(arms)), [times[arm] for arm in arms], WIDTH, yerr=[[0] * len(arms), above], capsize=3)
+        places = [place + WIDTH for place, arm in enumerate(arms) if arm in alone]
+        axes.bar(places, [alone[arm] for arm in arms if arm in alone], WIDTH, color="0.75", label="without neighbour")
+        axes.set_xticks(range(len(arms)), [TITLES[arm].format(best_k=figures["best_k"]) for arm in arms], fontsize=7)
+        axes.set_ylabel("ms per token")
+        axes.set_title(f"{title}: median, and 90th percentile over prompts", fontsize=9)
+        axes.legend(fontsize=7)
+    scene = f"target {figures['target']}, draft {figures['draft']}, {figures['rtt_ms']:g} ms, "
+    figure.suptitle(f"{scene}{figures['prompts']} prompts")
+    written = [out.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for path in written:
+        figure.savefig(path)
+    return written
