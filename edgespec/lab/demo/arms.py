@@ -27,6 +27,8 @@ BASE = "colocated_k2"
 """The papers' reference."""
 DISTURBED = 0.15
 """A prompt is disturbed when other processes used more than this share of one core during one of its runs."""
+MIN_MS = 0.01
+"""A short completion may come out of its first pass whole, and then takes no time to decode."""
 HIGH = 0.9
 """The quantile over prompts that is shown beside the median."""
 
@@ -116,7 +118,8 @@ class Table:
 
     def ratios(self, arm: str, base: str, value: Value) -> list[float]:
         """One figure of an arm over another arm's, for each prompt that has both."""
-        return [value(runs[arm]) / value(runs[base]) for runs in self.runs if arm in runs and base in runs]
+        pairs = [(value(runs[arm]), value(runs[base])) for runs in self.runs if arm in runs and base in runs]
+        return [one / max(other, MIN_MS) for one, other in pairs]
 
     def total(self, arm: str, value: Value) -> float:
         """Sum over the prompts of one figure of one arm."""

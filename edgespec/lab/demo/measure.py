@@ -64,7 +64,8 @@ def neighbour_factor(bench: Bench) -> dict[str, Any]:
         for arm, found in times.items():
             found.append(bench.run(FACTOR_PROMPT, FACTOR_TOKENS, arm).ms_per_token)
     alone, beside = (statistics.median(found) for found in times.values())
-    return {"alone_ms": round(alone, 3), "beside_ms": round(beside, 3), "factor": round(beside / alone, 4)}
+    times_ms = {"alone_ms": round(alone, 3), "beside_ms": round(beside, 3)}
+    return times_ms | {"factor": round(beside / alone, 4), "draft_steps": bench.neighbour.steps}
 
 
 def measure(bench: Bench, prompts: Sequence[str], max_tokens: int, *, every_k: bool) -> Iterator[tuple[int, Table]]:

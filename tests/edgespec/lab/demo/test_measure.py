@@ -7,17 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from edgespec.lab.demo.arms import ALONE, BASE, KS, REMOTE
-from edgespec.lab.demo.measure import SEARCHED, Bench, measure, neighbour_factor
+from edgespec.lab.demo.measure import FACTOR_TURNS, SEARCHED, Bench, measure, neighbour_factor
 
 
 class FakeNeighbour:
     """Counts whether it drafts."""
 
     active = False
+    steps = 0
 
     @contextmanager
     def drafting(self) -> Iterator[None]:
         self.active = True
+        self.steps += 5
         yield
         self.active = False
 
@@ -76,7 +78,8 @@ def test_after_the_search_only_the_fastest_k_are_measured() -> None:
 
 def test_the_factor_is_that_of_plain_passes_with_and_without_neighbour() -> None:
     made, _ = bench()
-    assert neighbour_factor(made)["factor"] == 1.25
+    found = neighbour_factor(made)
+    assert found["factor"] == 1.25 and found["draft_steps"] == 5 * FACTOR_TURNS
     assert neighbour_factor(bench(neighbour=False)[0]) == {}
 
 

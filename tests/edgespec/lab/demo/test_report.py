@@ -115,6 +115,11 @@ def test_every_arm_without_a_worker_asks_for_none() -> None:
     assert {arm["policy"] for arm in LOCAL.values()} == {"plain", "colocated"}
 
 
+def test_a_completion_from_one_pass_is_no_error() -> None:
+    instant = prompt_runs() | {"colocated_k4": run(0.0)}
+    assert summary(table(instant), {}, CONTEXT)["ratio"]["adaptive_to_colocated_best"] > 100
+
+
 def test_the_plot_lies_beside_the_json(tmp_path: Path) -> None:
     written = plot(summary(table(), {}, CONTEXT), tmp_path / "demo.json")
     assert [path.name for path in written] == ["demo.png", "demo.svg"]
