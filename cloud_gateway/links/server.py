@@ -34,6 +34,7 @@ from edgespec.core.protocol.messages import (
     StepTimes,
     Tree,
     check_tree_shape,
+    levels,
     step_curve,
 )
 from edgespec.core.protocol.names import key_id
@@ -307,6 +308,6 @@ class _Link:
         check_tree_shape(tree, self._links.vocab_size)
         worker.trees += 1
         worker.nodes += len(tree.tokens)
-        worker.step.frame(asyncio.get_running_loop().time())
+        worker.step.frame(asyncio.get_running_loop().time(), levels(tree))
         self._links.registry.refresh(worker)
         self._links.inbox.post(FrameArrived(worker.id, tree))

@@ -21,7 +21,7 @@ from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, Worker
 from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, WorkerBody
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.reasons import shown
-from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, Timers, WorkerSession
+from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
 from edgespec.shared.address import LINK_PATH, Address
 from edgespec.shared.guarded import PinnedClient
 from edgespec.shared.reduced import cause
@@ -56,6 +56,9 @@ class Handler(Protocol):
 
     def on_message(self, message: FromGateway) -> None:
         """A message of the gateway. A RemoteProtocolError raised here ends the link."""
+
+    def on_round_trip(self, rtt_s: float) -> None:
+        """A ping was answered after so many seconds."""
 
     def on_writable(self) -> None:
         """The link is writable: called after every `send`, at once or as soon as that is so again."""
@@ -170,6 +173,8 @@ class _Attempt:
                 self.link = Link(self._wire, self._handler, self.address)
                 self._linked_at = self._clock()
                 self._handler.on_up(self.link)
+            case RttSample(rtt_s):
+                self._handler.on_round_trip(rtt_s)
             case Open() | Commit() | Close():
                 self._handler.on_message(event)
             case Refuse():

@@ -244,6 +244,9 @@ class Daemon:
         if self.raises is not None:
             raise self.raises
 
+    def on_round_trip(self, rtt_s: float) -> None:
+        pass
+
     def on_writable(self) -> None:
         self.calls.append(("writable",))
 

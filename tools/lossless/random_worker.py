@@ -101,6 +101,9 @@ class RandomWorker:
             case Close():
                 self._requests.pop(message.request, None)
 
+    def on_round_trip(self, rtt_s: float) -> None:
+        """Its random trees need no time."""
+
     def on_writable(self) -> None:
         """Nothing waits."""
 

@@ -105,9 +105,10 @@ class StepCurve:
 
 
 class StepClock:
-    """The worker's step time Td: the median spacing of its latest frames while it streams.
+    """The worker's step time Td: the median time per level of its latest frames while it streams.
 
-    A median, because frames that were held up arrive together and a worker that waits for a commit leaves gaps.
+    Several steps may share a frame; each brings a level at most. A median, because frames that were held up arrive
+    together and a worker that waits for a commit leaves gaps.
     """
 
     REMEMBERED = 15
@@ -119,10 +120,10 @@ class StepClock:
         self._last: float | None = None
         self._step_s = start_s
 
-    def frame(self, now: float) -> None:
-        """One frame arrived."""
+    def frame(self, now: float, levels: int = 1) -> None:
+        """One frame arrived, with so many levels."""
         if self._last is not None and now - self._last >= self.TOGETHER_S:
-            self._gaps.append(min(now - self._last, MAX_S))
+            self._gaps.append(min(now - self._last, MAX_S) / levels)
             if len(self._gaps) > 2:
                 self._step_s = median(self._gaps)
         self._last = now

@@ -306,6 +306,14 @@ def check_tree_shape(tree: Tree, vocab_size: int) -> None:
         raise shape_error(Shape.ENTROPY, f"an entropy exceeds that of {vocab_size} equally likely tokens")
 
 
+def levels(tree: Tree) -> int:
+    """Nodes on the longest path within one `Tree` of checked shape."""
+    depths: list[int] = []
+    for parent in tree.parents:
+        depths.append(1 + (depths[parent - tree.first] if parent >= tree.first else 0))
+    return max(depths)
+
+
 def step_curve(times: StepTimes) -> tuple[tuple[int, float], ...]:
     """Leaves and seconds of a draft step, by rising leaves. Raises RemoteProtocolError (`shape-steps`)."""
     leaves = times.leaves

@@ -153,6 +153,7 @@ class Session:
         self._pings: deque[tuple[int, float]] = deque()
         self._received_at = now
         self._deadline = now + timers.handshake_s
+        self._ping_at = now
 
     def outgoing(self) -> list[bytes]:
         """What must be written before anything that `send` returns later; empties the list."""
@@ -187,18 +188,26 @@ class Session:
 
     @property
     def wake_at(self) -> float:
-        """When `tick` is due; infinity once the session is over."""
+        """When `tick` is due, for a ping or a deadline; infinity once the session is over."""
         if self.state is State.CLOSED:
             return float("inf")
-        return self._received_at + self.timers.silent_s if self.state is State.OPEN else self._deadline
+        return (
+            min(self._received_at + self.timers.silent_s, self._ping_at) if self.state is State.OPEN else self._deadline
+        )
 
     def tick(self, now: float) -> None:
-        """Checks the deadlines; raises RemoteProtocolError (`handshake-timeout`, `silent`, `slow`)."""
+        """Checks the deadlines, and sends a ping when it is due.
+
+        Raises RemoteProtocolError (`handshake-timeout`, `silent`, `slow`).
+        """
         try:
             self._check_deadlines(now)
         except RemoteProtocolError:
             self.state = State.CLOSED
             raise
+        if self.state is State.OPEN and now >= self._ping_at:
+            self._ping_at = now + self.timers.ping_every_s
+            self.ping(now)
 
     def ping(self, now: float) -> None:
         """Puts a ping into `outgoing`; its answer becomes an RttSample."""
@@ -311,7 +320,7 @@ class WorkerSession(Session):
 
 
 class GatewaySession(Session):
-    """The gateway's end: accepts or refuses the worker, and measures the round trip time."""
+    """The gateway's end: accepts or refuses the worker."""
 
     receives, sends = GATEWAY_RECEIVES, FRAMES_TO_WORKER
     send_kind, receive_kind = signing.GATEWAY_FRAME, signing.WORKER_FRAME
@@ -326,19 +335,7 @@ class GatewaySession(Session):
         self.hello: Hello | None = None
         """As received; authenticated once the state is OPEN."""
         self._transcript = b""
-        self._challenged_at = self._ping_at = now
-
-    @property
-    def wake_at(self) -> float:
-        """The next ping or deadline."""
-        return min(super().wake_at, self._ping_at) if self.state is State.OPEN else super().wake_at
-
-    def tick(self, now: float) -> None:
-        """Also sends a ping when it is due."""
-        super().tick(now)
-        if self.state is State.OPEN and now >= self._ping_at:
-            self._ping_at = now + self.timers.ping_every_s
-            self.ping(now)
+        self._challenged_at = now
 
     def _read_handshake(self, data: bytes) -> Message:
         try:

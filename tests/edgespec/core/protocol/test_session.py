@@ -7,7 +7,7 @@ import pytest
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import ranges, signing
-from edgespec.core.protocol.session import State
+from edgespec.core.protocol.session import RttSample, State
 from edgespec.core.protocol.signing import seal
 from tests.support.sessions import COMMIT, HASH, TREE, WORKER_KEY, deliver, gateway, linked, reason_of, worker
 
@@ -124,6 +124,16 @@ def test_a_peer_that_sends_but_does_not_read_is_given_up_after_five() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         g.tick(5.1)
     assert (caught.value.reason, caught.value.close_code) == ("slow", 1013)
+
+
+def test_the_worker_measures_the_round_trip_too() -> None:
+    w, g = linked()
+    assert w.wake_at <= 0.02 + w.timers.ping_every_s
+    for number in range(1, 4):
+        now = number * w.timers.ping_every_s + 0.02
+        w.tick(now)
+        assert deliver(w, g, now=now + 0.01) == []
+        assert RttSample(0.03) in [RttSample(round(e.rtt_s, 6)) for e in deliver(g, w, now=now + 0.03)]
 
 
 # --- what sizes reveal -------------------------------------------------------------------------------------------
