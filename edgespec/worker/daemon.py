@@ -10,6 +10,7 @@ busy, unsent nodes stay in their tree, where a commit still prunes them (back-pr
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -20,11 +21,13 @@ from typing import TypeVar
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.drafting.calibration import Calibrator
+from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.tree import Node
+from edgespec.core.drafting.turns import Turns
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
-from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Tree
+from edgespec.core.protocol.messages import Close, Commit, Decline, Open, StepTimes, Tree
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.occasional import Occasional
 from edgespec.shared.reduced import origin, places
@@ -39,6 +42,10 @@ FAILED = "drafting for it failed at this worker"
 """The reason sent to the gateway for any unexpected failure."""
 MAX_MODEL_FAILURES = 3
 """Consecutive failed checks of the model, without a successful step between them, after which the loop ends."""
+MAX_BATCH_S = 0.1
+"""Of one batch of catch-up, as the latest was measured: for so long other requests and commits wait."""
+FIRST_BATCH = 16
+"""Tokens of the first batch, which measures; 75 ms with the slowest format of the demo's draft."""
 _CHECK = "check of the model"
 _CHECK_TOKENS = (0,)
 
@@ -64,7 +71,7 @@ class WorkerStats:
 class Outlet:
     """Callbacks to the link, supplied by the service and called on the drafting thread."""
 
-    send: Callable[[Tree | Decline], None]
+    send: Callable[[Tree | StepTimes | Decline], None]
     """Passes a message to the event loop. After a `Tree` nothing more is sent until `Daemon.writable()`."""
     broken: Callable[[RemoteProtocolError], None]
     """Ends the link because the gateway violated the protocol."""
@@ -79,11 +86,13 @@ class Daemon:
     outlet: Outlet
     max_requests: int = 8
     prefill_batch: int = 64
-    """Committed tokens evaluated in one batch; other requests and commits are served between batches."""
+    """Most committed tokens evaluated in one batch; other requests and commits are served between batches."""
     prefix_cache: bool = True
     """Whether later requests of the same cache scope reuse a closed request's common prefix."""
-    step_s: Callable[[int], float] | None = None
-    """Seconds of a step by its number of leaves, from which the best-first rule chooses; None: always the maximum."""
+    curve: DraftCurve | None = None
+    """Times of a step, from which the best-first rule chooses its leaves; None: always the maximum, and no reports."""
+    rtt_s: float = 0.0
+    """Round trip time of the link."""
     clock: Callable[[], float] = time.perf_counter
     stats: WorkerStats = field(default_factory=WorkerStats)
     paused: bool = False
@@ -92,7 +101,9 @@ class Daemon:
     """Order draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
     _spread: Spread = field(default_factory=Spread)
     _calibrator: Calibrator = field(default_factory=Calibrator)
-    _turn: int = 0
+    _turns: Turns = field(default_factory=Turns)
+    _token_s: float = 0.0
+    """Seconds to read a token in the latest batch of catch-up; 0 before the first."""
     _inbox: deque[FromGateway | None] = field(default_factory=deque)
     _wake: threading.Event = field(default_factory=threading.Event)
     _sendable: bool = True
@@ -113,6 +124,10 @@ class Daemon:
         """Drops all requests, since the link ended."""
         self._inbox.append(None)
         self.writable()
+
+    def round_trip(self, rtt_s: float) -> None:
+        """One measured round trip; smoothed as in RFC 6298."""
+        self.rtt_s += (rtt_s - self.rtt_s) / (8 if self.rtt_s else 1)
 
     def writable(self) -> None:
         """The link can take another delta."""
@@ -141,14 +156,13 @@ class Daemon:
         while not self._stopping:
             began, modelled = self.clock(), self.stats.drafting_s
             self._take_in()
-            self._send_one()
             work = None if self.paused else self._next()
+            self._send_one(math.inf if work is None else began + self._expected_s(*work))
             if work is None:
                 self._wake.wait(self._rate_wait_s())
                 self._wake.clear()
                 continue
             self._draft(*work)
-            self._send_one()
             self.stats.host_s += self.clock() - began - (self.stats.drafting_s - modelled)
 
     def _rate_wait_s(self) -> float | None:
@@ -157,35 +171,44 @@ class Daemon:
         return wait_s if wait_s > 0 and self._requests else None
 
     def _next(self) -> tuple[Drafting, list[Node]] | None:
-        """The next request that can draft, and its leaves; without leaves it has to catch up first.
-
-        Round robin, one step each.
-        """
-        numbers = list(self._requests)
-        for i in range(len(numbers)):
-            drafting = self._requests[numbers[(self._turn + i) % len(numbers)]]
+        """The next request that can draft, and its leaves; without leaves it has to catch up first."""
+        for number in self._turns.order(self._requests):
+            drafting = self._requests[number]
             leaves = self._isolated(drafting, self._leaves)
             if leaves is not None:
-                self._turn = (self._turn + i + 1) % len(numbers)
                 return drafting, leaves
         return None
+
+    @property
+    def _batch(self) -> int:
+        """Tokens of a batch of catch-up: as many as are read in `MAX_BATCH_S`."""
+        return max(min(int(MAX_BATCH_S / self._token_s), self.prefill_batch), 1) if self._token_s else FIRST_BATCH
+
+    def _expected_s(self, drafting: Drafting, leaves: Sequence[Node]) -> float:
+        """Seconds until the next chance to send."""
+        return MAX_BATCH_S if not leaves else self.curve(len(leaves)) if self.curve else 0.0
 
     def _leaves(self, drafting: Drafting) -> list[Node] | None:
         """The leaves to evaluate next; empty where it has to catch up first, None where there is nothing to do."""
         if not drafting.ready:
             return None
-        if self.drafter.backlog(drafting.request) > self.prefill_batch:
+        if self.drafter.backlog(drafting.request) > self._batch:
             return []
         return drafting.candidates() or None
 
     def _draft(self, drafting: Drafting, leaves: Sequence[Node]) -> None:
         """One batch of catch-up, or one step over the most probable leaves (Algorithm 2)."""
-        began = self.clock()
+        began, before = self.clock(), self.drafter.rows
         proposals = self._isolated(drafting, lambda drafting: self._evaluate(drafting, leaves))
-        self.stats.drafting_s += self.clock() - began
+        took = self.clock() - began
+        self.stats.drafting_s += took
+        self._turns.used(drafting.request, took)
         if not proposals:
             return
         self.stats.steps += 1
+        if self.curve is not None and self.drafter.rows - before == len(leaves):  # nothing but leaves was evaluated
+            self.curve.sample(len(leaves), took)
+            self._report(self.curve)
         self._take_in()
         self._isolated(drafting, lambda drafting: drafting.record(leaves, proposals))
 
@@ -197,15 +220,24 @@ class Daemon:
             rank = self._rankers[drafting.request]
             proposals = self.drafter.step(drafting.request, paths, drafting.rule.branching, rank)
         else:
-            self.drafter.catch_up(drafting.request, self.prefill_batch)
+            began, before = self.clock(), self.drafter.rows
+            self.drafter.catch_up(drafting.request, self._batch)
+            self._token_s = (self.clock() - began) / max(self.drafter.rows - before, 1)
         self._model_failures = 0
         return proposals
 
-    def _send_one(self) -> None:
-        """Sends the next delta of the request that waited longest, if the link is writable."""
-        if not self._sendable or self._tree_rate.free_at > self.clock():
+    def _report(self, curve: DraftCurve) -> None:
+        report = curve.changed(self.clock())
+        if report is not None:
+            self.outlet.send(report)
+
+    def _send_one(self, end: float) -> None:
+        """Sends the next delta that should not wait until `end`, of the request that waited longest, if the link is
+        writable."""
+        now = self.clock()
+        if not self._sendable or self._tree_rate.free_at > now:
             return
-        for number in list(self._requests):
+        for number in [number for number, one in self._requests.items() if one.due(now, end, self.rtt_s)]:
             tree = self._isolated(self._requests[number], lambda drafting: drafting.delta())
             if tree is not None:
                 self._requests[number] = self._requests.pop(number)  # to the end of the queue
@@ -299,7 +331,7 @@ class Daemon:
         """The state for the rule's kind; calibration and spread are shared by all requests."""
         of = message.request, message.epoch, message.prompt_len
         if isinstance(self.rule, BestFirstRule):
-            return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.step_s)
+            return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.curve)
         return Drafting(*of, self.rule)
 
     def _commit(self, message: Commit) -> None:
@@ -307,6 +339,7 @@ class Daemon:
         if drafting is None or drafting.epoch != message.epoch:
             return
         matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash)
+        drafting.rhythm.committed(message.pass_us / 1e6, self.clock())
         self.drafter.commit(message.request, message.tokens)
         in_answer = message.prefix_len >= drafting.prompt_len
         self._rankers[message.request].committed(message.tokens, answer=in_answer)
@@ -321,4 +354,5 @@ class Daemon:
         """`keep` is False after a failure that may have left the model's memory in an unknown state."""
         if self._requests.pop(number, None) is not None:
             self._rankers.pop(number, None)
+            self._turns.drop(number)
             self.drafter.close(number, keep=keep and self.prefix_cache)

@@ -8,16 +8,15 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from edgespec import __version__
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
+from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.errors import PairingError, RemoteProtocolError
-from edgespec.core.numbers import interpolate
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
-from edgespec.core.protocol.messages import Decline, Pause, Resume, Tree
+from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
@@ -67,7 +66,7 @@ class Service:
         )
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon), draft.requests, draft.prefill_batch,
-            prefix_cache=draft.prefix_cache, step_s=partial(interpolate, curve),
+            prefix_cache=draft.prefix_cache, curve=DraftCurve(curve),
         )  # fmt: skip
         self.paused_because: str | None = None
         self._link: Link | None = None
@@ -128,8 +127,14 @@ class Service:
         ids = key_id(self.gateway.key), key_id(self.identity.key.public)
         log.info("linked to gateway %s (%s); this worker's id is %s", self.gateway.name, *ids)
         sdnotify.notify(f"STATUS=linked to {self.gateway.name}")
+        if self.daemon.curve is not None:
+            link.send(self.daemon.curve.report())
         if self.paused_because is not None:
             link.send(Pause(self.paused_because))
+
+    def on_round_trip(self, rtt_s: float) -> None:
+        """Passes a measured round trip to the daemon."""
+        self.daemon.round_trip(rtt_s)
 
     def on_message(self, message: FromGateway) -> None:
         """Passes a message of the gateway to the daemon."""
@@ -157,10 +162,10 @@ class Service:
         if not self._failed.done():
             self._failed.set_exception(error)
 
-    def _send_soon(self, body: Tree | Decline) -> None:
+    def _send_soon(self, body: Tree | StepTimes | Decline) -> None:
         self._loop.call_soon_threadsafe(self._send, body)
 
-    def _send(self, body: Tree | Decline) -> None:
+    def _send(self, body: Tree | StepTimes | Decline) -> None:
         if self._link is not None:
             self._link.send(body)
         else:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgespec.core.drafting.rhythm import MIN_LEVELS, Rhythm
 from edgespec.core.drafting.tree import Node, SpeculationTree
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Tree
@@ -57,7 +58,11 @@ class Drafting:
         self.prompt_len = prompt_len
         self.prefix = Prefix()
         self.tree = SpeculationTree(position=-1)
+        self.rhythm = Rhythm()
         self._unsent: list[Node] = []
+        self._unsent_since: float | None = None
+        self._sent_to = -1
+        """Deepest position that was sent and is still in the tree."""
         self._next_wire = 1
 
     @property
@@ -79,6 +84,7 @@ class Drafting:
             raise RemoteProtocolError("prefix", f"the hash of {len(self.prefix)} committed tokens differs")
         matched = self.tree.advance(tokens)
         self._unsent = [node for node in self._unsent if node in self.tree and node is not self.tree.root]
+        self._sent_to = max((node.position for node in self.tree.nodes.values() if node.wire), default=-1)
         return matched
 
     def candidates(self) -> list[Node]:
@@ -104,6 +110,18 @@ class Drafting:
         """Whether there are unsent nodes."""
         return bool(self._unsent)
 
+    def due(self, now: float, end: float, rtt_s: float) -> bool:
+        """Whether there are unsent nodes that should not wait until `end`, when another draft step is over.
+
+        To be asked after each step: the first time counts as the beginning of their wait.
+        """
+        if not self._unsent:
+            self._unsent_since = None
+            return False
+        since = self._unsent_since = now if self._unsent_since is None else self._unsent_since
+        known = self._sent_to - self.tree.root.position
+        return known < MIN_LEVELS or not self.rhythm.holds(since, end, rtt_s)
+
     def delta(self) -> Tree | None:
         """The next frame of unsent nodes, parents before children; None when all are sent.
 
@@ -112,6 +130,7 @@ class Drafting:
         if not self._unsent:
             return None
         batch, self._unsent = self._unsent[:MAX_NODES], self._unsent[MAX_NODES:]
+        self._unsent_since, self._sent_to = None, max(self._sent_to, *(node.position for node in batch))
         first = self._next_wire
         for wire, node in enumerate(batch, first):
             node.wire = wire

@@ -62,7 +62,11 @@ class BestFirst(Drafting):
         return matched
 
     def candidates(self) -> list[Node]:
-        """The most probable leaves; their number maximises the expected progress per second."""
+        """The most probable leaves; their number maximises the progress that is expected in a second.
+
+        Progress is the number of levels that get ahead on the target's path, and so the sum of the probabilities of the
+        leaves: those of their paths, by the calibrated match rates of each rank.
+        """
         leaves = super().candidates()
         if self.step_s is None or len(leaves) < 2:
             return leaves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
 from edgespec.core.drafting.tree import Node, SpeculationTree
-from edgespec.core.protocol.messages import Commit, Frame, Tree, encode
+from edgespec.core.protocol.messages import Commit, Frame, Tree, encode, levels
+from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.clock import Clock
 from edgespec.lab.sim.local import LocalReading
@@ -102,9 +104,10 @@ class Worker:
         """Where frames go."""
         self.up, self.deliver = up, deliver
 
-    def commit(self, prefix_len: int, tokens: list[int], digest: bytes | None = None) -> None:
+    def commit(self, commit: Commit) -> None:
         """A commit arrived."""
-        self.drafting.commit(prefix_len, tokens, digest)
+        self.drafting.commit(commit.prefix_len, commit.tokens, commit.prefix_hash)
+        self.drafting.rhythm.committed(commit.pass_us / 1e6, self.clock.now)
         self.step()
 
     def step(self) -> None:
@@ -112,6 +115,7 @@ class Worker:
         if self.busy:
             return
         leaves = self.drafting.candidates()
+        self._send(self.clock.now + self.steps.worker(len(leaves)) if leaves else math.inf)
         if not leaves:
             return
         self.busy = True
@@ -126,13 +130,14 @@ class Worker:
         self.busy = False
         self.count += 1
         self.drafting.record(leaves, [draft(self.process, state) for state in states])
-        self._send()
         self.step()
 
-    def _send(self) -> None:
-        """Streams what is new; while the socket is busy it stays in the tree, where a commit still prunes it."""
+    def _send(self, end: float = math.inf) -> None:
+        """Sends what should not wait for the end of a step; while the socket is busy it stays in the tree."""
         clock = self.clock
-        if self.drafting.has_delta and self.up.busy_until() > clock.now:
+        if not self.drafting.due(clock.now, end, self.up.model.rtt_s):
+            return
+        if self.up.busy_until() > clock.now:
             clock.at(self.up.busy_until(), self._send)
             return
         while (frame := self.drafting.delta()) is not None:
@@ -154,7 +159,7 @@ class Gateway:
         self.generation.handle(Admitted(self.origin), 0.0)
         self.states = States(process, self.origin)
         self.result = Result()
-        self.commit: Callable[[int, list[int], bytes], None] = lambda prefix_len, tokens, digest: None
+        self.commit: Callable[[Commit], None] = lambda commit: None
         self.rtt: RttEstimator | None = None
         self.worker_step = StepClock(steps.worker(1))
         self._inbox: list[tuple[Tree, float]] = []
@@ -169,7 +174,7 @@ class Gateway:
         """The request's candidates."""
         return self.generation.tree
 
-    def link(self, rtt: RttEstimator, commit: Callable[[int, list[int], bytes], None]) -> None:
+    def link(self, rtt: RttEstimator, commit: Callable[[Commit], None]) -> None:
         """A worker drafts for the request; it knows the prompt."""
         self.rtt, self.commit = rtt, commit
         self.generation.handle(Assigned(WORKER), 0.0)
@@ -214,7 +219,7 @@ class Gateway:
             assert isinstance(taken, FrameTaken)
             self.result.frames += 1
             self.result.useful_frames += taken.useful
-            self.worker_step.frame(arrived)
+            self.worker_step.frame(arrived, levels(frame))
         self._inbox.clear()
 
     def _begin(self, took: float, then: Callable[[], None]) -> None:
@@ -254,8 +259,8 @@ class Gateway:
                     self.local.committed(path[: len(tokens)], self.tree)
                 case Diverged():
                     self.worker_step.broken()
-                case Send(_, Commit(_, _, prefix_len, sent, digest)) if not self.done:
-                    self.commit(prefix_len, sent, digest)
+                case Send(_, Commit() as commit) if not self.done:
+                    self.commit(commit)
         if self.done:
             self.result.seconds = self.clock.now
 
@@ -296,7 +301,7 @@ def run(
     if drafting is not None:
         worker = Worker(clock, drafting, process, steps, gateway.origin, random.Random(f"{seed} worker"))
         _connect(clock, gateway, worker, up, down, ping_rng)
-        worker.commit(0, prompt)
+        worker.commit(Commit(1, 1, 0, prompt, prefix_hash(prompt)))
     gateway.start()
     clock.run(lambda: gateway.done, LIMIT_S)
     result = gateway.result
@@ -313,10 +318,9 @@ def _connect(clock: Clock, gateway: Gateway, worker: Worker, up: Pipe, down: Pip
     net = up.model
     worker.connect(up, lambda frame, arrival: clock.at(arrival, lambda: gateway.frame(frame)))
 
-    def send_commit(prefix_len: int, tokens: list[int], digest: bytes) -> None:
-        body = Commit(1, 1, prefix_len, tokens, digest)
+    def send_commit(body: Commit) -> None:
         arrival = down.send(clock.now, len(encode(Frame(SESSION, down.messages + 1, body))))
-        clock.at(arrival, lambda: worker.commit(prefix_len, tokens, digest))
+        clock.at(arrival, lambda: worker.commit(body))
 
     estimator = RttEstimator()
     gateway.link(estimator, send_commit)
