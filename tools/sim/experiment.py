@@ -36,6 +36,8 @@ class WorkerSpec:
     branching: int = 2
     theta: float = 0.5
     sequences: int = 4
+    fixed: bool = False
+    """Whether a best-first worker always takes all its leaves, whatever its curve says."""
 
     def make(self, prompt_len: int, process: TokenProcess, step_s: Curve) -> Drafting:
         """The worker's state machine for one request. Best first it chooses its leaves by its own curve, as shipped."""
@@ -44,7 +46,7 @@ class WorkerSpec:
         if self.rule == "oracle":  # it sends whatever it evaluates, however improbable
             return OracleDrafting(prompt_len, BestFirstRule(branching=self.branching, floor=0.0), process)
         rule = BestFirstRule(branching=self.branching, sequences=self.sequences)
-        return BestFirst(1, 1, prompt_len, rule, step_s=step_s)
+        return BestFirst(1, 1, prompt_len, rule, step_s=None if self.fixed else step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,8 @@ def _row(cell: Cell, results: Sequence[Result], bases: Sequence[Result]) -> Row:
         "ms_per_token": round(sum(r.seconds for r in results) / tokens * 1000, 4),
         "tokens_per_round": round(tokens / sum(r.rounds for r in results), 3),
         "worker_steps_per_token": round(sum(r.worker_steps for r in results) / tokens, 3),
+        "frames_per_round": round(sum(r.frames for r in results) / sum(r.rounds for r in results), 2),
+        "stale_frames": round(1 - sum(r.useful_frames for r in results) / max(sum(r.frames for r in results), 1), 3),
         "up_bytes_per_token": round(sum(r.up_bytes for r in results) / tokens, 1),
         "down_bytes_per_token": round(sum(r.down_bytes for r in results) / tokens, 1),
     }
