@@ -23,7 +23,7 @@ from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampli
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.context import Row
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.worker.daemon import FAILED, FIRST_BATCH, MAX_BATCH_S, MAX_MODEL_FAILURES, Daemon, Outlet
+from edgespec.worker.daemon import FAILED, MAX_MODEL_FAILURES, Daemon, Outlet
 from tests.support.tiny_gguf import make_tiny_gguf
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -171,85 +171,6 @@ def test_several_requests_share_the_model_step_by_step(start: Callable[..., Desk
     order = [frame.request for frame in desk.settle() if isinstance(frame, Tree)]
     assert set(order) == {1, 2, 3, 4}
     assert max(order.index(number) for number in (2, 3, 4)) <= 8, order
-
-
-def by_hand(model: Path, **options: object) -> tuple[Daemon, list[Tree | StepTimes | Decline]]:
-    """A daemon without a thread, to be stepped; each row that its model evaluates takes 1/256 s."""
-    drafter, sent = Drafter(model, context=2048, sequences=4, prefill_batch=256), []  # type: ignore[var-annotated]
-    rule = BestFirstRule(sequences=4, max_depth=16)
-    daemon = Daemon(
-        drafter,
-        rule,
-        Outlet(sent.append, sent.append),
-        prefill_batch=256,
-        clock=lambda: drafter.rows / 256,
-        **options,
-    )  # type: ignore[arg-type]
-    return daemon, sent
-
-
-def step(daemon: Daemon) -> tuple[int, int, int]:
-    """One turn: whose, its leaves, and the rows that it evaluated."""
-    daemon._take_in()
-    work, before = daemon._next(), daemon.drafter.rows
-    assert work is not None
-    daemon._draft(*work)
-    return work[0].request, len(work[1]), daemon.drafter.rows - before
-
-
-def test_a_long_prompt_is_read_in_batches_of_a_tenth_of_a_second(model: Path) -> None:
-    daemon, _ = by_hand(model)
-    daemon.take(opened(1, [token % 60 for token in range(300)]))
-    turns = [step(daemon) for _ in range(16)]
-    reading = [rows for _, leaves, rows in turns if not leaves]
-    assert reading[0] == FIRST_BATCH and set(reading[1:]) == {int(MAX_BATCH_S * 256)}
-    assert 0 < sum(reading) <= 300 and turns[-1][1]
-    daemon.drafter.shutdown()
-
-
-def test_while_a_prompt_is_read_the_other_request_gets_half_the_model(model: Path) -> None:
-    daemon, _ = by_hand(model)
-    daemon.take(opened(1))
-    for _ in range(3):
-        step(daemon)
-    daemon.take(opened(2, [token % 60 for token in range(400)]))
-    turns = [step(daemon) for _ in range(40)]
-    first, second = (sum(rows for request, _, rows in turns if request == number) for number in (1, 2))
-    assert 0.7 < first / second < 1.4
-    daemon.drafter.shutdown()
-
-
-def test_step_times_are_reported_when_steps_take_longer(model: Path) -> None:
-    daemon, sent = by_hand(model, curve=DraftCurve({1: 1 / 256, 4: 4 / 256}))
-    daemon.take(opened())
-    for _ in range(6):
-        step(daemon)
-    assert sent == [], "as measured at start"
-    daemon.clock = lambda: daemon.drafter.rows / 64
-    step(daemon)
-    (report,) = sent
-    assert isinstance(report, StepTimes) and report.leaves == [1, 4] and report.micros[0] > 4800
-    daemon.drafter.shutdown()
-
-
-def test_nodes_share_a_frame_while_a_pass_of_the_gateway_runs(model: Path) -> None:
-    daemon, sent = by_hand(model, curve=DraftCurve({1: 1 / 256, 4: 4 / 256}))
-    daemon.take(opened())
-    for _ in range(4):
-        step(daemon)
-        daemon._send_one(math.inf)
-        daemon.writable()
-    before = len(sent)
-    assert before == 4, "no pass was stated yet"
-    token = sent[0].tokens[0]  # type: ignore[union-attr]
-    digest = prefix_hash([*PROMPT, token])
-    daemon.take(Commit(1, 1, len(PROMPT), [token], digest, 1_000_000, 1_000_000, 3))
-    for _ in range(8):
-        step(daemon)
-        daemon._send_one(daemon.clock() + 0.02)
-        daemon.writable()
-    assert len(sent) - before <= 2
-    daemon.drafter.shutdown()
 
 
 def test_a_sampled_request_is_ranked_with_the_targets_own_noise(start: Callable[..., Desk]) -> None:
