@@ -23,7 +23,7 @@ def test_nothing_waits_before_a_pass_was_stated() -> None:
     assert not fresh.holds(1.0, 1.001, RTT_S)
 
 
-def test_the_last_call_is_a_round_trip_before_the_pass_would_be_known_to_end() -> None:
+def test_the_last_call_is_a_round_trip_before_the_end_of_the_pass() -> None:
     assert rhythm().last_call(RTT_S) == pytest.approx(1.0 + PASS_S - RTT_S)
 
 
@@ -31,9 +31,7 @@ def test_the_last_call_is_a_round_trip_before_the_pass_would_be_known_to_end() -
     ("since", "end", "holds"),
     [(1.0, 1.02, True), (1.0, 1.0 + MAX_HOLD * PASS_S + 0.001, False), (1.07, 1.079, True), (1.07, 1.081, False)],
 )
-def test_nodes_wait_a_quarter_of_a_pass_at_most_and_never_past_the_last_call(
-    since: float, end: float, holds: bool
-) -> None:
+def test_nodes_wait_a_quarter_of_a_pass_and_not_past_the_last_call(since: float, end: float, holds: bool) -> None:
     assert rhythm().holds(since, end, RTT_S) is holds
 
 

@@ -20,7 +20,7 @@ def test_a_request_of_long_turns_gets_no_more_time_than_one_of_short_ones() -> N
     assert 0.9 < got[1] / got[2] < 1.15
 
 
-def test_a_newcomer_owes_nothing_and_is_owed_nothing() -> None:
+def test_a_new_request_gets_the_same_share_from_its_start() -> None:
     turns = Turns()
     shares(turns, {1: 0.006, 2: 0.006}, 1000)
     got = shares(turns, {1: 0.006, 2: 0.006, 3: 0.006}, 30)
