@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,27 +20,44 @@ from rich.console import Console
 from edgespec.core.errors import EdgespecError
 
 
-def command(package: str, names: Sequence[str], about: str) -> argparse.ArgumentParser:
-    """The parser of a package's verbs; the chosen verb's `run` is in the parsed options."""
+@dataclass(frozen=True)
+class Verb:
+    """A verb that is not a module of its own."""
+
+    name: str
+    text: str
+    """One line for the help."""
+    add_arguments: Callable[[argparse.ArgumentParser], object]
+    run: Callable[[argparse.Namespace], int]
+
+    @classmethod
+    def of(cls, name: str, module: Any) -> Verb:
+        """A module as a verb."""
+        return cls(name, (module.__doc__ or "").partition("\n")[0], module.add_arguments, module.run)
+
+
+def command(package: str, verbs: Iterable[str | Verb], about: str) -> argparse.ArgumentParser:
+    """The parser of verbs: modules of the package where only named. The chosen one's `run` is in the options."""
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=about)
-    verbs = parser.add_subparsers(dest="name", metavar="VERB", required=True)
-    for name in names:
-        module = import_module(f"{package}.{name}")
-        about = module.__doc__ or ""
-        verb = verbs.add_parser(name, help=about.partition("\n")[0], description=about)
-        module.add_arguments(verb)
-        verb.set_defaults(run=module.run)
+    commands = parser.add_subparsers(dest="name", metavar="VERB", required=True)
+    for one in verbs:
+        verb = one if isinstance(one, Verb) else Verb.of(one, import_module(f"{package}.{one}"))
+        made = commands.add_parser(verb.name, help=verb.text, description=verb.text)
+        verb.add_arguments(made)
+        made.set_defaults(run=verb.run)
     return parser
 
 
-def run(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     """Runs one verb. A failure of the project's own is one sentence on standard error and its exit status."""
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))
     except EdgespecError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def console() -> Console:

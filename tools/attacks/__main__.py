@@ -57,8 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.attacks", description=__doc__.split("\n")[0])
     names = sorted(all_floods())
+    about, each = __doc__.split("\n")[0], "".join(f"\n  {name:18} {flood.text}" for name, flood in all_floods().items())
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.attacks",
+        description=about,
+        epilog=f"floods:{each}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="floods to run (default: all; see --list)")
     parser.add_argument("--list", action="store_true", help="print the floods and end")
     parser.add_argument(

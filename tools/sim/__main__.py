@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.errors import ConfigError
+from tools import verbs
 from tools.options import number
 from tools.sim import figures, leaves, pareto, record, robust, sweep, tables
 from tools.sim.live import replay
@@ -33,24 +34,19 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="python -m tools.sim", description=__doc__)
-    commands = top.add_subparsers(dest="name", metavar="NAME", required=True)
-    for name, (simulated, text) in FIGURES.items():
-        command = commands.add_parser(name, help=text)
-        command.add_argument("--json", type=Path, default=Path(f"{name}.json"), help="output; plots go beside it")
-        runs, processes = number(int, 1, 10_000), number(int, 1, 64)
-        command.add_argument("--runs", type=runs, help="answers per point (default: as the configuration says)")
-        command.add_argument("--processes", type=processes, default=2, help="processes to use (default: 2)")
-        command.set_defaults(run=_figure, simulated=simulated)
-        if name == "sweep":
-            command.add_argument("--quick", action="store_true", help="three small places, to try it out")
-    recording = commands.add_parser("record", help="record real models for the simulator")
-    record.add_arguments(recording)
-    recording.set_defaults(run=record.run)
-    live = commands.add_parser("replay-live", help="the same answers over real sockets, beside the simulator's")
-    replay.add_arguments(live)
-    live.set_defaults(run=replay.run)
-    return top
+    drawn = [verbs.Verb(name, text, partial(_add_arguments, name), _figure) for name, (_, text) in FIGURES.items()]
+    own = [verbs.Verb.of("record", record), verbs.Verb.of("replay-live", replay)]
+    return verbs.command("tools.sim", [*drawn, *own], __doc__ or "")
+
+
+def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", type=Path, default=Path(f"{name}.json"), help="output; plots go beside it")
+    runs, processes = number(int, 1, 10_000), number(int, 1, 64)
+    command.add_argument("--runs", type=runs, help="answers per point (default: as the configuration says)")
+    command.add_argument("--processes", type=processes, default=2, help="processes to use (default: 2)")
+    command.set_defaults(simulated=FIGURES[name][0])
+    if name == "sweep":
+        command.add_argument("--quick", action="store_true", help="three small places, to try it out")
 
 
 def _require_writable(out: Path) -> None:
@@ -86,14 +82,7 @@ def _figure(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status."""
-    options = parser().parse_args(arguments)
-    try:
-        return int(options.run(options))
-    except EdgespecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return verbs.run(parser(), arguments)
 
 
 if __name__ == "__main__":
