@@ -85,6 +85,8 @@ def measure(bench: Bench, prompts: Sequence[str], max_tokens: int, *, every_k: b
         shift = number % len(arms)
         runs = {arm: bench.run(prompt, max_tokens, arm) for arm in [*arms[shift:], *arms[:shift]]}
         table.add(runs, judged=bench.judged)
+        if not every_k and number + 1 == len(prompts) <= SEARCHED:
+            _complete(bench, prompts, max_tokens, [table.best_k()], table)
         yield number + 1, table
 
 

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -117,19 +118,19 @@ def _per_round(table: Table, arm: str) -> float:
 TITLES = {
     "plain": "plain",
     BASE: "co-located k=2",
-    "colocated_best": "co-located k={best_k} (best)",
+    "colocated_best": "co-located best k={best_k}",
     "remote": "remote wanspec",
     "adaptive": "remote adaptive",
-    "adaptive_latency": "remote adaptive, latency first",
+    "adaptive_latency": "same, latency first",
 }
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
     "ms per token": lambda figures, arm: f"{figures['ms_per_token'][arm]:.1f}",
     "p90": lambda figures, arm: f"{figures['ms_per_token_p90'][arm]:.1f}",
     "alone": lambda figures, arm: f"{alone:.1f}" if (alone := figures["ms_per_token_alone"].get(arm)) else "",
     "to k=2": lambda figures, arm: _ratio(figures["ms_per_token"], arm),
-    "with prompt": lambda figures, arm: _ratio(figures["total_ms_per_token"], arm),
-    "tokens a pass": lambda figures, arm: f"{figures['tokens_per_round_by_arm'][arm]:.2f}",
-    "drafts here": lambda figures, arm: str(figures["draft_passes_by_arm"][arm]),
+    "whole to k=2": lambda figures, arm: _ratio(figures["total_ms_per_token"], arm),
+    "each pass": lambda figures, arm: f"{figures['tokens_per_round_by_arm'][arm]:.2f}",
+    "drafts": lambda figures, arm: str(figures["draft_passes_by_arm"][arm]),
 }
 
 
@@ -140,10 +141,10 @@ def _ratio(times: Mapping[str, float], arm: str) -> str:
 def show(figures: Mapping[str, Any], console: Console) -> None:
     """Prints the table of the arms, and its conditions."""
     scene = f"{figures['prompts']} prompts, {figures['tokens']} tokens, draft {figures['draft']}"
-    table = RichTable(title=f"{scene}, target {figures.get('target', 'plain')}, {figures['rtt_ms']:g} ms away")
+    table = RichTable(title=f"{scene}, target {figures['target']}, {figures['rtt_ms']:g} ms away", box=box.SIMPLE)
     table.add_column("arm", no_wrap=True)
     for column in COLUMNS:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", min_width=max(map(len, column.split())))
     for arm in figures["ms_per_token"]:
         title = TITLES[arm].format(best_k=figures["best_k"])
         table.add_row(title, *(cell(figures, arm) for cell in COLUMNS.values()))
@@ -157,10 +158,10 @@ def remarks(figures: Mapping[str, Any]) -> list[str]:
     lines = []
     if neighbour := figures.get("neighbour"):
         times = f"{neighbour['beside_ms']:.1f} ms beside a neighbour that drafts, {neighbour['alone_ms']:.1f} alone"
-        lines.append(f"A plain pass takes {times} ({neighbour['factor']:.2f}); every arm has one, `alone` has none.")
+        lines.append(f"A plain pass takes {times} ({neighbour['factor']:.2f}); `alone`: without the neighbour.")
     lines.append(f"The draft's first choice is right {figures['match_rate']:.0%} of the time.")
     shares = ", ".join(f"{share:.0%} ({arm})" for arm, share in figures["offload_share_by_arm"].items())
-    lines.append(f"Draft passes taken off the gateway: {shares}.")
+    lines.append(f"Draft passes taken off the gateway (`drafts` is what is left): {shares}.")
     if figures["identical"] is not None:
         differ = f"texts differ: {figures['identical_by_arm']}"
         lines.append(f"In fp32, {'the same text in every arm' if figures['identical'] else differ}.")

@@ -76,6 +76,14 @@ def test_after_the_search_only_the_fastest_k_are_measured() -> None:
     assert table.best_k() == 6 and set(REMOTE) <= set(later)
 
 
+def test_the_best_k_is_measured_alone_also_where_there_are_few_prompts() -> None:
+    made, _ = bench()
+    table = list(measure(made, ["a"], 8, every_k=False))[-1][1]
+    assert [arm for arm in table.every[0] if arm.endswith(ALONE)] == [
+        "plain" + ALONE, BASE + ALONE, f"colocated_k6{ALONE}"
+    ]  # fmt: skip
+
+
 def test_the_factor_is_that_of_plain_passes_with_and_without_neighbour() -> None:
     made, _ = bench()
     found = neighbour_factor(made)

@@ -93,11 +93,11 @@ def test_tokens_before_the_worker_read_the_prompt_are_left_out() -> None:
 def test_one_text_that_differs_shows_in_the_verdict_and_in_the_table() -> None:
     figures = summary(table(), {"remote": [True, False]}, CONTEXT)
     out = io.StringIO()
-    show(figures, Console(file=out, width=140))
+    show(figures, Console(file=out, width=80))
     shown = out.getvalue()
     assert figures["identical"] is False and figures["identical_by_arm"] == {"remote": 1}
-    assert "texts differ" in shown and "adaptive" in shown and "(1.20)" in shown
-    assert 1 + len(COLUMNS) <= MAX_COLUMNS
+    assert "texts differ" in shown and "adaptive" in shown and "(1.20)" in shown.replace("\n", " ")
+    assert 1 + len(COLUMNS) <= MAX_COLUMNS and "…" not in shown, "80 characters suffice"
 
 
 def test_disturbed_prompts_count_only_where_there_are_no_others() -> None:
