@@ -9,12 +9,32 @@ from dataclasses import dataclass
 
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import FrameArrived
-from edgespec.core.protocol.messages import MAX_COST, ROOT, Close, Commit, Open, Tree, check_tree_shape, max_entropy
+from edgespec.core.protocol.messages import (
+    MAX_COST,
+    MAX_LEAVES,
+    MAX_MICROS,
+    MAX_POINTS,
+    ROOT,
+    Close,
+    Commit,
+    Open,
+    StepTimes,
+    Tree,
+    check_tree_shape,
+    max_entropy,
+)
 from edgespec.core.protocol.prefix import Prefix
 from tools.doubles.workers import OneWorker
 
 MAX_NODES = 14
 """Of most frames; a few have 64, the most that the shape checks let in."""
+
+
+def step_times(rng: random.Random) -> StepTimes:
+    """Any curve that the wire lets in, of steps that take no time, a minute, or longer with fewer leaves."""
+    leaves = sorted({1, *rng.sample(range(1, MAX_LEAVES + 1), rng.randrange(MAX_POINTS))})
+    micros = [rng.choice((1, MAX_MICROS, round(10 ** rng.uniform(2, 5)))) for _ in leaves]
+    return StepTimes(leaves[:MAX_POINTS], micros[:MAX_POINTS])
 
 
 @dataclass(slots=True)

@@ -24,10 +24,10 @@ from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.core.verify.verification import verification
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import Sampling, check_tree_shape, max_entropy
+from edgespec.core.protocol.messages import Sampling, check_tree_shape, max_entropy, step_curve
 from tools.doubles.model import Rows
 from tools.fuzz.finite import check_finite
-from tools.fuzz.frames import RandomWorker
+from tools.fuzz.frames import RandomWorker, step_times
 from tools.fuzz.model import ALONE, table
 
 ROUNDS = 12
@@ -111,11 +111,13 @@ class Walk:
             curve.sample(rng.choice((1, 2, 3, 5, 9, 17, 33, 65)), some())
             rtt.sample(some())
             now += max(some(), 0.0) if rng.random() < 0.5 else 0.01
-            clock.frame(now if now == now else 0.0)
+            clock.frame(now if now == now else 0.0, rng.choice((1, 1, 3, 64)))
         local = rng.choice((None, None, 0.0, 1e-6, 10 ** rng.uniform(-4, 1)))
         self.backlog = rng.choice((0.0, 0.0, 0.01, 10.0))
         self.costs = lambda: Costs(curve, local, self.backlog, rng.choice((0.0, 0.004)), rng.choice((1, 4)))
-        self.link = LinkView(rtt.srtt_s or 0.0, rtt.high_s, clock.step_s, rng.random() < 0.8)
+        points = step_curve(step_times(rng)) if rng.random() < 0.5 else ()
+        self.link = LinkView(rtt.srtt_s or 0.0, rtt.high_s, clock.step_s, rng.random() < 0.8, points)
+        self.seen["reported curves"] += bool(points)
 
     def round(self) -> None:
         """Frames, decisions, one verified tree, one commit."""
