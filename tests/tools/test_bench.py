@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from cloud_gateway.models.target_model.cache import SlotKv
+from cloud_gateway.process.config import GatewaySettings
 from tools.bench import target
 from tools.bench.__main__ import main
+from tools.bench.rounds import Setup
 
 
 def test_it_prints_and_writes_what_a_frame_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,10 +20,21 @@ def test_it_prints_and_writes_what_a_frame_costs(tmp_path: Path, capsys: pytest.
     assert main(["frames", "--frames", "40", "--nodes", "32", "--json", str(out)]) == 0
     figures = json.loads(out.read_text())
     assert json.loads(capsys.readouterr().out) == figures
-    assert figures["tree_bytes"] == 1024 and figures["commit_bytes"] == 256
+    assert figures["tree_bytes"] == 1024 and figures["commit_bytes"] == 512
     assert figures["tree_both_us"] == pytest.approx(
         figures["tree_sign_encode_us"] + figures["tree_verify_decode_us"], abs=0.2
     )
+
+
+def test_the_bench_of_rounds_measures_the_shipped_defaults_by_parts(tmp_path: Path) -> None:
+    out = tmp_path / "rounds.json"
+    assert main(["rounds", "--rounds", "30", "--json", str(out)]) == 0
+    figures = json.loads(out.read_text())
+    assert figures["frames_per_round"] == 4 and figures["tokens_per_round"] > 1
+    for part in ("receive", "engine", "send", "engine_and_send", "round"):
+        assert 0 < figures[f"{part}_us"] <= figures[f"{part}_p99_us"]
+    assert figures["views_of_100_workers_us"] > 0
+    assert Setup().policy == GatewaySettings().policy.name and GatewaySettings().policy.verify_nodes == 16
 
 
 def test_json_without_a_file_only_prints(capsys: pytest.CaptureFixture[str]) -> None:

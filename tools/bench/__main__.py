@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tools import verbs
 
-NAMES = ("frames", "rounds", "target")
+NAMES = ("frames", "rounds", "path", "target")
 LONG = ("worst",)
 """Only when asked for by name."""
 

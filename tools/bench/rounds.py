@@ -15,6 +15,7 @@ import json
 import random
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from cloud_gateway.core.trace.record import InputLog
 from cloud_gateway.engine.collector import spare_rounds
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.recorder import Recorder
+from cloud_gateway.links.registry import Registry, WorkerInfo
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
@@ -45,6 +47,7 @@ from edgespec.core.protocol.messages import Close, Commit, Open, Tree, check_tre
 from tools.bench.frames import linked_sessions
 
 VOCAB = 49_152
+WORKER = LinkedWorker("w", 0.0, 0.0, 0.006, paused=False)
 REPEATS = 30
 WARM_UP = 50
 """Rounds before those measured: caches fill."""
@@ -116,11 +119,11 @@ class BenchLink:
 
     def linked(self) -> Mapping[str, LinkedWorker]:
         """The one worker."""
-        return {"w": LinkedWorker("w", 0.0, 0.0, 0.006, paused=False)}
+        return {"w": WORKER}
 
     def view(self, worker: str) -> LinkedWorker | None:
         """The same."""
-        return LinkedWorker("w", 0.0, 0.0, 0.006, paused=False)
+        return WORKER
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Signs and encodes; timed."""
@@ -219,6 +222,16 @@ def measure_log(setup: Setup) -> dict[str, Any]:
     return {"rounds": setup.rounds, "round_us": round_us, "recorder_us": round(spent * 1e6, 1)}
 
 
+def views_us(workers: int = 100) -> float:
+    """Microseconds in which the engine gets the view of so many linked workers, as in a turn: a minimum of many."""
+    registry = Registry()
+    absent: Any = None
+    for number in range(workers):
+        registry.add(WorkerInfo(f"{number:016x}", "lab", b"", "", absent, 0.0, wire=absent))
+    views = registry.views
+    return min(timeit.repeat(lambda: [views.get(worker) for worker in views], number=1, repeat=100)) * 1e6
+
+
 async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     target = InstantTarget()
     link = BenchLink(target, setup.right, setup.branching)
@@ -226,7 +239,7 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     engine = Engine(target, None, settings, link, clock=lambda: target.now, recorder=recorder)
     stream = engine.submit(GenerationRequest(list(range(100, 190)), 10**6, ignore_eos=True))
     engine.use_loop(asyncio.get_running_loop())
-    parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "round": []}
+    parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "engine_and_send": [], "round": []}
     tokens = frames_seen = 0
     spare_rounds()  # as `cloud-gateway serve` does
     engine.turn()  # admits the request and takes its first plain step
@@ -255,16 +268,18 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
             parts["receive"].append(received - began)
             parts["engine"].append(turned - received)
             parts["send"].append(sent - resumed)
+            parts["engine_and_send"].append(turned - received + sent - resumed)
             parts["round"].append(turned - began + sent - resumed)
             tokens += len(event.tokens)
             frames_seen += len(frames)
         assert chunk
     medians = {f"{name}_us": round(statistics.median(values) * 1e6, 1) for name, values in parts.items()}
-    slowest = round(statistics.quantiles(parts["round"], n=100)[98] * 1e6, 1)
+    slowest = {f"{name}_p99_us": round(statistics.quantiles(v, n=100)[98] * 1e6, 1) for name, v in parts.items()}
     return {
         "rounds": setup.rounds,
         **medians,
-        "round_p99_us": slowest,
+        **slowest,
+        "views_of_100_workers_us": round(views_us(), 1),
         "frames_per_round": round(frames_seen / setup.rounds, 2),
         "tokens_per_round": round(tokens / setup.rounds, 2),
     }
