@@ -31,8 +31,12 @@ def test_ratios_are_paired_by_prompt_and_those_above_the_limit_counted() -> None
 
 def test_every_case_is_a_row_with_its_reasons() -> None:
     out = io.StringIO()
-    worst.show({name: worst.row(table()) for name in worst.CASES}, Console(file=out, width=120))
-    assert all(f"{name}: too slow (3)" in out.getvalue() for name in worst.CASES)
+    rows = {name: worst.row(table()) | {"base": case.base} for name, case in worst.CASES.items()}
+    worst.show(rows, Console(file=out, width=120))
+    shown = out.getvalue()
+    assert all(f"{name}: too slow (3)" in shown for name in worst.CASES)
+    ratios = [line.split("│")[5].strip() for line in shown.splitlines() if line.startswith(("│ slow*", "│ wrong"))]
+    assert ratios == ["1.010", "1.212"], "idle workers are compared with plain decoding alone"
 
 
 def test_each_case_changes_the_link_or_the_worker() -> None:
