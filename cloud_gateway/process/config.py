@@ -37,6 +37,9 @@ class TargetSection(Section, frozen=True):
     """[target]: the model that decides every token."""
 
     model: ModelPath = "auto:quantised"
+    engine: Literal["auto", "llamacpp", "torch"] = "auto"
+    exact: Literal["auto", "yes", "no"] = "auto"
+    n_gpu_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     device: Annotated[
         str, Meta(pattern=r"^(auto|cpu|cuda(:\d{1,2})?)\Z", extra={"allowed": '"auto", "cpu", "cuda" or "cuda:N"'})

@@ -7,8 +7,8 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,12 +17,13 @@ from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.targets import load_target, needs
 from edgespec import __version__
-from edgespec.core.errors import ModelError, TokenizerMismatch
 from edgespec.shared.models import resolve_model
 
 if TYPE_CHECKING:
     from cloud_gateway.models.drafts.gguf import LocalDraft
+    from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.torch import TorchTarget
     from cloud_gateway.models.text import Text
 
@@ -37,7 +38,7 @@ MIN_DRAFT_CELLS = 8192
 class Models:
     """The loaded models and what was derived from them."""
 
-    target: TorchTarget
+    target: TorchTarget | LlamaCppTarget
     text: Text
     local: LocalDraft | None
     tokenizer_digest: bytes
@@ -47,46 +48,31 @@ class Models:
 
 def load_models(settings: GatewaySettings) -> Models:
     """Loads target and local draft. Raises ModelError, TokenizerMismatch."""
-    options = settings.target
-    path = resolve_model(options.model)
-    with _needs("install edgespec with its extra 'gateway'"):
-        from cloud_gateway.models.target_model import load
-        from cloud_gateway.models.target_model.torch import TorchTarget
-        from cloud_gateway.models.text import Text
-
-        loaded = load.load(path, options.dtype, options.device)
-    log.info("target %s loaded in %s", path.name, options.dtype)
-    target = TorchTarget(
-        loaded.model,
-        slots=options.slots,
-        context=options.context,
-        threads=options.threads,
-        kernels=options.kernels,
-        prefix_cache=options.prefix_cache,
-    )
+    loaded = load_target(settings)
+    target, path = loaded.target, resolve_model(settings.target.model)
     served = ServedModel(
         id=path.name.removesuffix(".gguf"),
         created=int(path.stat().st_mtime),
         context=target.context,
         vocab_size=target.vocab_size,
-        fingerprint=fingerprint(
-            loaded.model_digest, loaded.tokenizer_digest.hex(), str(target.device), *choices(settings)
-        ),
+        fingerprint=fingerprint(loaded.model_digest, loaded.tokenizer_digest.hex(), loaded.made_by, *choices(settings)),
     )
-    local = _load_draft(settings, loaded.tokenizer_digest, target.vocab_size)
+    local = _load_draft(settings, target.vocab_size)
     grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
+    from cloud_gateway.models.text import Text
+
     text = Text(loaded.tokenizer)
     if text.chat_fault:
         log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
     return Models(target, text, local, loaded.tokenizer_digest, served, grammars)
 
 
-def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes, vocab_size: int) -> LocalDraft | None:
+def _load_draft(settings: GatewaySettings, vocab_size: int) -> LocalDraft | None:
     options = settings.local_draft
     if not options.model:
         return None
     path = resolve_model(options.model)
-    with _needs("install edgespec with its extra 'worker' too, or set `local_draft.model` to \"\""):
+    with needs("install edgespec with its extra 'worker' too, or set `local_draft.model` to \"\""):
         from cloud_gateway.models.drafts.gguf import LocalDraft
 
         draft = LocalDraft(
@@ -96,11 +82,6 @@ def _load_draft(settings: GatewaySettings, tokenizer_digest: bytes, vocab_size: 
             threads=options.threads or len(os.sched_getaffinity(0)),
             prefix_cache=options.prefix_cache,
             target_vocab_size=vocab_size,
-        )
-    if draft.tokenizer_digest != tokenizer_digest:
-        raise TokenizerMismatch(
-            f"The local draft {path.name} has the tokenizer {draft.tokenizer_digest.hex()[:16]} and the target "
-            f"{tokenizer_digest.hex()[:16]}; set `local_draft.model` to a draft of the target's family, or to nothing."
         )
     log.info("local draft %s loaded", path.name)
     return draft
@@ -113,26 +94,18 @@ def engine_settings(settings: GatewaySettings) -> EngineSettings:
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:
     """The settings in `fingerprint`: those that could change the text of a seed."""
-    return settings.target.dtype, settings.target.kernels, settings.policy.verification
+    target = settings.target
+    return target.dtype, target.kernels, target.exact, settings.policy.verification
 
 
 def fingerprint(model_digest: bytes, *chosen: str) -> str:
     """`system_fingerprint`: differs whenever something differs that could change the text of a completion."""
     import numpy as np
-    import torch
     import transformers
 
-    versions = (torch.__version__, transformers.__version__, np.__version__, grammar.version(), __version__)
+    versions = (transformers.__version__, np.__version__, grammar.version(), __version__)
     facts = "\0".join((model_digest.hex(), *chosen, *versions))
     return f"es_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
-
-
-@contextmanager
-def _needs(advice: str) -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ModelError(f"The package {error.name} is missing; {advice}.") from error
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:

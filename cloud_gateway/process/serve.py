@@ -35,6 +35,7 @@ from cloud_gateway.process import config
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.loading import Models, engine_settings, in_thread, load_models
+from cloud_gateway.process.targets import check_models
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.core.protocol.signing import SigningKey
@@ -113,6 +114,7 @@ class Gateway:
     async def _open(self, closing: AsyncExitStack) -> None:
         """Opens what should fail before minutes of loading: addresses in use, a second gateway on the same state."""
         settings = self.settings
+        check_models(settings)
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
         control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), Commands(self).handlers())

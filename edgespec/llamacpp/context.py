@@ -37,25 +37,42 @@ class Row(NamedTuple):
 
 
 class Context:
-    """A loaded model and its KV cells, which all sequences share. Runs on the CPU alone."""
+    """A loaded model and its KV cells, which all sequences share."""
 
-    def __init__(self, path: Path, *, cells: int, sequences: int, batch: int, threads: int) -> None:
-        """`sequences`: ids, and maximum rows of a decode with logits; `batch`: maximum rows computed at once.
+    def __init__(
+        self,
+        path: Path,
+        *,
+        cells: int,
+        sequences: int,
+        batch: int,
+        threads: int,
+        outputs: int = 0,
+        gpu_layers: int = 0,
+        exact: bool = False,
+    ) -> None:
+        """`sequences`: ids; `batch`: maximum rows computed at once; `outputs`: maximum rows with logits of a decode
+        (at least `sequences`); `gpu_layers`: layers computed on a GPU, 0 for the CPU alone; `exact`: with
+        the attention code whose sums over cells follow the order of the cells.
 
-        Raises ModelError: llama.cpp cannot load the file, the model cannot draft trees, or memory does not suffice.
+        Raises ModelError: llama.cpp cannot load the file, the model cannot evaluate trees, memory does not suffice, or
+        there is no GPU.
         """
         _quiet()
         cells = -(-cells // 256) * 256  # as llama.cpp rounds; a batch may then fill them
         self._context = None
-        self._model = _load(path)
-        self._require_memory(path, cells)
+        self._model = _load(path, gpu_layers)
+        if not gpu_layers:
+            self._require_memory(path, cells)
         params = llama.llama_context_default_params()
         params.n_ctx = params.n_batch = cells
         params.n_ubatch = min(batch, cells)
-        params.n_seq_max = params.n_outputs_max = sequences
+        params.n_seq_max, params.n_outputs_max = sequences, max(outputs, sequences)  # fewer would abort
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = True
-        params.offload_kqv = params.op_offload = False
+        params.offload_kqv = params.op_offload = gpu_layers != 0
+        if exact:
+            params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         _errors.clear()
         self._context = llama.llama_init_from_model(self._model, params)
         if self._context is None:
@@ -65,6 +82,8 @@ class Context:
         self.vocab_size = int(llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model)))
         self.trained_context = int(llama.llama_model_n_ctx_train(self._model))
         self.cells = int(llama.llama_n_ctx(self._context))
+        self.decodes = 0
+        """Decodes begun so far; each ends the life of the views of the last one's logits."""
         self._logits_row = ctypes.c_float * self.vocab_size
         self._make_batch(sequences)
 
@@ -73,7 +92,7 @@ class Context:
         model = self._model
         per_head = llama.llama_model_n_embd(model) // max(llama.llama_model_n_head(model), 1)
         per_layer = 2 * 2 * per_head * llama.llama_model_n_head_kv(model)  # K and V, two bytes each
-        needed, available = cells * per_layer * llama.llama_model_n_layer(model), _available_bytes()
+        needed, available = cells * per_layer * llama.llama_model_n_layer(model), available_bytes()
         if needed > available:
             self.close()
             raise ModelError(
@@ -113,6 +132,7 @@ class Context:
         for ids, row in zip(self._ids, rows):
             ids[: len(row.sequences)] = row.sequences
         _errors.clear()
+        self.decodes += 1
         code = llama.llama_decode(self._context, self._batch)
         if code not in (0, 1):
             raise ModelError(f"llama.cpp could not evaluate a batch of {count} tokens (code {code})")
@@ -130,6 +150,38 @@ class Context:
         row = np.frombuffer(buffer, np.float32)
         row.flags.writeable = False
         return row
+
+    def all_logits(self, count: int) -> NDArray[np.float32]:
+        """The same of the last decode's `count` rows with logits, in their order, shape [count, vocab_size].
+
+        Raises ModelError where llama.cpp has none.
+        """
+        first = llama.llama_get_logits(self._context)
+        if not first:
+            raise ModelError(f"llama.cpp has no logits of the rows that it evaluated{_reason()}")
+        table: NDArray[np.float32] = np.ctypeslib.as_array(first, (count, self.vocab_size))
+        table.flags.writeable = False
+        return table
+
+    def compact(self, sequences: Sequence[int]) -> None:
+        """Moves the cells of these sequences to the beginning, in the order of their positions; others become free.
+
+        Cells that two of them shared are there twice afterwards. Raises ModelError where they do not fit then.
+        """
+        saved = [self._saved(sequence) for sequence in sequences]
+        llama.llama_memory_clear(self._memory, False)
+        for sequence, state in zip(sequences, saved, strict=True):
+            if not llama.llama_state_seq_set_data(self._context, state, len(state), sequence):
+                raise ModelError(f"llama.cpp could not move the cells of a sequence{_reason()}")
+
+    def _saved(self, sequence: int) -> ctypes.Array[ctypes.c_uint8]:
+        state = (ctypes.c_uint8 * llama.llama_state_seq_get_size(self._context, sequence))()
+        llama.llama_state_seq_get_data(self._context, state, len(state), sequence)
+        return state
+
+    def use_threads(self, threads: int) -> None:
+        """Evaluates with so many threads from the next decode on."""
+        llama.llama_set_n_threads(self._context, threads, threads)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Lets `target` share the cells of `source` at positions [start, end)."""
@@ -149,9 +201,10 @@ class Context:
         self._context = self._model = None
 
 
-def _load(path: Path) -> llama.llama_model_p:
+def _load(path: Path, gpu_layers: int) -> llama.llama_model_p:
+    require_gpu(gpu_layers)
     params = llama.llama_model_default_params()
-    params.n_gpu_layers = 0
+    params.n_gpu_layers = gpu_layers
     _errors.clear()
     model = llama.llama_model_load_from_file(os.fsencode(path), params)
     if model is None:
@@ -160,11 +213,19 @@ def _load(path: Path) -> llama.llama_model_p:
     unsuitable = llama.llama_model_is_recurrent, llama.llama_model_is_hybrid, llama.llama_model_has_encoder
     if any(test(model) for test in unsuitable):
         llama.llama_model_free(model)
-        raise ModelError(f"{path} cannot draft trees: choose a plain decoder-only transformer as the draft model")
+        raise ModelError(f"{path} cannot evaluate trees of tokens: choose a plain decoder-only transformer")
     return model
 
 
-def _available_bytes() -> float:
+def require_gpu(gpu_layers: int) -> None:
+    """Raises ModelError where layers are to be computed on a GPU and llama.cpp has none."""
+    if gpu_layers and not llama.llama_supports_gpu_offload():
+        raise ModelError(
+            f"`n_gpu_layers` = {gpu_layers} asks for a GPU, and llama.cpp finds none or was built without: set it to 0"
+        )
+
+
+def available_bytes() -> float:
     """Memory available without swapping; infinite where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,17 @@ class Loaded:
     folder: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A GGUF file's tokenizer, transformers' object, with digests as in `Loaded`."""
+
+    tokenizer: Any
+    model_digest: bytes
+    tokenizer_digest: bytes
+    eos: frozenset[int]
+    """Tokens that end a completion."""
+
+
 def load(path: Path, dtype: Dtype = "bfloat16", device: str = "auto") -> Loaded:
     """Loads a GGUF file or a folder with safetensors; `device` is `auto`, `cpu`, `cuda` or `cuda:N`.
 
@@ -69,6 +80,15 @@ def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a model folder, chat template included. Raises ModelError."""
     with _named(folder):
         return _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def load_vocabulary(path: Path) -> Vocabulary:
+    """The tokenizer of a GGUF file without its weights, kept in the same cache. Raises ModelError."""
+    metadata, digest = gguf_metadata(path), file_digest(path)
+    folder = target_cache() / f"{digest.hex()[:16]}-tokenizer"
+    note = {"conversion": CONVERSION, "source_sha256": digest.hex()}
+    _make_once(folder, note, lambda part: _gguf_tokenizer(path, metadata).save_pretrained(part))
+    return Vocabulary(load_tokenizer(folder), digest, gguf_tokenizer_digest(path), frozenset(_ends(metadata)))
 
 
 def file_digest(path: Path) -> bytes:
@@ -101,26 +121,31 @@ def _converted(path: Path, digest: bytes, dtype: Dtype) -> Path:
     """The folder into which this GGUF file was converted; converts it where there is none."""
     folder = target_cache() / f"{digest.hex()[:16]}-{dtype}"
     note = {"conversion": CONVERSION, "source_sha256": digest.hex()}
+    _make_once(folder, note, lambda part: _convert(path, part, dtype))
+    return folder
+
+
+def _make_once(folder: Path, note: dict[str, Any], make: Callable[[Path], object]) -> None:
+    """Makes a folder of the cache where there is none with this note."""
     try:
         if json.loads((folder / NOTE).read_text()) == note:
-            return folder
+            return
     except (OSError, ValueError):
-        pass  # missing or unreadable: converted below
+        pass  # missing or unreadable: made below
     try:
-        _convert_into(folder, path, dtype, note)
+        _make_atomically(folder, note, make)
     except OSError as error:
         raise ModelError(
             f"The converted model cannot be written to {folder.parent} ({error.strerror or error}); make room there."
         ) from error
-    return folder
 
 
-def _convert_into(folder: Path, path: Path, dtype: Dtype, note: dict[str, Any]) -> None:
-    """Atomic: a reader finds the whole folder or none. Two processes may run it at the same time."""
+def _make_atomically(folder: Path, note: dict[str, Any], make: Callable[[Path], object]) -> None:
+    """A reader finds the whole folder or none. Two processes may run it at the same time."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
         part = Path(scratch) / "model"
-        _convert(path, part, dtype)
+        make(part)
         (part / NOTE).write_text(json.dumps(note))
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -131,6 +156,15 @@ def _convert_into(folder: Path, path: Path, dtype: Dtype, note: dict[str, Any]) 
                 raise
 
 
+def _gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> Any:
+    with _named(path):
+        source = {"gguf_file": path.name, "local_files_only": True}
+        tokenizer = _transformers().AutoTokenizer.from_pretrained(path.parent, **source)
+    if metadata.get("tokenizer.ggml.pre") in DIGITS_APART:
+        _split_digits(tokenizer)
+    return tokenizer
+
+
 def _convert(path: Path, part: Path, dtype: Dtype) -> None:
     """Unpacks a GGUF file into a safetensors folder with tokenizer and chat template."""
     import torch
@@ -139,13 +173,10 @@ def _convert(path: Path, part: Path, dtype: Dtype) -> None:
     metadata = gguf_metadata(path)
     source = {"gguf_file": path.name, "local_files_only": True}
     with _named(path):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **source)
         unpack = transformers.GgufConfig(dequantize=True)
         packed = transformers.AutoModelForCausalLM.from_pretrained(
             path.parent, **source, dtype="float32", quantization_config=unpack
         )
-    if metadata.get("tokenizer.ggml.pre") in DIGITS_APART:
-        _split_digits(tokenizer)
     # The loaded model's configuration names its file and quantisation; a new model of its class takes the weights.
     config = packed.config
     config.__dict__.pop("quantization_config", None)
@@ -157,7 +188,7 @@ def _convert(path: Path, part: Path, dtype: Dtype) -> None:
     plain.tie_weights()
     plain.generation_config = transformers.GenerationConfig(eos_token_id=_ends(metadata) or config.eos_token_id)
     plain.save_pretrained(part)
-    tokenizer.save_pretrained(part)
+    _gguf_tokenizer(path, metadata).save_pretrained(part)
 
 
 def _ends(metadata: dict[str, Any]) -> list[int]:

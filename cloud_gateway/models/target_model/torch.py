@@ -19,6 +19,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Forward, HfForward
+from cloud_gateway.models.target_model.host import MIN_LOGIT, argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.linear import can_pack
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.slots import SlotTable
@@ -26,9 +27,6 @@ from edgespec.core.errors import ModelError
 
 SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
 """Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
-
-MIN_LOGIT = -200.0
-"""Lower bound of logits relative to the best one, in nats; minus infinity would make 0 · inf in the entropy."""
 
 
 class TorchVerified:
@@ -209,11 +207,6 @@ def _argmax(logits: Tensor) -> list[int]:
     return argmax_on_device(logits)
 
 
-def argmax_on_host(scores: NDArray[np.float32]) -> list[int]:
-    """`scores`: [n, vocab_size]."""
-    return [int(row.argmax()) for row in scores]
-
-
 def argmax_on_device(logits: Tensor) -> list[int]:
     """The same on the logits' device."""
     found: list[int] = logits.float().max(dim=-1).indices.tolist()
@@ -224,15 +217,6 @@ def _entropy(logits: Tensor) -> float:
     if logits.device.type == "cpu":
         return entropy_on_host(logits.float().numpy())
     return entropy_on_device(logits)
-
-
-def entropy_on_host(scores: NDArray[np.float32]) -> float:
-    """Nats of the distribution with these logits, [vocab_size]."""
-    below = np.maximum(scores - scores.max(), MIN_LOGIT)
-    weights = np.exp(below)
-    total = float(weights.sum())
-    # H = ln Z - E[l], with l the logits below their maximum.
-    return math.log(total) - float(np.einsum("i,i", weights, below)) / total
 
 
 def entropy_on_device(logits: Tensor) -> float:

@@ -53,6 +53,8 @@ class Rig:
     """Further options of `python -m edgespec.lab.wan`, such as `--loss 0.05`."""
     checkout: Path | None = None
     """Another checkout whose code gateway and workers run; settings that it does not have are left out."""
+    engine: str = "torch"
+    """`target.engine`: not left to "auto", which the figures of an arm must not depend on."""
     key: str = ""
     """An API key."""
     ready: dict[str, Any] = field(default_factory=dict)
@@ -224,6 +226,7 @@ class Rig:
         config: dict[str, Any] = {
             "target.model": self.target,
             "target.dtype": self.dtype,
+            "target.engine": self.engine,
             "api.port": ports["api"]["port"],
             "api.client_options": CLIENT_OPTIONS,
             "link.host": "0.0.0.0" if self.by_mdns else "127.0.0.1",  # noqa: S104  another machine must reach it

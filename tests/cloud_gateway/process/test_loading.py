@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-import torch
 
 from cloud_gateway.models import grammar
 from cloud_gateway.process import loading
@@ -21,7 +22,7 @@ def test_the_fingerprint_changes_with_model_choices_and_versions(monkeypatch: py
     seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
     monkeypatch.setattr(loading, "__version__", "another")
     seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
-    monkeypatch.setattr(torch, "__version__", "another")
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "another")
     seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
     assert len(seen) == 9 and all(one.startswith("es_") for one in seen)
     monkeypatch.undo()
@@ -30,7 +31,12 @@ def test_the_fingerprint_changes_with_model_choices_and_versions(monkeypatch: py
 
 def test_every_setting_that_could_change_the_text_of_a_seed_is_in_it() -> None:
     settings = [GatewaySettings()]
-    for key, value in (("target.dtype", "float32"), ("target.kernels", "plain"), ("policy.verification", "rejection")):
+    for key, value in (
+        ("target.dtype", "float32"),
+        ("target.kernels", "plain"),
+        ("target.exact", "no"),
+        ("policy.verification", "rejection"),
+    ):
         settings.append(override(GatewaySettings(), key, value))
-    assert len({loading.choices(one) for one in settings}) == 4
+    assert len({loading.choices(one) for one in settings}) == 5
     assert loading.choices(override(GatewaySettings(), "policy.k", "5")) == loading.choices(GatewaySettings())

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cloud_gateway.core.verify.accept import walk
 from cloud_gateway.core.verify.flatten import FlatTree
-from cloud_gateway.models.target_model import Work
+from cloud_gateway.models.target_model import Work, host
 from cloud_gateway.models.target_model import torch as engine
 from cloud_gateway.models.target_model.cache import MIN_ENTRIES
 from cloud_gateway.models.target_model.forward import HfForward
@@ -153,7 +153,7 @@ def test_a_tree_that_was_not_kept_leaves_no_trace(llama: tuple[TorchTarget, Any]
         np.testing.assert_array_equal(target.verify([Work(slot, chain(5))])[0].logits(0), first)
 
 
-HOST = (lambda x: engine.argmax_on_host(x.float().numpy()), lambda row: engine.entropy_on_host(row.float().numpy()))
+HOST = (lambda x: host.argmax_on_host(x.float().numpy()), lambda row: host.entropy_on_host(row.float().numpy()))
 DEVICE = (engine.argmax_on_device, engine.entropy_on_device)
 
 

@@ -1,0 +1,282 @@
+"""The llama.cpp engine: a GGUF model, all requests in one context, the trees of a round in one pass.
+
+A slot is a sequence of llama.cpp; its committed tokens, and the rows of its tree until `keep`, are cells of that
+sequence and of its forks (tree_batch.py). Sharing a prefix between slots, accepting a path and dropping the rest only
+change which sequences a cell belongs to; nothing is copied.
+
+`exact`: in llama.cpp on a CPU a row has the same logits in any company if it is not alone in its pass, the pass has at
+most MAX_EXACT_ROWS rows (with more, attention works on blocks of cells), and the cells of its sequence ascend with
+their positions. So a lone row gets company, and cells are not used again until all are compacted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Pass, Work
+from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_host
+from cloud_gateway.models.target_model.slots import SlotTable
+from cloud_gateway.models.target_model.tree_batch import Laid, groups, lay_out, leaves
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.llamacpp.context import Context, Row, available_bytes, require_gpu
+from edgespec.shared.vocabfiles import gguf_metadata
+
+MAX_SEQUENCES = 256
+"""Compiled into llama.cpp."""
+MAX_PASS_ROWS = 256
+"""Rows of one pass, unless one tree has more: llama.cpp reserves memory for the logits of all of them."""
+MAX_EXACT_ROWS = 63
+"""Rows that llama.cpp computes at once under `exact`."""
+MIN_RETIRED = 512
+"""Retired cells under `exact` before the others are compacted; also at least as many as are in use."""
+_ALL = 2**30
+"""A position behind all others."""
+NOT_TREES = ("ssm.", "wkv.", "time_mix", "decoder_start_token_id")
+"""Parts of metadata keys of recurrent, hybrid and encoder-decoder models, whose state cannot be rolled back."""
+SELF_TEST_LIMIT = 0.5
+"""Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
+
+
+def check_file(path: Path, gpu_layers: int) -> None:
+    """Raises ModelError for a GGUF file that cannot be the target here, as far as it shows without its weights."""
+    metadata = gguf_metadata(path)
+    family = metadata.get("general.architecture", "unknown")
+    if any(part in key for key in metadata for part in NOT_TREES if key.startswith(f"{family}.")):
+        raise ModelError(
+            f"{path} is of the family {family}, which cannot verify trees: choose a plain decoder-only transformer."
+        )
+    require_gpu(gpu_layers)
+    size, available = path.stat().st_size, available_bytes()
+    if size > available and not gpu_layers:
+        raise ModelError(
+            f"{path} needs {size / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: "
+            "choose a smaller model or quantisation."
+        )
+
+
+class LlamaCppVerified:
+    """One tree's result: a view of llama.cpp's logits, which can be read until the target's next pass."""
+
+    def __init__(self, logits: NDArray[np.float32], valid: Callable[[], bool]) -> None:
+        """`logits`: [n, vocab_size]."""
+        self._logits, self._valid = logits, valid
+        self.argmax: Sequence[int] = argmax_on_host(logits)
+
+    def entropy(self, row: int) -> float:
+        """Nats, after one row."""
+        return entropy_on_host(self.logits(row))
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Raw logits after one row, [vocab_size]; read-only. Raises RuntimeError after a further pass."""
+        if not self._valid():
+            raise RuntimeError("these logits were overwritten by a further pass of the target")
+        return self._logits[row]
+
+
+class LlamaCppTarget:
+    """A target model with KV slots (the Protocol `cloud_gateway.models.target_model.Target`)."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        eos: frozenset[int],
+        slots: int = 4,
+        context: int = 4096,
+        tree_nodes: int = 64,
+        prefill_chunk: int = 128,
+        threads: int = 1,
+        gpu_layers: int = 0,
+        exact: bool = False,
+        prefix_cache: bool = True,
+    ) -> None:
+        """`tree_nodes`: maximum candidates of one tree; `prefill_chunk`: maximum tokens of one `prefill`; `exact`: on
+        a CPU, gives a row the same logits in any company, at a price (docs/numerics.md).
+
+        Raises ModelError where llama.cpp cannot load the file or the model cannot verify trees, ConfigError where
+        slots and trees need too many sequences.
+        """
+        self.exact = exact and not gpu_layers
+        """Whether a row's logits are the same in any company, bit for bit: by design and in the self-test."""
+        spare = 2 if self.exact else 0
+        if slots + tree_nodes + spare > MAX_SEQUENCES:
+            raise ConfigError(
+                f"llama.cpp has {MAX_SEQUENCES} sequences, for slots and candidates of a tree: lower `target.slots` "
+                f'({slots}) or `policy.verify_nodes` ({tree_nodes}), or set `target.engine` to "torch".'
+            )
+        ids = min(slots + slots * tree_nodes + spare, MAX_SEQUENCES)
+        self._forks = list(range(slots, ids - spare))
+        self._company, self._retired = ids - 2, ids - 1
+        self._pass_rows = min(slots * (tree_nodes + 1), max(MAX_PASS_ROWS, tree_nodes + 1))
+        self._llama = Context(
+            path,
+            cells=slots * (context + tree_nodes + 1),
+            sequences=ids,
+            outputs=self._pass_rows + 1,
+            batch=MAX_EXACT_ROWS if self.exact else max(prefill_chunk, self._pass_rows),
+            threads=threads,
+            gpu_layers=gpu_layers,
+            exact=self.exact,
+        )
+        self.context = min(context, self._llama.trained_context)
+        self.slots, self.eos = slots, eos
+        self.vocab_size = self._llama.vocab_size
+        self._table = SlotTable(slots, reuse=prefix_cache)
+        self._pending: dict[int, tuple[FlatTree, Laid]] = {}
+        self._filled = 0
+        """Cells used since they were compacted, retired ones included."""
+        self.passes: Sequence[Pass] = ()
+        self._self_test()
+
+    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+        """See `Target.open`; the beginning may also be shared with another slot, even one in use."""
+        claim = self._table.claim(tokens, scope)
+        self._drop(claim.slot, claim.reused if claim.donor == claim.slot else 0)
+        if claim.donor != claim.slot:
+            self._llama.copy(claim.donor, claim.slot, 0, claim.reused)
+        return claim.slot, claim.reused
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Appends these committed tokens' keys and values; no logits are computed."""
+        if not tokens:
+            return
+        base = len(self._table.held(slot))
+        self._make_room(len(tokens))
+        try:
+            self._decode([Row(token, position, (slot,)) for position, token in enumerate(tokens, base)])
+        except ModelError:
+            self._drop(slot, base)
+            raise
+        self._table.extend(slot, tokens)
+
+    def verify(self, batch: Sequence[Work]) -> Sequence[LlamaCppVerified]:
+        """One forward pass over all trees, or a few where they have more rows than MAX_PASS_ROWS."""
+        results: list[LlamaCppVerified] = []
+        passes: list[Pass] = []
+        sizes = [(len(work.tree), len(leaves(work.tree)) - 1) for work in batch]
+        cut = groups(sizes, self._pass_rows, len(self._forks))
+        for group in cut:
+            began = time.perf_counter()
+            logits = self._verify([batch[index] for index in group])
+            passes.append(Pass(len(logits), time.perf_counter() - began))
+            results += self._results(logits.copy() if len(cut) > 1 else logits, [sizes[index][0] for index in group])
+        self.passes = passes
+        return results
+
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """Keeps these rows of the tree last verified in this slot."""
+        tree, laid = self._pending.pop(slot)
+        holder, own = laid.holding(rows, slot)
+        if own < len(tree):  # a trim looks at every cell
+            self._drop(slot, laid.base + own)
+        self._llama.copy(holder, slot, laid.base + own, laid.base + len(rows))
+        self._release(laid)
+        self._table.extend(slot, [tree.tokens[row] for row in rows])
+
+    def close(self, slot: int) -> None:
+        """Frees the slot; its entries may be reused by a later `open`."""
+        self._discard(slot)
+        self._table.release(slot)
+
+    def shutdown(self) -> None:
+        """Frees the model; no other method may be called afterwards."""
+        self._llama.close()
+
+    def _verify(self, group: Sequence[Work]) -> NDArray[np.float32]:
+        """The logits of all rows of these trees, which stay in their slots; of none of them after an error."""
+        rows: list[Row] = []
+        for work in group:
+            self._discard(work.slot)
+        self._make_room(sum(len(work.tree) for work in group))
+        for work in group:
+            base = len(self._table.held(work.slot))
+            laid = lay_out(work.tree, base, work.slot, self._forks)
+            del self._forks[: len(laid.forks)]
+            self._pending[work.slot] = work.tree, laid
+            for fork in laid.forks:
+                self._llama.copy(work.slot, fork, 0, base)
+            rows += laid.rows
+        try:
+            self._decode(rows)
+            return self._llama.all_logits(len(rows))
+        except ModelError:
+            for work in group:
+                self._discard(work.slot)
+            raise
+
+    def _results(self, logits: NDArray[np.float32], sizes: Sequence[int]) -> list[LlamaCppVerified]:
+        decodes, copied = self._llama.decodes, logits.base is None
+        parts = np.split(logits, np.cumsum(sizes)[:-1])
+        return [LlamaCppVerified(part, lambda: copied or self._llama.decodes == decodes) for part in parts]
+
+    def _decode(self, rows: list[Row]) -> None:
+        alone = self.exact and len(rows) % MAX_EXACT_ROWS == 1
+        # With logits, as the row has, since the last layer is computed for rows with logits only.
+        company = [Row(0, 0, (self._company,), rows[-1].wants_logits)] if alone else []
+        fits = self._llama.decode([*rows, *company])
+        if company:
+            self._llama.trim(self._company, 0)  # the last cell, so the next row can use it
+        if not fits:
+            raise ModelError(f"llama.cpp has no room for {len(rows)} tokens in {self._llama.cells} cells")
+        self._filled += len(rows)
+
+    def _make_room(self, rows: int) -> None:
+        """Under `exact`: compacts the cells where too many are retired, which slow down every pass."""
+        held = {slot: len(self._table.held(slot)) for slot in range(self.slots)}
+        live = sum(held.values())
+        full = self._filled + rows > min(live + max(live, MIN_RETIRED), self._llama.cells)
+        if self.exact and full and not self._pending:
+            self._llama.compact([slot for slot, count in held.items() if count])
+            self._filled = live
+
+    def _discard(self, slot: int) -> None:
+        """Drops a tree of which nothing was kept."""
+        if slot in self._pending:
+            _, laid = self._pending.pop(slot)
+            self._drop(slot, laid.base)
+            self._release(laid)
+
+    def _release(self, laid: Laid) -> None:
+        for fork in laid.forks:
+            self._drop(fork, laid.base)
+            self._llama.trim(fork, 0)
+        self._forks += laid.forks
+
+    def _drop(self, sequence: int, start: int) -> None:
+        """Removes positions from `start` on from a sequence; under `exact` their cells are not used again."""
+        if self.exact:
+            self._llama.copy(sequence, self._retired, start, _ALL)
+        self._llama.trim(sequence, start)
+
+    def _self_test(self) -> None:
+        """Verifies a small tree whole and path by path.
+
+        An architecture that ignores the sequences or the positions would silently change completions. Raises
+        ModelError then.
+        """
+        step = max(self.vocab_size // 7, 1)
+        parents = [-1, 0, 0, 2, 1, 3]
+        tree = FlatTree([(1 + i * step) % self.vocab_size for i in range(6)], parents, [0, 1, 1, 2, 2, 3])
+        slot, _ = self.open([0])
+        whole = self._verify([Work(slot, tree)]).copy()
+        errors: list[float] = []
+        for path in ([0, 1, 4], [0, 2, 3, 5]):
+            self._discard(slot)
+            tokens = [tree.tokens[row] for row in path]
+            alone = self._verify([Work(slot, FlatTree(tokens, range(-1, len(path) - 1), range(len(path))))])
+            errors += [float(abs(row - whole[at]).max() / whole[at].std()) for row, at in zip(alone, path)]
+        self.close(slot)
+        self.exact = self.exact and max(errors) == 0.0
+        if not np.isfinite(errors).all() or statistics.median(errors) > SELF_TEST_LIMIT:
+            self.shutdown()
+            raise ModelError(
+                "This model's logits for a tree differ from those of its paths alone, so it cannot verify trees; "
+                "choose another architecture."
+            )

@@ -1,0 +1,168 @@
+"""Chooses the engine of the target, checks the models that the configuration names, and loads the target."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cloud_gateway.process.config import GatewaySettings, TargetSection
+from edgespec.core.errors import ModelError, TokenizerMismatch
+from edgespec.shared.models import resolve_model
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
+
+if TYPE_CHECKING:
+    from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
+    from cloud_gateway.models.target_model.torch import TorchTarget
+
+log = logging.getLogger("cloud_gateway.process.loading")
+Engine = Literal["torch", "llamacpp"]
+NEEDS_LLAMACPP = "run `pip install 'edgespec[worker]'`"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    """The target and what was loaded with it."""
+
+    target: TorchTarget | LlamaCppTarget
+    tokenizer: Any
+    """transformers' fast one."""
+    model_digest: bytes
+    tokenizer_digest: bytes
+    made_by: str
+    """Engine, device and library version, for `system_fingerprint`."""
+
+
+def check_models(settings: GatewaySettings) -> Engine:
+    """The engine for the target. Takes a fraction of a second: it reads no weights.
+
+    Raises ModelError for a model that cannot be served, TokenizerMismatch where the local draft does not fit.
+    """
+    path = resolve_model(settings.target.model)
+    engine = engine_for(settings.target, path)
+    if engine == "llamacpp":
+        from cloud_gateway.models.target_model.llamacpp import check_file
+
+        check_file(path, settings.target.n_gpu_layers)
+    if settings.local_draft.model:
+        check_same_tokenizer(_tokenizer_digest(path), resolve_model(settings.local_draft.model))
+    return engine
+
+
+def engine_for(options: TargetSection, path: Path) -> Engine:
+    """`target.engine`, or what "auto" stands for. Raises ModelError where that engine cannot run this model."""
+    if options.engine == "auto":
+        suits = path.is_file() and options.dtype != "float32" and options.device in ("auto", "cpu")
+        return (
+            "llamacpp" if suits and _installed("llama_cpp") and not (options.device == "auto" and _cuda()) else "torch"
+        )
+    if options.engine == "llamacpp":
+        if not _installed("llama_cpp"):
+            raise ModelError(f'`target.engine` is "llamacpp" and llama.cpp is not installed: {NEEDS_LLAMACPP}.')
+        if path.is_dir():
+            raise ModelError(
+                f"The engine llamacpp reads GGUF files and {path} is a folder: name a GGUF file as `target.model`, or "
+                'set `target.engine` to "torch".'
+            )
+        if options.device.startswith("cuda"):
+            raise ModelError(
+                '`target.device` is for the engine torch; with llamacpp set `target.n_gpu_layers` and leave it "auto".'
+            )
+    return options.engine
+
+
+def check_same_tokenizer(tokenizer_digest: bytes, draft: Path) -> None:
+    """Raises TokenizerMismatch where the local draft has another tokenizer than the target."""
+    other = gguf_tokenizer_digest(draft)
+    if other != tokenizer_digest:
+        raise TokenizerMismatch(
+            f"The local draft {draft.name} has the tokenizer {other.hex()[:16]} and the target "
+            f"{tokenizer_digest.hex()[:16]}; set `local_draft.model` to a draft of the target's family, or to nothing."
+        )
+
+
+def load_target(settings: GatewaySettings) -> LoadedTarget:
+    """Loads the target with the engine that `check_models` chooses. Raises ModelError, TokenizerMismatch."""
+    engine = check_models(settings)
+    path = resolve_model(settings.target.model)
+    with needs("install edgespec with its extra 'gateway'"):
+        return (_with_llamacpp if engine == "llamacpp" else _with_torch)(path, settings)
+
+
+def _with_torch(path: Path, settings: GatewaySettings) -> LoadedTarget:
+    import torch
+
+    from cloud_gateway.models.target_model import load
+    from cloud_gateway.models.target_model.torch import TorchTarget
+
+    options = settings.target
+    loaded = load.load(path, options.dtype, options.device)
+    log.info("target %s loaded in %s by torch", path.name, options.dtype)
+    target = TorchTarget(
+        loaded.model,
+        slots=options.slots,
+        context=options.context,
+        threads=options.threads,
+        kernels=options.kernels,
+        exact=options.exact != "no",
+        prefix_cache=options.prefix_cache,
+    )
+    made_by = f"{target.device} {torch.__version__}"
+    return LoadedTarget(target, loaded.tokenizer, loaded.model_digest, loaded.tokenizer_digest, made_by)
+
+
+def _with_llamacpp(path: Path, settings: GatewaySettings) -> LoadedTarget:
+    from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
+    from cloud_gateway.models.target_model.load import load_vocabulary
+
+    options = settings.target
+    vocabulary = load_vocabulary(path)
+    target = LlamaCppTarget(
+        path,
+        eos=vocabulary.eos,
+        slots=options.slots,
+        context=options.context,
+        tree_nodes=settings.policy.verify_nodes,
+        prefill_chunk=options.prefill_chunk,
+        threads=options.threads or len(os.sched_getaffinity(0)),
+        gpu_layers=options.n_gpu_layers,
+        exact=options.exact == "yes",
+        prefix_cache=options.prefix_cache,
+    )
+    log.info("target %s loaded by llama.cpp%s", path.name, ", exact" if target.exact else "")
+    if options.exact == "yes" and not target.exact:
+        log.warning("`target.exact` cannot be had with this model on this machine: a tree's logits differ in bits.")
+    made_by = f"llamacpp {options.n_gpu_layers} {target.exact} {version('llama-cpp-python')}"
+    return LoadedTarget(target, vocabulary.tokenizer, vocabulary.model_digest, vocabulary.tokenizer_digest, made_by)
+
+
+@contextmanager
+def needs(advice: str) -> Iterator[None]:
+    """Turns a missing package into a ModelError with this advice."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModelError(f"The package {error.name} is missing; {advice}.") from error
+
+
+def _tokenizer_digest(path: Path) -> bytes:
+    return hf_tokenizer_digest(path) if path.is_dir() else gguf_tokenizer_digest(path)
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _cuda() -> bool:
+    """Whether torch could use a GPU. torch takes seconds to import, so it is asked only where a driver is loaded."""
+    if not Path("/proc/driver/nvidia").exists():
+        return False
+    import torch
+
+    return torch.cuda.is_available()

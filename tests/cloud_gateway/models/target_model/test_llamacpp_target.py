@@ -1,0 +1,237 @@
+"""The llama.cpp target on tiny models: any tree's logits are those of its paths alone, whatever shares the pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.target_model import Target, Work
+from cloud_gateway.models.target_model import llamacpp as engine
+from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
+from cloud_gateway.models.target_model.tree_batch import groups, lay_out
+from edgespec.core.errors import ConfigError, ModelError
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_tokenizer import EOS_ID
+from tests.support.trees import flat_trees, path_to
+
+VOCAB = 64
+EOS = frozenset({EOS_ID})
+SCOPE = b"scope"
+prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
+slow = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf", vocab=VOCAB)
+
+
+@pytest.fixture(scope="module")
+def target(model: Path) -> Iterator[LlamaCppTarget]:
+    made = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=32)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def exact(model: Path) -> Iterator[LlamaCppTarget]:
+    made = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=32, exact=True)
+    yield made
+    made.shutdown()
+
+
+def begin(target: Target, tokens: Sequence[int], scope: bytes = b"") -> int:
+    """Opens a slot and prefills all but the last token."""
+    slot, reused = target.open(tokens, scope)
+    target.prefill(slot, tokens[reused:-1])
+    return slot
+
+
+@contextmanager
+def opened(target: Target, tokens: Sequence[int]) -> Iterator[int]:
+    """The same slot, closed at the end, also after an error."""
+    slot = begin(target, tokens)
+    try:
+        yield slot
+    finally:
+        target.close(slot)
+
+
+def alone(target: Target, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """The logits after these tokens by plain decoding, one token a pass."""
+    slot, _ = target.open(tokens)
+    for token in tokens:
+        (rows,) = target.verify([Work(slot, FlatTree([token], [-1], [0]))])
+        found = rows.logits(0).copy()
+        target.keep(slot, [0])
+    target.close(slot)
+    return found
+
+
+def read(rows: object, tree: FlatTree) -> NDArray[np.float32]:
+    return np.array([rows.logits(row).copy() for row in range(len(tree))])  # type: ignore[attr-defined]
+
+
+@slow
+@given(prompt=prompts, trees=st.lists(flat_trees(VOCAB), min_size=1, max_size=3), chosen=st.randoms())
+def test_rows_of_several_trees_in_one_pass_equal_their_paths_alone(
+    target: LlamaCppTarget, prompt: list[int], trees: list[FlatTree], chosen: object
+) -> None:
+    slots = [begin(target, [*prompt, number, tree.tokens[0]]) for number, tree in enumerate(trees)]
+    results = target.verify([Work(slot, tree) for slot, tree in zip(slots, trees)])
+    assert [one.rows for one in target.passes] == [sum(map(len, trees))], "one pass over all rows"
+    found = [read(rows, tree) for rows, tree in zip(results, trees)]
+    for slot in slots:
+        target.close(slot)
+    for number, tree in enumerate(trees):
+        row = chosen.randrange(len(tree))  # type: ignore[attr-defined]
+        expected = alone(target, [*prompt, number, *(tree.tokens[i] for i in path_to(tree, row))])
+        np.testing.assert_allclose(found[number][row], expected, atol=0.03, rtol=0)
+        assert results[number].argmax[row] == int(found[number][row].argmax())
+
+
+@slow
+@given(prompt=prompts, trees=st.lists(flat_trees(VOCAB), min_size=1, max_size=4), chosen=st.randoms())
+def test_an_exact_target_gives_the_bits_of_plain_decoding_after_any_rounds(
+    exact: LlamaCppTarget, prompt: list[int], trees: list[FlatTree], chosen: object
+) -> None:
+    assert exact.exact
+    with opened(exact, [*prompt, 1]) as other, opened(exact, [*prompt, trees[0].tokens[0]]) as slot:
+        tokens = [*prompt, trees[0].tokens[0]]
+        for tree in trees:
+            tree = FlatTree([tokens[-1], *tree.tokens[1:]], tree.parents, tree.depths)
+            rows, _ = exact.verify([Work(slot, tree), Work(other, FlatTree([1], [-1], [0]))])
+            path = path_to(tree, chosen.randrange(len(tree)))  # type: ignore[attr-defined]
+            last = rows.logits(path[-1]).copy()
+            exact.keep(slot, path)
+            exact.keep(other, [0])
+            tokens += [tree.tokens[row] for row in path[1:]]
+            np.testing.assert_array_equal(last, alone(exact, tokens))
+            tokens.append(int(last.argmax()))
+
+
+def test_exact_cells_are_compacted_and_give_the_same_bits_after_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MIN_RETIRED", 8)
+    target = LlamaCppTarget(model, eos=EOS, slots=2, context=256, tree_nodes=16, exact=True)
+    moved: list[int] = []
+    compact = target._llama.compact
+    monkeypatch.setattr(target._llama, "compact", lambda slots: (moved.append(len(slots)), compact(slots)))
+    tokens, slot, other = [1, 2, 3], begin(target, [1, 2, 3]), begin(target, [4, 5, 6])
+    star = FlatTree([3, *range(10, 20)], [-1] + [0] * 10, [0] + [1] * 10)
+    for _ in range(12):
+        tree = FlatTree([tokens[-1], *star.tokens[1:]], star.parents, star.depths)
+        (rows,) = target.verify([Work(slot, tree)])
+        last = rows.logits(10).copy()
+        target.keep(slot, [0, 10])
+        tokens += [19, int(last.argmax())]
+    assert len(moved) >= 3, "it ran out of room that often"
+    target.close(other)
+    np.testing.assert_array_equal(last, alone(target, tokens[:-1]))
+    target.shutdown()
+
+
+@pytest.mark.parametrize("kept", [[0], [0, 1], [0, 2, 3], [0, 2, 4, 5]])
+def test_after_keep_a_slot_holds_the_accepted_path_alone(target: LlamaCppTarget, kept: list[int]) -> None:
+    tree = FlatTree([7, 8, 9, 10, 11, 12], [-1, 0, 0, 2, 2, 4], [0, 1, 1, 2, 2, 3])
+    slot = begin(target, [5, 6, 7])
+    target.verify([Work(slot, tree)])
+    target.keep(slot, kept)
+    (rows,) = target.verify([Work(slot, FlatTree([20], [-1], [0]))])
+    found = rows.logits(0).copy()
+    target.close(slot)
+    expected = alone(target, [5, 6, *(tree.tokens[row] for row in kept), 20])
+    np.testing.assert_allclose(found, expected, atol=0.03, rtol=0)
+    assert len(target._forks) == len(set(target._forks)), "every fork is free once"
+
+
+def test_a_prefix_is_shared_within_its_scope_and_never_beyond(model: Path) -> None:
+    target = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=8)
+    long = list(range(3, 43))
+    first = begin(target, [*long, 1], SCOPE)
+    assert target.open([*long, 2], b"other")[1] == 0, "another key's tokens are not shared"
+    slot, reused = target.open([*long, 2], SCOPE)
+    assert reused == len(long)
+    target.close(first)
+    (rows,) = target.verify([Work(slot, FlatTree([2], [-1], [0]))])
+    found = rows.logits(0).copy()
+    target.close(slot)
+    np.testing.assert_allclose(found, alone(target, [*long, 2]), atol=0.03, rtol=0)
+    target.shutdown()
+
+
+def test_a_second_verify_replaces_a_tree_that_was_never_kept(target: LlamaCppTarget) -> None:
+    slot = begin(target, [5, 6, 7])
+    free = len(target._forks)
+    for _ in range(3):
+        (rows,) = target.verify([Work(slot, FlatTree([7, 1, 2], [-1, 0, 0], [0, 1, 1]))])
+    found = rows.logits(0).copy()
+    target.close(slot)
+    assert len(target._forks) == free
+    np.testing.assert_allclose(found, alone(target, [5, 6, 7]), atol=0.03, rtol=0)
+
+
+def test_logits_read_after_a_further_pass_are_refused(target: LlamaCppTarget) -> None:
+    slot = begin(target, [5, 6, 7])
+    (rows,) = target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    target.keep(slot, [0])
+    assert rows.logits(0).shape == (VOCAB,)
+    target.prefill(slot, [8])
+    with pytest.raises(RuntimeError, match="overwritten"):
+        rows.logits(0)
+    target.close(slot)
+
+
+def test_a_round_of_too_many_rows_takes_several_passes(target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_pass_rows", 4)
+    trees = [FlatTree([7, 1, 2], [-1, 0, 0], [0, 1, 1])] * 2
+    slots = [begin(target, [5, number, 7]) for number in range(2)]
+    results = target.verify([Work(slot, tree) for slot, tree in zip(slots, trees)])
+    found = [rows.logits(0).copy() for rows in results]
+    assert [one.rows for one in target.passes] == [3, 3]
+    for number, slot in enumerate(slots):
+        target.close(slot)
+        np.testing.assert_allclose(found[number], alone(target, [5, number, 7]), atol=0.03, rtol=0)
+
+
+def test_a_failed_pass_leaves_the_slots_as_they_were(target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = begin(target, [5, 6, 7])
+    free = len(target._forks)
+    with monkeypatch.context() as patch:
+        patch.setattr(target._llama, "decode", lambda _: False)
+        with pytest.raises(ModelError, match="no room"):
+            target.verify([Work(slot, FlatTree([7, 1, 2], [-1, 0, 0], [0, 1, 1]))])
+    (rows,) = target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    found = rows.logits(0).copy()
+    target.close(slot)
+    assert len(target._forks) == free
+    np.testing.assert_allclose(found, alone(target, [5, 6, 7]), atol=0.03, rtol=0)
+
+
+def test_more_sequences_than_llama_cpp_has_are_refused(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lower `target\.slots` \(200\)"):
+        LlamaCppTarget(model, eos=EOS, slots=200, context=256, tree_nodes=100)
+
+
+def test_a_tree_takes_a_fork_for_each_leaf_but_the_deepest() -> None:
+    chain = lay_out(FlatTree([7, 8, 9], [-1, 0, 1], [0, 1, 2]), 5, 0, [10, 11])
+    assert (list(chain.forks), [list(row.sequences) for row in chain.rows]) == ([], [[0], [0], [0]])
+    assert [row.position for row in chain.rows] == [5, 6, 7]
+    tree = lay_out(FlatTree([7, 8, 9, 10], [-1, 0, 0, 2], [0, 1, 1, 2]), 5, 0, [10, 11])
+    assert [sorted(row.sequences) for row in tree.rows] == [[0, 10], [10], [0], [0]]
+    assert tree.holding([0, 1], 0) == (10, 1) and tree.holding([0, 2, 3], 0) == (0, 3)
+
+
+def test_passes_are_cut_by_rows_and_by_forks() -> None:
+    assert groups([(3, 0), (3, 0), (3, 0)], 6, 9) == [[0, 1], [2]]
+    assert groups([(3, 2), (3, 2)], 99, 3) == [[0], [1]]
+    assert groups([(9, 0)], 6, 0) == [[0]]
