@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 from tools.doubles.model import VOCAB
 
 
-class FiveAfterFour:
-    """Forces the token 5 after every 4."""
+class ForcesFive:
+    """Forces the token 5 after each of some tokens."""
 
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self._last = prompt[-1]
+    def __init__(self, prompt: Sequence[int], after: Collection[int] = (4,)) -> None:
+        self._last, self._after = prompt[-1], after
 
     def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
-        return np.arange(VOCAB) == 5 if [self._last, *path][-1] == 4 else None
+        return np.arange(VOCAB) == 5 if [self._last, *path][-1] in self._after else None
 
     def allowed(self, path: Sequence[int]) -> int:
         steps = itertools.pairwise([self._last, *path])
-        return next((i for i, (last, token) in enumerate(steps) if last == 4 and token != 5), len(path))
+        return next((i for i, (last, token) in enumerate(steps) if last in self._after and token != 5), len(path))
 
     def forced(self, path: Sequence[int]) -> Sequence[int]:
-        return [5] if [self._last, *path][-1] == 4 else []
+        return [5] if [self._last, *path][-1] in self._after else []
 
     def committed(self, tokens: Sequence[int]) -> None:
         self._last = tokens[-1]

@@ -36,7 +36,9 @@ class Guide:
         """
         chosen = self._allowed(tree.root, nodes)
         known, end = set(chosen), tree.root
-        while below := known.intersection(end.children.values()):
+        while below := [
+            child for child in end.children.values() if child in known
+        ]:  # in their order: costs may be equal
             end = min(below, key=lambda node: node.cost)
         forced = self._force(tree, end, min(MAX_FORCED, room - len(chosen)))
         return [*chosen, *(node for node in forced if node not in known)]

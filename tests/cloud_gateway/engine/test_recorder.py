@@ -20,7 +20,7 @@ from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.requests.test_generation import COSTS, made
-from tests.support.constraints import FiveAfterFour
+from tests.support.constraints import ForcesFive
 from tests.support.traced import KEY, PROMPT, SETTINGS, read, record
 from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
@@ -57,7 +57,7 @@ async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) ->
 
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
 async def test_what_a_constraint_proposes_and_leaves_out_is_replayed_too(tmp_path: Path, policy: str) -> None:
-    (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 120, constraint=FiveAfterFour(PROMPT), salt=False)
+    (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 120, constraint=ForcesFive(PROMPT), salt=False)
     events = read(path).events
     assert check(read(path)).differences == []
     assert any(isinstance(event, trace.Guided | trace.Verified) and event.forced == [5] for event in events)
