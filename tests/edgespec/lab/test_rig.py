@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.lab.rig import Processes, RigError, cpu_time_s, module
-from edgespec.lab.rig.load import working
+from edgespec.lab.rig.load import compiler, working
 from edgespec.lab.rig.neighbour import PROMPT, Drafting, Neighbour
 from edgespec.llamacpp.drafter import Drafter
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -98,6 +98,19 @@ def test_busy_loops_work_until_the_block_is_left(tmp_path: Path) -> None:
         assert len(pids) == 2
         until(lambda: all(cpu_time_s([pid]) > 0.1 for pid in pids))
     assert all(map(gone, pids))
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler")
+def test_a_compile_job_ends_with_its_compiler_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    with working("compile", tmp_path, None, os.getpid) as (pid,):
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        until(lambda: children.read_text() != "")
+        (job,) = map(int, children.read_text().split())
+    assert gone(pid) and gone(job) and list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_a_stopped_worker_goes_on_when_the_block_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
