@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 
 ALLOCATIONS = 20_000
-"""Container objects made before the youngest generation is collected. A round makes about 500, and Python's 700 would
-collect in nearly every one; what waits for it stays below 10 MB."""
+"""Container objects made before the youngest generation is collected. A round leaves about 250, so that Python's 700
+would collect in every third one; what waits for it stays below 10 MB."""
 
 
 def spare_rounds() -> None:
