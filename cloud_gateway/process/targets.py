@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,7 +129,7 @@ def _with_llamacpp(path: Path, settings: GatewaySettings) -> LoadedTarget:
         context=options.context,
         tree_nodes=settings.policy.verify_nodes,
         prefill_chunk=options.prefill_chunk,
-        threads=options.threads or len(os.sched_getaffinity(0)),
+        threads=options.threads,
         gpu_layers=options.n_gpu_layers,
         exact=options.exact == "yes",
         prefix_cache=options.prefix_cache,

@@ -40,7 +40,7 @@ CHUNK = 128
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the target is computed. `kernels` as in TorchTarget, or `transformers`: the model's own code."""
+    """How the target is computed. `kernels` as in TorchTarget, `transformers` (the model's own code) or `llamacpp`."""
 
     dtype: str
     kernels: str
@@ -55,6 +55,12 @@ WAYS = {
     "transformers": Way("bfloat16", "transformers", False),
     "fp32-packed": Way("float32", "packed", True),
     "fp32-transformers": Way("float32", "transformers", False),
+    "llamacpp": Way("as in the file", "llamacpp", False),
+    "llamacpp-exact": Way("as in the file", "llamacpp", True),
+}
+ENGINES = {
+    engine: [name for name, way in WAYS.items() if (way.kernels == "llamacpp") == (engine == "llamacpp")]
+    for engine in ("torch", "llamacpp")
 }
 """The first two are what the gateway ships; the inexact ones and transformers' are what another engine would do."""
 
@@ -102,7 +108,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     count = options.number(int, 1, 4096)
     parser.add_argument("--limit", type=count, default=8, help="prompts to use (default %(default)s)")
     parser.add_argument("--max-tokens", type=count, default=128, help="most of each answer (default %(default)s)")
-    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(WAYS), help="how the target is computed")
+    parser.add_argument("--engine", choices=tuple(ENGINES), default="torch", help="all ways of it (%(default)s)")
+    parser.add_argument(
+        "--ways", nargs="+", choices=tuple(WAYS), help="how the target is computed, instead of --engine"
+    )
     parser.add_argument("--temperatures", type=options.number(float, 0, 2), nargs="+", default=[0.0, 0.7])
     parser.add_argument(
         "--wrong", type=options.number(float, 0, 1), default=0.1, help="share of wrong candidates (default %(default)s)"
@@ -127,14 +136,15 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """All arms. Raises ModelError, ConfigError."""
     from edgespec.lab.demo import PROMPTS, read_prompts
 
+    ways = args.ways or ENGINES[args.engine]
     questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     settings = {key: getattr(args, key) for key in ("limit", "max_tokens", "wrong", "seed")}
     report: dict[str, Any] = {"settings": settings | {"prompts": len(questions)}, "arms": [], "baselines": []}
     with Progress(*columns, console=Console(stderr=True)) as progress:
         steps = len(questions) * (len(SHAPES) + 1)
-        task = progress.add_task("", total=steps * len(args.ways) * len(args.temperatures))
-        for name in args.ways:
+        task = progress.add_task("", total=steps * len(ways) * len(args.temperatures))
+        for name in ways:
             target, prompts = _load(args.model, WAYS[name], questions)
             for temperature in args.temperatures:
                 progress.update(task, description=f"{name}, T = {temperature:g}")
@@ -160,6 +170,8 @@ def merged(paths: Sequence[Path]) -> dict[str, Any]:
 
 def _load(model: Path | None, way: Way, questions: Sequence[str]) -> tuple[Target, list[list[int]]]:
     """The target, computed this way, and the rendered prompts."""
+    if way.kernels == "llamacpp":
+        return _load_llamacpp(model, way.exact, questions)
     from cloud_gateway.models.target_model.forward import HfForward
     from cloud_gateway.models.target_model.load import load
     from cloud_gateway.models.target_model.torch import TorchTarget
@@ -174,6 +186,19 @@ def _load(model: Path | None, way: Way, questions: Sequence[str]) -> tuple[Targe
     if way.kernels == "transformers":
         target.forward = HfForward(loaded.model)
     text = Text(loaded.tokenizer)
+    return target, [text.render_chat([{"role": "user", "content": question}]) for question in questions]
+
+
+def _load_llamacpp(model: Path | None, exact: bool, questions: Sequence[str]) -> tuple[Target, list[list[int]]]:
+    from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
+    from cloud_gateway.models.target_model.load import load_vocabulary
+    from cloud_gateway.models.text import Text
+    from edgespec.shared import models
+
+    path = model or models.quantised()
+    vocabulary = load_vocabulary(path)
+    target = LlamaCppTarget(path, eos=vocabulary.eos, slots=1, context=2048, threads=1, exact=exact, prefix_cache=False)
+    text = Text(vocabulary.tokenizer)
     return target, [text.render_chat([{"role": "user", "content": question}]) for question in questions]
 
 

@@ -11,6 +11,7 @@ their positions. So a lone row gets company, and cells are not used again until 
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.slots import SlotTable
+from cloud_gateway.models.target_model.threads import Threads
 from cloud_gateway.models.target_model.tree_batch import Laid, groups, lay_out, leaves
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.context import Context, Row, available_bytes, require_gpu
@@ -92,13 +94,14 @@ class LlamaCppTarget:
         context: int = 4096,
         tree_nodes: int = 64,
         prefill_chunk: int = 128,
-        threads: int = 1,
+        threads: int = 0,
         gpu_layers: int = 0,
         exact: bool = False,
         prefix_cache: bool = True,
     ) -> None:
-        """`tree_nodes`: maximum candidates of one tree; `prefill_chunk`: maximum tokens of one `prefill`; `exact`: on
-        a CPU, gives a row the same logits in any company, at a price (docs/numerics.md).
+        """`tree_nodes`: maximum candidates of one tree; `prefill_chunk`: maximum tokens of one `prefill`;
+        `threads`: 0 for as many as are fastest, beside whatever else runs here; `exact`: on a CPU, gives a row the same
+        logits in any company, at a price (docs/numerics.md).
 
         Raises ModelError where llama.cpp cannot load the file or the model cannot verify trees, ConfigError where
         slots and trees need too many sequences.
@@ -115,13 +118,14 @@ class LlamaCppTarget:
         self._forks = list(range(slots, ids - spare))
         self._company, self._retired = ids - 2, ids - 1
         self._pass_rows = min(slots * (tree_nodes + 1), max(MAX_PASS_ROWS, tree_nodes + 1))
+        cores = len(os.sched_getaffinity(0))
         self._llama = Context(
             path,
             cells=slots * (context + tree_nodes + 1),
             sequences=ids,
             outputs=self._pass_rows + 1,
             batch=MAX_EXACT_ROWS if self.exact else max(prefill_chunk, self._pass_rows),
-            threads=threads,
+            threads=threads or cores,
             gpu_layers=gpu_layers,
             exact=self.exact,
         )
@@ -133,6 +137,7 @@ class LlamaCppTarget:
         self._filled = 0
         """Cells used since they were compacted, retired ones included."""
         self.passes: Sequence[Pass] = ()
+        self._threads = None if threads else Threads(cores, self._llama.use_threads)
         self._self_test()
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
@@ -166,6 +171,8 @@ class LlamaCppTarget:
             began = time.perf_counter()
             logits = self._verify([batch[index] for index in group])
             passes.append(Pass(len(logits), time.perf_counter() - began))
+            if self._threads:
+                self._threads.passed(passes[-1].rows, passes[-1].seconds)
             results += self._results(logits.copy() if len(cut) > 1 else logits, [sizes[index][0] for index in group])
         self.passes = passes
         return results
@@ -272,6 +279,9 @@ class LlamaCppTarget:
             tokens = [tree.tokens[row] for row in path]
             alone = self._verify([Work(slot, FlatTree(tokens, range(-1, len(path) - 1), range(len(path))))])
             errors += [float(abs(row - whole[at]).max() / whole[at].std()) for row, at in zip(alone, path)]
+        self._discard(slot)
+        if self._threads:
+            self._threads.measure(lambda: self._verify([Work(slot, FlatTree([0], [-1], [0]))]))
         self.close(slot)
         self.exact = self.exact and max(errors) == 0.0
         if not np.isfinite(errors).all() or statistics.median(errors) > SELF_TEST_LIMIT:

@@ -23,6 +23,7 @@ from cloud_gateway.models.target_model.host import MIN_LOGIT, argmax_on_host, en
 from cloud_gateway.models.target_model.linear import can_pack
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.slots import SlotTable
+from cloud_gateway.models.target_model.threads import Threads
 from edgespec.core.errors import ModelError
 
 SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
@@ -68,10 +69,12 @@ class TorchTarget:
     ) -> None:
         """`model`: a causal model of transformers on its device; the caller must not use it afterwards.
 
-        `threads`: of the whole process, 0 for one per core that it may use. `kernels` and `exact` choose how the
-        Llama family is computed on a CPU (llama_forward.py). Raises ModelError where the model cannot verify trees.
+        `threads`: of the whole process, 0 for as many as are fastest, beside whatever else runs here. `kernels` and
+        `exact` choose how the Llama family is computed on a CPU (llama_forward.py). Raises ModelError where the model
+        cannot verify trees.
         """
-        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        cores = len(os.sched_getaffinity(0))
+        torch.set_num_threads(threads or cores)
         longest = getattr(model.config, "max_position_embeddings", None) or context
         self.context = min(context, longest)
         self.slots = slots
@@ -85,6 +88,10 @@ class TorchTarget:
         self.passes: Sequence[Pass] = ()
         self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
         """Whether a tree's logits equal those of its paths alone, bit for bit: by design and in the self-test."""
+        self._threads = None
+        if not threads and self.device.type == "cpu":
+            self._threads = Threads(cores, torch.set_num_threads)
+            self._measure(self._threads)
 
     @torch.inference_mode()
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
@@ -118,6 +125,8 @@ class TorchTarget:
             began = time.perf_counter()
             results.append(self._verify(work.slot, work.tree))
             passes.append(Pass(len(work.tree), time.perf_counter() - began))
+            if self._threads:
+                self._threads.passed(passes[-1].rows, passes[-1].seconds)
         self.passes = passes
         return results
 
@@ -146,6 +155,11 @@ class TorchTarget:
 
     def _new_kv(self) -> SlotKv:
         return SlotKv(self.forward.shapes, self.forward.kv_dtype, self.device, self.context)
+
+    @torch.inference_mode()
+    def _measure(self, threads: Threads) -> None:
+        kv = self._new_kv()
+        threads.measure(lambda: self._logits(kv, FlatTree([0], [-1], [0])))
 
     @torch.inference_mode()
     def _self_test(self, dtype: torch.dtype) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,14 +38,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def target(model: Path) -> Iterator[LlamaCppTarget]:
-    made = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=32)
+    made = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=32, threads=1)
     yield made
     made.shutdown()
 
 
 @pytest.fixture(scope="module")
 def exact(model: Path) -> Iterator[LlamaCppTarget]:
-    made = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=32, exact=True)
+    made = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=32, threads=1, exact=True)
     yield made
     made.shutdown()
 
@@ -122,7 +124,7 @@ def test_exact_cells_are_compacted_and_give_the_same_bits_after_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "MIN_RETIRED", 8)
-    target = LlamaCppTarget(model, eos=EOS, slots=2, context=256, tree_nodes=16, exact=True)
+    target = LlamaCppTarget(model, eos=EOS, slots=2, context=256, tree_nodes=16, threads=1, exact=True)
     moved: list[int] = []
     compact = target._llama.compact
     monkeypatch.setattr(target._llama, "compact", lambda slots: (moved.append(len(slots)), compact(slots)))
@@ -155,7 +157,7 @@ def test_after_keep_a_slot_holds_the_accepted_path_alone(target: LlamaCppTarget,
 
 
 def test_a_prefix_is_shared_within_its_scope_and_never_beyond(model: Path) -> None:
-    target = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=8)
+    target = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=8, threads=1)
     long = list(range(3, 43))
     first = begin(target, [*long, 1], SCOPE)
     assert target.open([*long, 2], b"other")[1] == 0, "another key's tokens are not shared"
@@ -215,6 +217,22 @@ def test_a_failed_pass_leaves_the_slots_as_they_were(target: LlamaCppTarget, mon
     target.close(slot)
     assert len(target._forks) == free
     np.testing.assert_allclose(found, alone(target, [5, 6, 7]), atol=0.03, rtol=0)
+
+
+def test_without_a_number_of_threads_the_passes_decide(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        target = LlamaCppTarget(model, eos=EOS, slots=1, context=256, tree_nodes=8)
+    assert f"of {len(os.sched_getaffinity(0))} threads (a pass:" in caplog.text
+    used: list[int] = []
+    assert target._threads is not None
+    target._threads.count, target._threads._set = 2, used.append
+    slot = begin(target, [5, 6, 7])
+    target._threads._latest[1] = deque([1e-9])
+    for _ in range(4):
+        target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    target.close(slot)
+    target.shutdown()
+    assert used == [1], "four passes that took far longer than one before"
 
 
 def test_more_sequences_than_llama_cpp_has_are_refused(model: Path) -> None:
