@@ -62,14 +62,16 @@ def tree(
     return m.Tree(opening.request, opening.epoch, len(prefix), digest, first, parents, tokens, [1] * n, [1] * n)
 
 
-async def test_a_chain_seventeen_deep_ends_the_link_and_changes_nothing(
+async def test_a_chain_deeper_than_allowed_ends_the_link_and_changes_nothing(
     whole: Whole, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with client(whole.gateway) as hostile:
         running = asyncio.ensure_future(answer(whole.engine))
         opening = await opened(hostile)
-        await hostile.send(tree(opening, list(range(17)), PROMPT, tokens=expected()[:17]))
+        right, most = expected(), m.MAX_DEPTH
+        await hostile.send(tree(opening, list(range(most)), PROMPT, tokens=right[:most]))
+        await hostile.send(tree(opening, [most], PROMPT, most + 1, right[most : most + 1]))
         assert await hostile.closed() == 4400
         tokens, done = await running
     assert tokens == expected()
