@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from cloud_gateway.api.limits import Limits, ServedModel
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, Extension, refusal
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, refusal
 from cloud_gateway.api.sizes import check_tokens
+from cloud_gateway.core.requests.options import Extension
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.protocol.messages import Sampling
@@ -39,7 +40,7 @@ def generations(
     if outside >= model.vocab_size:
         raise refusal("logit_bias", f"token {outside} is outside the model's vocabulary of {model.vocab_size}")
     lengths = [_max_tokens(body, len(prompt), model, limits) for prompt in prompts]
-    most = max(limits.max_request_tokens, limits.max_tokens)
+    most = max(limits.max_request_tokens, limits.api.max_tokens_limit)
     if n * sum(lengths) > most:
         why = f"all answers of one request together get at most {most} tokens here; ask for fewer, or shorter ones"
         raise refusal("n" if n > 1 else "max_tokens", why)
@@ -81,11 +82,11 @@ def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Li
             raise refusal("max_tokens", "it differs from 'max_completion_tokens', which means the same")
         name, asked = "max_completion_tokens", body.max_completion_tokens
     if asked is not None:
-        if asked > limits.max_tokens:
-            raise refusal(name, f"this gateway gives at most {limits.max_tokens} tokens in one answer")
+        if asked > limits.api.max_tokens_limit:
+            raise refusal(name, f"this gateway gives at most {limits.api.max_tokens_limit} tokens in one answer")
         return asked
     room = max(1, model.context - prompt_tokens)  # a prompt without any room is refused by the engine
-    return min(room, limits.default_tokens, limits.max_tokens)
+    return min(room, limits.api.max_tokens, limits.api.max_tokens_limit)
 
 
 def _sampling(body: Common, seed: int) -> Sampling:

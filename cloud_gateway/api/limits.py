@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from cloud_gateway.api.options import ClientOptions
 from cloud_gateway.core.limits.quota import KeyLimits
+from cloud_gateway.core.limits.settings import ClientBounds
+from cloud_gateway.core.requests.options import RequestBounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,11 @@ class ServedModel:
 class Limits:
     """Bounds on one request, and on the time that the gateway waits for its client."""
 
-    max_tokens: int = 4096
-    """Maximum tokens of one completion."""
-    default_tokens: int = 512
-    """Maximum tokens of a completion where a request sets none, and the context has room."""
+    api: RequestBounds
+    key: KeyLimits
+    """Limits of each API key."""
+    key_running: int | None
+    """Slots that one API key may hold while other keys exist; None for all."""
     max_choices: int = 8
     """Maximum completions of one request: its `n` times its prompts."""
     max_request_tokens: int = 16384
@@ -34,12 +36,11 @@ class Limits:
     max_body_bytes: int = 4 * 2**20
     read_timeout_s: float = 30.0
     """For the whole request body to arrive."""
-    keepalive_s: float = 10.0
-    """Silence on a stream after which a comment is sent."""
     write_timeout_s: float = 20.0
     """After which a client that does not read its stream is disconnected."""
-    key: KeyLimits = field(default_factory=KeyLimits)
-    """Limits of each API key."""
-    key_running: int | None = None
-    """Slots that one API key may hold while other keys exist; None for all."""
-    options: ClientOptions = field(default_factory=ClientOptions)
+
+    @staticmethod
+    def of(api: RequestBounds, clients: ClientBounds, slots: int) -> Limits:
+        """The configured limits. One key may hold all slots but one, unless the operator says otherwise."""
+        running = clients.key_running or max(1, slots - 1)
+        return Limits(api, KeyLimits.of(clients, slots), running)

@@ -14,6 +14,7 @@ from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.api.connection import Connection, Times
 from cloud_gateway.api.idle import IdleConnections
 from cloud_gateway.core.limits.admission import AdmissionLimits
+from cloud_gateway.core.limits.settings import ClientBounds
 from edgespec.core.errors import AddressError
 
 REASONS: Mapping[int, str] = {
@@ -25,32 +26,21 @@ REASONS: Mapping[int, str] = {
 
 
 log = logging.getLogger("cloud_gateway.api")
-MAX_CONNECTIONS, MAX_UNPROVEN = 1024, 256
-"""Of the API, and of those the ones that have not presented a valid key yet."""
-API_RATE_PER_S, API_BURST_S = 1000.0, 4.0
-"""New connections a second of one source, and the burst in seconds of that rate. Behind a proxy all clients have one
-address, so the rate only bounds the time that accepting takes (a fifth of a millisecond each)."""
+API_BURST_S = 4.0
+"""New connections of one source at once, in seconds of their rate. Behind a proxy all clients have one address, so the
+rate only bounds the time that accepting takes (a fifth of a millisecond each)."""
 
 
-def api_limits(
-    total: int = MAX_CONNECTIONS,
-    unproven: int = MAX_UNPROVEN,
-    per_source: int = 0,
-    rate_per_s: float = API_RATE_PER_S,
-) -> AdmissionLimits:
-    """Bounds of the API port. `per_source`: unproven connections of one source, 0 for as many as there may be."""
-    unproven = max(1, min(unproven, total // 2))
-    return AdmissionLimits(
-        total=total,
-        unproven=unproven,
-        unproven_per_source=min(per_source or unproven, unproven),
-        per_source=total,
-        rate_per_s=rate_per_s,
-        burst=int(API_BURST_S * rate_per_s) + 1,
-    )
+def api_admission(bounds: ClientBounds, total: int) -> AdmissionLimits:
+    """Bounds of the API port, whose share of the descriptors are `total`."""
+    unproven, rate = max(1, min(bounds.unproven_connections, total // 2)), bounds.connections_per_s
+    mine = min(bounds.unproven_per_source or unproven, unproven)
+    return AdmissionLimits(total, unproven, mine, total, rate, int(API_BURST_S * rate) + 1)
 
 
-METRICS_LIMITS = AdmissionLimits(total=64, unproven=32, unproven_per_source=32, rate_per_s=100, burst=200)
+METRICS_LIMITS = AdmissionLimits(
+    total=64, unproven=32, unproven_per_source=32, per_source=64, rate_per_s=100, burst=200
+)
 """The port has no keys, and one Prometheus needs one connection."""
 
 
@@ -81,8 +71,8 @@ async def listen(
     host: str,
     port: int,
     section: str,
-    limits: AdmissionLimits | None = None,
-    times: Times | None = None,
+    limits: AdmissionLimits,
+    times: Times,
 ) -> Listener:
     """Binds and serves `app`; port 0 takes a free one. Raises AddressError naming the address and what to change."""
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
@@ -90,9 +80,9 @@ async def listen(
     server = runner.server
     assert server is not None
     idle = IdleConnections()
-    acceptor = Acceptor(f"`{section}` port", limits or api_limits(), log)
+    acceptor = Acceptor(f"`{section}` port", limits, log)
     try:
-        bound = await acceptor.start(host, port, lambda: Connection(server, acceptor, times or Times(), idle))
+        bound = await acceptor.start(host, port, lambda: Connection(server, acceptor, times, idle))
     except OSError as error:
         await runner.cleanup()
         raise address_error(error, host, port, section) from error

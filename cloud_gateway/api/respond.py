@@ -62,7 +62,7 @@ async def streamed(job: Job, request: web.Request, limits: Limits) -> web.Stream
     """
     events = EventStream(request, limits.write_timeout_s)
     try:
-        await _send_pieces(job, events, limits.keepalive_s)
+        await _send_pieces(job, events, limits.api.keepalive_s)
         if job.include_usage:
             await events.send(job.envelope.chunk(None, {"usage": await job.usage()}))
         await events.done()

@@ -16,7 +16,7 @@ from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Name, Tool, former_calls
 from cloud_gateway.core.policies.settings import NAMES, PHI, K
-from cloud_gateway.core.requests.request import Speculation
+from cloud_gateway.core.requests.options import Extension
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol import ranges
 from edgespec.core.protocol.ranges import Range
@@ -48,12 +48,6 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-
-
-class Extension(Speculation, frozen=True, forbid_unknown_fields=True):
-    """The parameter `edgespec`: fields of `Speculation`, and one more."""
-
-    ignore_eos: bool | None = None
 
 
 class Common(Struct, kw_only=True):

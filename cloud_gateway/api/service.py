@@ -171,7 +171,7 @@ class Api:
             data = await self._read(request, visit)
             check_structure(data, context)
             body = decode(data, kind)
-            self.limits.options.check(body.edgespec)
+            self.limits.api.check(body.edgespec)
             backend = self._named(body.model)
             visit.expect_answers(check_size(body, backend.model, self.limits))
             schema = await self._schema(key.id, body, backend)

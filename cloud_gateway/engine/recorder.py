@@ -35,9 +35,9 @@ class RecorderSettings:
     """What the operator chose (configs/gateway.toml, [traces])."""
 
     folder: Path
-    salt: bool = True
-    limit_bytes: int = 2048 * 1024
-    keep: int = 1000
+    salt: bool
+    limit_bytes: int
+    keep: int
 
 
 class Recorder:

@@ -17,6 +17,7 @@ from websockets.server import ServerProtocol
 
 from cloud_gateway.acceptor import Acceptor, Seat
 from cloud_gateway.core.limits.admission import AdmissionLimits
+from cloud_gateway.core.limits.settings import LinkBounds
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.shared.guarded import Guarded
 from edgespec.shared.wire import WEBSOCKET_OPTIONS
@@ -36,29 +37,22 @@ BURST_S = 5.0
 """New connections at once, in seconds of their rate: after a restart all workers behind one address reconnect."""
 
 
-def link_admission(
-    total: int = 1024, unproven: int = 64, per_source: int = 16, rate_per_s: float = 20.0
-) -> AdmissionLimits:
-    """Bounds of the link port. `unproven`: connections whose key is not proven yet, `per_source` those of one source.
+def link_admission(bounds: LinkBounds, total: int) -> AdmissionLimits:
+    """Bounds of the link port, whose share of the descriptors are `total`.
 
-    A source may hold any number of proven ones: the machines of a campus often share one address.
+    A source may hold any number of proven connections: the machines of a campus often share one address.
     """
-    unproven = max(1, min(unproven, total // 2))
-    burst = max(1, round(BURST_S * rate_per_s))
-    return AdmissionLimits(
-        total, unproven, min(per_source, unproven), total, rate_per_s, burst, TOTAL_RATE * rate_per_s
-    )
+    unproven, rate = max(1, min(bounds.unproven_connections, total // 2)), bounds.connections_per_s
+    mine, burst = min(bounds.unproven_per_source, unproven), max(1, round(BURST_S * rate))
+    return AdmissionLimits(total, unproven, mine, total, rate, burst, TOTAL_RATE * rate)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
     """Bounds on what peers can make the gateway do."""
 
-    admission: AdmissionLimits = field(default_factory=link_admission)
+    admission: AdmissionLimits
     inflow: InflowLimits = field(default_factory=lambda: InflowLimits(frames_per_s=WORKER_FRAMES_PER_S))
-
-
-DEFAULT_LINK_LIMITS = LinkLimits()
 
 
 class LinkConnection(Guarded, ServerConnection):

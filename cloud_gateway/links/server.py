@@ -19,7 +19,7 @@ from cloud_gateway.core.limits.probation import Probation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
 from cloud_gateway.engine.events import Inbox, WorkerReady
-from cloud_gateway.links.port import DEFAULT_LINK_LIMITS, LinkConnection, LinkLimits, LinkServer
+from cloud_gateway.links.port import LinkConnection, LinkLimits, LinkServer
 from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
 from edgespec.core.errors import AddressError, KeyStoreError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity
@@ -65,7 +65,7 @@ class Links:
         *,
         pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
         timers: Timers = DEFAULT_TIMERS,
-        limits: LinkLimits = DEFAULT_LINK_LIMITS,
+        limits: LinkLimits,
     ) -> None:
         """`vocab_size`: of the target; `refused` is called with each reason; `pair` serves `/pair`, if given."""
         self._me, self.vocab_size, self.paired, self._refused = me, vocab_size, paired, refused

@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from cloud_gateway.core.policies.settings import MAX_K, PolicyName, PolicySettings
+from cloud_gateway.core.limits.settings import ClientBounds, LinkBounds
+from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.options import RequestBounds
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PORT
 from edgespec.shared.fields import (
@@ -24,8 +26,6 @@ from edgespec.shared.fields import (
     Threads,
 )
 from edgespec.shared.settings import Section
-
-ClientOption = Literal["offload", "ignore_eos", "policy", "k", "phi", "prefer", "verification"]
 
 
 def _check_loopback(host: str) -> None:
@@ -60,46 +60,21 @@ class LocalDraftSection(Section, frozen=True):
     prefix_cache: bool = True
 
 
-class ApiSection(Section, frozen=True):
+class ApiSection(RequestBounds, frozen=True, kw_only=True):
     """[api]: the chat API."""
 
     host: Host = "127.0.0.1"
     port: Port = 8080
     queue_limit: Annotated[int, Meta(ge=1, le=100_000)] = 64
-    max_tokens: Annotated[int, Meta(ge=1, le=1_048_576)] = 512
-    max_tokens_limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 4096
-    keepalive_s: Annotated[float, Meta(ge=1, le=300)] = 10.0
-    client_options: tuple[ClientOption, ...] = ("offload", "ignore_eos")
-    client_policies: tuple[PolicyName, ...] = ()
-    client_max_k: Annotated[int, Meta(ge=1, le=MAX_K)] = MAX_K
 
 
-class LimitsSection(Section, frozen=True):
-    """[limits]: bounds on the connections, requests and memory of API clients."""
-
-    connections: Annotated[int, Meta(ge=4, le=100_000)] = 1024
-    unproven_connections: Annotated[int, Meta(ge=2, le=100_000)] = 256
-    unproven_per_source: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    connections_per_s: Annotated[float, Meta(ge=1, le=100_000)] = 1000.0
-    head_timeout_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
-    idle_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 75.0
-    key_running: Annotated[int, Meta(ge=0, le=1024)] = 0
-    key_waiting: Annotated[int, Meta(ge=0, le=100_000)] = 32
-    key_body_kb: Annotated[int, Meta(ge=4096, le=4_194_304)] = 16384
-    key_tokens_per_minute: Annotated[int, Meta(ge=0, le=2**53)] = 0
-
-
-class LinkSection(Section, frozen=True):
+class LinkSection(LinkBounds, frozen=True, kw_only=True):
     """[link]: where workers connect and pair."""
 
     host: Host = "0.0.0.0"  # noqa: S104  workers come from other machines; each must be paired
     port: Port = DEFAULT_PORT
     name: MachineName = ""
     mdns: bool = True
-    connections: Annotated[int, Meta(ge=4, le=100_000)] = 1024
-    unproven_connections: Annotated[int, Meta(ge=2, le=10_000)] = 64
-    unproven_per_source: Annotated[int, Meta(ge=1, le=10_000)] = 16
-    connections_per_s: Annotated[float, Meta(ge=0.1, le=10_000)] = 20.0
 
 
 class MetricsSection(Section, frozen=True):
@@ -144,7 +119,7 @@ class GatewaySettings(Section, frozen=True):
     local_draft: LocalDraftSection = LocalDraftSection()
     policy: PolicySettings = PolicySettings()
     api: ApiSection = ApiSection()
-    limits: LimitsSection = LimitsSection()
+    limits: ClientBounds = ClientBounds()
     link: LinkSection = LinkSection()
     metrics: MetricsSection = MetricsSection()
     traces: TracesSection = TracesSection()

@@ -17,11 +17,9 @@ import msgspec
 from cloud_gateway.acceptor import raise_descriptor_limit
 from cloud_gateway.api import Api, Backend, Limits, make_app
 from cloud_gateway.api.connection import Times
-from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_limits, check_free, listen
-from cloud_gateway.api.options import ClientOptions
+from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.limits.admission import share_descriptors
-from cloud_gateway.core.limits.quota import KeyLimits
 from cloud_gateway.engine.audit import AuditLog
 from cloud_gateway.engine.collector import spare_rounds
 from cloud_gateway.engine.loop import Engine
@@ -73,7 +71,7 @@ class Gateway:
         self.paired = PairedWorkers(store.folder)
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()
-        self.api = Api(_limits(settings), self.metrics)
+        self.api = Api(Limits.of(settings.api, settings.limits, settings.target.slots), self.metrics)
         self.recorder = _recorder(settings, self.identity)
         self.audit_folder = folders.audit_dir(settings.daemon.state_dir)
         self.audit = _audit(settings, self.audit_folder)
@@ -123,9 +121,7 @@ class Gateway:
         check_free(settings.link.host, settings.link.port, "link")
         api, metrics = settings.api, settings.metrics
         limits, shares = settings.limits, self._shares
-        admission = api_limits(
-            shares["api"], limits.unproven_connections, limits.unproven_per_source, limits.connections_per_s
-        )
+        admission = api_admission(limits, shares["api"])
         times = Times(limits.head_timeout_s, limits.idle_timeout_s)
         chat = await listen(make_app(self.api, self.keys), api.host, api.port, "api", admission, times)
         closing.push_async_callback(chat.close)
@@ -143,7 +139,7 @@ class Gateway:
             self.paired,
             self.metrics.rejected,
             pair=self.desk.handle,
-            limits=self._link_limits(),
+            limits=LinkLimits(link_admission(settings.link, self._shares["link"])),
         )
         engine = links.inbox = Engine(
             models.target, models.local, engine_settings(settings), links, recorder=self.recorder
@@ -169,12 +165,6 @@ class Gateway:
         self.models, self.engine, self.links = models, engine, links
         self.metrics.watch(engine, links.workers)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars))
-
-    def _link_limits(self) -> LinkLimits:
-        link, total = self.settings.link, self._shares["link"]
-        return LinkLimits(
-            link_admission(total, link.unproven_connections, link.unproven_per_source, link.connections_per_s)
-        )
 
     def _announce(self) -> None:
         """Reports readiness on standard output, in the ready file and to systemd."""
@@ -264,22 +254,6 @@ def configured(args: argparse.Namespace) -> GatewaySettings:
     for assignment in args.set:
         settings = assign(settings, assignment)
     return settings
-
-
-def _limits(settings: GatewaySettings) -> Limits:
-    api, limits, slots = settings.api, settings.limits, settings.target.slots
-    return Limits(
-        max_tokens=api.max_tokens_limit,
-        default_tokens=api.max_tokens,
-        keepalive_s=api.keepalive_s,
-        key=KeyLimits(
-            answers=(limits.key_running or slots) + limits.key_waiting,
-            body_bytes=limits.key_body_kb * 1024,
-            tokens_per_minute=limits.key_tokens_per_minute,
-        ),
-        key_running=limits.key_running or max(1, slots - 1),
-        options=ClientOptions(frozenset(api.client_options), frozenset(api.client_policies), api.client_max_k),
-    )
 
 
 def _shares(settings: GatewaySettings) -> dict[str, int]:

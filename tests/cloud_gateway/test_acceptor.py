@@ -21,9 +21,10 @@ from cloud_gateway.core.limits.admission import AdmissionLimits
 from edgespec.shared.tls import client_context
 from tests.support.links import make_certificate, until
 from tests.support.sockets import dial
+from tools.doubles.limits import link_limits
 
 LOG = logging.getLogger("tests.acceptor")
-FEW = AdmissionLimits(total=16, unproven=8, unproven_per_source=3, rate_per_s=1000.0, burst=1000)
+FEW = link_limits(total=16, unproven=8, unproven_per_source=3, rate_per_s=1000.0, burst=1000)
 
 
 class Echo(asyncio.Protocol):
@@ -130,7 +131,7 @@ async def test_a_stalled_tls_handshake_ends_after_its_time(tmp_path: Path, caplo
 
 
 async def test_refusals_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    limits = AdmissionLimits(rate_per_s=0.001, burst=2)
+    limits = link_limits(rate_per_s=0.001, burst=2)
     async with accepting(limits) as (_, port, refused):
         for _ in range(200):
             dial(port).close()
@@ -155,7 +156,7 @@ class Echo(asyncio.Protocol):
 
 async def main():
     logging.basicConfig(level=logging.DEBUG)
-    limits = AdmissionLimits(unproven=900, unproven_per_source=900, rate_per_s=1e6, burst=10**6)
+    limits = AdmissionLimits(1024, 900, 900, 1024, rate_per_s=1e6, burst=10**6)
     acceptor = Acceptor("test port", limits, logging.getLogger("a"))
     port = await acceptor.start("127.0.0.1", 0, Echo)
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))

@@ -25,6 +25,7 @@ from cloud_gateway.engine.output_queue import Stream
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.models.text import StopStrings
 from edgespec.core.errors import ClientError
+from tools.doubles.limits import TIMES, api_limits, request_limits
 
 MODEL = ServedModel("echo", created=1_700_000_000, context=512, vocab_size=256, fingerprint="es_echo")
 
@@ -150,10 +151,10 @@ async def echo_gateway(
     """Serves an EchoEngine on a free port of loopback."""
     keys, engine = KeyRing(state / "keys"), engine or EchoEngine()
     _, key = keys.create("test", offload=True)
-    api = Api(limits or Limits(), Metrics())
+    api = Api(limits or request_limits(), Metrics())
     if loaded:
         api.serve(Backend(engine, ByteText(), MODEL))
-    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", connections, times)
+    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", connections or api_limits(), times or TIMES)
     try:
         yield Echo(api, engine, keys, listener, key)
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from cloud_gateway.api import Api, Backend, Limits, make_app
+from cloud_gateway.api import Api, Backend, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.loop import Engine
@@ -21,6 +21,7 @@ from cloud_gateway.process.loading import Models, engine_settings, load_models
 from edgespec.shared.settings import override
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
+from tools.doubles.limits import request_limits
 
 
 @dataclass
@@ -81,7 +82,7 @@ async def keyed_gateway(state: Path, settings: GatewaySettings) -> AsyncIterator
     """Serves on a free port of loopback."""
     models = load_models(settings)
     engine, keys = Engine(models.target, models.local, engine_settings(settings)), KeyRing(state / "keys")
-    api = Api(Limits(), Metrics())
+    api = Api(request_limits(), Metrics())
     listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api")
     keyed = Keyed(listener.url, keys, models)
     prefill = models.target.prefill

@@ -28,6 +28,7 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.tls import ServerIdentity, certificate_spki, client_context, new_identity, peer_spki_hash
 from edgespec.worker.link import FromGateway, Link
+from tools.doubles.limits import link_limits
 
 VOCAB = 1000
 TOKENIZER, MODEL, HASH = b"t" * 32, b"m" * 32, b"h" * 32
@@ -144,7 +145,7 @@ async def serving(
         seen.refused,
         pair=pair,
         timers=timers,
-        limits=limits or LinkLimits(inflow=inflow or InflowLimits()),
+        limits=limits or LinkLimits(link_limits(), inflow or InflowLimits()),
     )
     links.inbox = seen
     port = await links.start("127.0.0.1", 0, context)

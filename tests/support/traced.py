@@ -34,7 +34,8 @@ async def record(
     **settings: object,
 ) -> list[Path]:
     """Answers one request after another with the recorder on; returns the files in that order."""
-    recorder = Recorder(RecorderSettings(folder, **settings), KEY)  # type: ignore[arg-type]
+    kept = {"salt": True, "limit_bytes": 2**21, "keep": 1000, **settings}
+    recorder = Recorder(RecorderSettings(folder, **kept), KEY)  # type: ignore[arg-type]
     worker = worker or LoopWorker(0.002, 0.8)
     engine = Engine(TableTarget(), TableDraft(0.7), engine_settings(), worker, recorder=recorder)
     worker.engine = engine

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from cloud_gateway.api.generation import Limits, ServedModel, generations
+from cloud_gateway.api.generation import ServedModel, generations
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_schema
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -29,6 +29,7 @@ from edgespec.core.drafting.best_first import BestFirst
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import MAX_COST, Open, check_tree_shape
+from tools.doubles.limits import request_limits
 from tools.doubles.model import Rows
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.grammars import constraint_of
@@ -39,7 +40,7 @@ VOCABULARIES = (1, 2, 3, 17, 64, 64, 64, 64, 300, 1100)
 GRAMMAR_VOCABULARY = 64
 TOKENS = 2
 """Most tokens of an answer: later ones meet no other code."""
-LIMITS = Limits(max_tokens=16, max_choices=8)
+LIMITS = request_limits(max_tokens_limit=16, max_choices=8)
 MANY = 3
 """Siblings that the ranking proposes."""
 ROUNDING_NATS = 1e-6

@@ -14,16 +14,17 @@ from typing import Any
 
 import aiohttp
 
-from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
+from cloud_gateway.api import Api, Backend, ServedModel, make_app
 from cloud_gateway.api.listener import listen
-from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.requests.options import OPTIONS
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.models.text import StopStrings
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.limits import TIMES, api_limits, request_limits
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.frames import RandomLink
 from tools.fuzz.grammars import CHARACTERS, grammars
@@ -75,13 +76,13 @@ async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]
     draft = TableDraft(leaves=4, model=table(VOCABULARY, 100, extreme=True))
     engine = workers.engine = Engine(target, draft, engine_settings(GatewaySettings()), workers)
     engine.start()
-    api = Api(Limits(max_tokens=TOKENS, options=ClientOptions(OPTIONS)), Metrics())
+    api = Api(request_limits(max_tokens_limit=TOKENS, client_options=OPTIONS), Metrics())
     model = ServedModel("fuzz", created=0, context=target.context, vocab_size=VOCABULARY, fingerprint="f")
     api.serve(Backend(engine, Characters(), model, grammars()))
     with tempfile.TemporaryDirectory() as folder:
         keys = KeyRing(Path(folder) / "keys")
         _, key = keys.create("fuzz", offload=True)
-        listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api")
+        listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)
         try:
             yield listener.url, {"Authorization": f"Bearer {key}"}
         finally:

@@ -22,17 +22,17 @@ RESERVED_DESCRIPTORS = 192
 class AdmissionLimits:
     """Bounds of one listening port."""
 
-    total: int = 1024
+    total: int
     """Open connections; `total - unproven` of them are kept for proven ones."""
-    unproven: int = 64
+    unproven: int
     """Connections that have proven nothing yet, those in the TLS handshake included."""
-    unproven_per_source: int = 16
+    unproven_per_source: int
     """The same from one source; a machine needs one or two, a network behind one address a few at a time."""
-    per_source: int = 1024
+    per_source: int
     """Open connections from one source, proven or not; a whole campus may come from one address."""
-    rate_per_s: float = 20.0
+    rate_per_s: float
     """New connections a second from one source in the long run: a TLS handshake costs about a millisecond."""
-    burst: int = 100
+    burst: int
     """New connections from one source at once, as when all workers of a campus come back after a restart."""
     total_rate_per_s: float = float("inf")
     """New connections a second from all sources, and five seconds of that at once: a bound on the time that TLS takes

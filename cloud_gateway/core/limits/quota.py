@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cloud_gateway.core.limits.settings import ClientBounds
 from edgespec.core.errors import ClientError
 
 WINDOW_S = 60.0
@@ -14,14 +15,20 @@ BUSY_RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """Of each API key. The defaults leave a key its share of four slots and half of a queue of 64."""
+    """Of each API key. By default a key has all slots, and half of a queue of 64."""
 
-    answers: int = 36
+    answers: int
     """Answers under way at once, those included that wait for a slot."""
-    body_bytes: int = 16 * 2**20
+    body_bytes: int
     """Of request bodies that are read, or wait for their prompt to be tokenised."""
-    tokens_per_minute: int = 0
+    tokens_per_minute: int
     """Of prompts and answers together; 0 for any number."""
+
+    @staticmethod
+    def of(clients: ClientBounds, slots: int) -> KeyLimits:
+        """The configured limits, where the target has so many slots."""
+        answers = (clients.key_running or slots) + clients.key_waiting
+        return KeyLimits(answers, clients.key_body_kb * 1024, clients.key_tokens_per_minute)
 
 
 @dataclass(slots=True)

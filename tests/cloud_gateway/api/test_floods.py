@@ -11,17 +11,17 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from cloud_gateway.acceptor import raise_descriptor_limit
-from cloud_gateway.api import Limits
-from cloud_gateway.api.connection import MAX_DROPPED_BYTES, Times
+from cloud_gateway.api.connection import MAX_DROPPED_BYTES
 from cloud_gateway.api.idle import MAX_IDLE_PER_KEY
-from cloud_gateway.api.listener import api_limits
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head, until
+from tools.doubles.limits import TIMES, api_limits, request_limits
 
 PATH = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 BOMB = gzip.compress(bytes(300 * 2**20), 9)
@@ -101,7 +101,7 @@ async def test_an_encoded_body_is_a_415_that_says_what_to_do(echo: Echo) -> None
 
 
 async def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, Limits(max_body_bytes=1000)) as echo:
+    async with echo_gateway(tmp_path, request_limits(max_body_bytes=1000)) as echo:
         assert (await answer_to(echo, request_head(echo, length=1001))).startswith(b"HTTP/1.1 413 ")
         chunked = request_head(echo, length=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
         answer = await answer_to(echo, chunked + b"400\r\n" + b" " * 1024 + b"\r\n")
@@ -162,7 +162,7 @@ async def closed_after(writer: asyncio.StreamWriter, reader: asyncio.StreamReade
 
 
 async def test_a_head_that_does_not_end_is_given_up(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, times=Times(head_s=0.3)) as echo:
+    async with echo_gateway(tmp_path, times=replace(TIMES, head_s=0.3)) as echo:
         first, whole = b"GET /healthz HTTP/1.1\r\nX-", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         for begin, trickle in ((b"", b""), (first, b"x"), (whole + first, b"x")):
             reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
@@ -172,21 +172,21 @@ async def test_a_head_that_does_not_end_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_a_request_in_time_may_take_longer_than_its_head(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, times=Times(head_s=0.1)) as echo:
+    async with echo_gateway(tmp_path, times=replace(TIMES, head_s=0.1)) as echo:
         echo.engine.step_s = 0.05
         assert (await post(echo, CHAT))[0] == 200
 
 
 async def test_a_connection_without_requests_is_closed(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, times=Times(idle_s=0.2)) as echo:
+    async with echo_gateway(tmp_path, times=replace(TIMES, idle_s=0.2)) as echo:
         answer = await answer_to(echo, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
-    assert Times().idle_s == 75 and Times().head_s == 10
+    assert TIMES.idle_s == 75 and TIMES.head_s == 10
 
 
 @pytest.mark.live
 async def test_a_client_that_reads_no_response_is_given_up(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, times=Times(unread_s=0.2)) as echo:
+    async with echo_gateway(tmp_path, times=replace(TIMES, unread_s=0.2)) as echo:
         request = f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {echo.key}\r\n\r\n".encode()
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -226,7 +226,9 @@ async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> N
 
 
 async def test_idle_connections_of_one_key_are_bounded(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, connections=api_limits(total=MAX_IDLE_PER_KEY + 20, unproven=10)) as echo:
+    async with echo_gateway(
+        tmp_path, connections=api_limits(total=MAX_IDLE_PER_KEY + 20, unproven=10, unproven_per_source=10)
+    ) as echo:
         request = f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {echo.key}\r\n\r\n".encode()
         opened = []
         for _ in range(MAX_IDLE_PER_KEY + 30):

@@ -12,13 +12,13 @@ from typing import Any
 import openai
 import pytest
 
-from cloud_gateway.api import Backend, Limits, service
+from cloud_gateway.api import Backend, service
 from cloud_gateway.api.encoding import TurnedThreads
-from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.api.report import MAX_CANCELLED_LINES
-from cloud_gateway.core.limits.quota import KeyLimits
+from cloud_gateway.core.requests.options import OPTIONS
 from edgespec.core.errors import ClientError
 from tests.support.echo import CHAT, MODEL, ByteText, Echo, echo_gateway, post, request_head, until
+from tools.doubles.limits import request_limits
 
 TEXT = "/v1/completions"
 
@@ -39,7 +39,7 @@ class CountingText(ByteText):
 
 @pytest.fixture
 async def counted(tmp_path: Path) -> AsyncIterator[tuple[Echo, CountingText]]:
-    async with echo_gateway(tmp_path, Limits(key=KeyLimits(answers=10))) as echo:
+    async with echo_gateway(tmp_path, request_limits(answers=10)) as echo:
         text = CountingText()
         echo.api.serve(Backend(echo.engine, text, MODEL))
         yield echo, text
@@ -169,7 +169,7 @@ async def test_requests_given_up_at_once_do_not_fill_the_log(
 
 
 async def test_bodies_of_one_key_that_wait_are_bounded(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, Limits(key=KeyLimits(body_bytes=100_000))) as echo:
+    async with echo_gateway(tmp_path, request_limits(body_bytes=100_000)) as echo:
         _, waiting = await asyncio.open_connection("127.0.0.1", echo.listener.port)
         waiting.write(request_head(echo, length=90_000) + b" " * 80_000)
         await waiting.drain()
@@ -186,7 +186,7 @@ async def test_bodies_of_one_key_that_wait_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_tokens_a_minute_are_limited_with_openais_headers(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, Limits(key=KeyLimits(tokens_per_minute=1000))) as echo:
+    async with echo_gateway(tmp_path, request_limits(tokens_per_minute=1000)) as echo:
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
             raw = await client.chat.completions.with_raw_response.create(**CHAT, max_tokens=400)
             assert raw.headers["x-ratelimit-limit-tokens"] == "1000"
@@ -261,20 +261,20 @@ async def test_what_the_operator_chooses_is_refused_by_name_with_advice(tmp_path
         assert "leave it out" in answer["error"]["message"] and "operator" in answer["error"]["message"]
         assert (await post(echo, {**CHAT, "edgespec": {"offload": "auto", "ignore_eos": False}}))[0] == 200
         assert (await post(echo, {**CHAT, "edgespec": {name: None}}))[0] == 200
-    async with echo_gateway(tmp_path, Limits(options=ClientOptions(OPTIONS))) as echo:
+    async with echo_gateway(tmp_path, request_limits(client_options=OPTIONS)) as echo:
         assert (await post(echo, {**CHAT, "edgespec": {name: CHOICES[name]}}))[0] == 200
 
 
 async def test_a_client_may_always_keep_its_prompt_from_workers(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, Limits(options=ClientOptions(frozenset()))) as echo:
+    async with echo_gateway(tmp_path, request_limits(client_options=())) as echo:
         assert (await post(echo, {**CHAT, "edgespec": {"offload": "never"}}))[0] == 200
         assert echo.engine.requests[0].speculation.offload == "never"
         assert (await post(echo, {**CHAT, "edgespec": {"offload": "auto"}}))[0] == 400
 
 
 async def test_policies_and_k_are_allowed_as_far_as_the_operator_says(tmp_path: Path) -> None:
-    options = ClientOptions(OPTIONS, policies=frozenset({"plain", "wanspec"}), max_k=4)
-    async with echo_gateway(tmp_path, Limits(options=options)) as echo:
+    options = request_limits(client_options=OPTIONS, client_policies=("plain", "wanspec"), client_max_k=4)
+    async with echo_gateway(tmp_path, options) as echo:
         for requested, status in (
             ({"policy": "plain"}, 200), ({"policy": "colocated-tree"}, 400), ({"k": 4}, 200), ({"k": 5}, 400),
         ):  # fmt: skip
@@ -282,7 +282,7 @@ async def test_policies_and_k_are_allowed_as_far_as_the_operator_says(tmp_path: 
 
 
 async def test_the_last_slot_is_for_another_key_where_there_is_one(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, Limits(key_running=3)) as echo:
+    async with echo_gateway(tmp_path, request_limits(key_running=3)) as echo:
         await post(echo, CHAT)
         record, _ = echo.keys.create("other")
         await post(echo, CHAT)

@@ -9,10 +9,9 @@ import msgspec
 import openai
 import pytest
 
-from cloud_gateway.api import Limits
-from cloud_gateway.api.options import OPTIONS, ClientOptions
 from cloud_gateway.api.schema import RANGES
 from cloud_gateway.core.policies.settings import DEFAULTS
+from cloud_gateway.core.requests.options import OPTIONS
 from cloud_gateway.core.requests.request import Speculation
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.ranges import SAMPLING
@@ -24,11 +23,12 @@ from tests.support.echo import (
     echo_gateway,
     post,
 )
+from tools.doubles.limits import request_limits
 
 
 @pytest.fixture
 async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path, Limits(options=ClientOptions(OPTIONS))) as running:
+    async with echo_gateway(tmp_path, request_limits(client_options=OPTIONS)) as running:
         yield running
 
 

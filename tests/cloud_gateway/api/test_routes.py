@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cloud_gateway.api import ROUTES, Limits, make_app
+from cloud_gateway.api import ROUTES, make_app
 from tests.support.echo import (
     CHAT,
     Echo,
@@ -16,6 +16,7 @@ from tests.support.echo import (
     post,
     request_head,
 )
+from tools.doubles.limits import request_limits
 
 
 @pytest.fixture
@@ -73,13 +74,13 @@ async def test_unknown_paths_and_methods_are_refused_in_openais_shape(
 
 
 async def test_a_body_over_the_limit_is_413(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, Limits(max_body_bytes=1000)) as echo:
+    async with echo_gateway(tmp_path, request_limits(max_body_bytes=1000)) as echo:
         status, body, _ = await post(echo, {**CHAT, "user": "x" * 2000})
         assert (status, body["error"]["code"]) == (413, "request_too_large")
 
 
 async def test_a_body_that_does_not_arrive_is_given_up(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, Limits(read_timeout_s=0.2)) as echo:
+    async with echo_gateway(tmp_path, request_limits(read_timeout_s=0.2)) as echo:
         reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
         writer.write(request_head(echo, length=100) + b"{")
         assert b"408" in await reader.readline()

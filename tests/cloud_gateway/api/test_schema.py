@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.api.generation import generations
-from cloud_gateway.api.limits import Limits, ServedModel
+from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
+from tools.doubles.limits import request_limits
 
 MODEL = ServedModel("m", 0, context=100, vocab_size=64, fingerprint="f")
-LIMITS = Limits(max_tokens=50, max_choices=4)
+LIMITS = request_limits(max_tokens_limit=50, max_choices=4)
 PARAMETERS = sorted(
     {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, "tools", "user", "logprobs", "response_format"}
 )
@@ -33,7 +34,7 @@ def run(body: Common) -> None:
     if isinstance(body, ChatBody):
         chat_messages(body.messages)
     for request in generations(body, prompts, MODEL, LIMITS, may_offload=True):
-        assert 1 <= request.max_tokens <= LIMITS.max_tokens
+        assert 1 <= request.max_tokens <= LIMITS.api.max_tokens_limit
         assert request.sampling.seed is not None
         assert 0 <= request.sampling.seed < 2**63
 

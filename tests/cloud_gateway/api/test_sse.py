@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.api import Limits
 from tests.support.echo import (
     CHAT,
     Echo,
@@ -21,6 +20,7 @@ from tests.support.echo import (
     request_head,
     until,
 )
+from tools.doubles.limits import request_limits
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def endless(**more: Any) -> bytes:
 
 
 async def test_silence_is_bridged_by_comments(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, Limits(keepalive_s=0.05)) as echo:
+    async with echo_gateway(tmp_path, request_limits(keepalive_s=0.05)) as echo:
         echo.engine.gate.clear()
         reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
         body = json.dumps({**CHAT, "stream": True}).encode()
@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_the_queue_is_cancelled_too(echo: Echo) -> No
 
 async def test_a_client_that_does_not_read_delays_nobody_and_is_given_up(tmp_path: Path) -> None:
     engine = EchoEngine(per_event=1)
-    async with echo_gateway(tmp_path, Limits(write_timeout_s=0.5, max_tokens=10**6), engine) as echo:
+    async with echo_gateway(tmp_path, request_limits(write_timeout_s=0.5, max_tokens_limit=10**6), engine) as echo:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.setblocking(False)

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
+from cloud_gateway.api import Api, Backend, ServedModel, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.loop import Engine
@@ -23,6 +23,7 @@ from tests.support.engines import engine_settings
 from tests.support.hostile import ToEngine, opened
 from tests.support.links import GatewayUnderTest, client, serving
 from tools.doubles.engines import TableTarget
+from tools.doubles.limits import request_limits
 from tools.doubles.model import plain_greedy
 
 MODEL = ServedModel("table", created=1_700_000_000, context=512, vocab_size=256, fingerprint="es_table")
@@ -59,7 +60,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         engine = seen.engine = Engine(target, None, engine_settings(), gateway.links)
         engine.on_failure = lambda: gone.append(True)
         engine.start()
-        api = Api(Limits(), Metrics())
+        api = Api(request_limits(), Metrics())
         api.serve(Backend(engine, ByteText(), MODEL))
         listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api")
         yield Served(gateway, engine, listener.url, {"alice": alice, "bob": bob}, gone)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.server import ServerConnection
 
-from cloud_gateway.core.limits.admission import AdmissionLimits
 from cloud_gateway.links.port import LinkLimits
 from edgespec.shared.tls import client_context
 from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, until, worker_identity
 from tests.support.sockets import dial
+from tools.doubles.limits import link_limits
 
 ELSEWHERE = ("127.0.0.9", 0)
 
@@ -66,7 +66,7 @@ async def test_a_linked_worker_stays_through_a_flood_of_connections(tmp_path: Pa
 
 
 async def test_tls_handshakes_of_one_source_are_bounded(tmp_path: Path, past_tls: list[int]) -> None:
-    limits = LinkLimits(AdmissionLimits(rate_per_s=1.0, burst=10))
+    limits = LinkLimits(link_limits(rate_per_s=1.0, burst=10))
     async with serving(tmp_path, limits=limits) as gateway:
         began = asyncio.get_running_loop().time()
         for _ in range(60):

@@ -11,7 +11,6 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cloud_gateway.core.limits import probation
-from cloud_gateway.core.limits.admission import AdmissionLimits
 from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.registry import FIRST_STEP_S
 from edgespec.core.errors import AddressError
@@ -21,6 +20,7 @@ from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Linked, Timers
 from tests.support.links import HASH, Client, client, make_certificate, raw, serving, some_tree, until, worker_identity
+from tools.doubles.limits import link_limits
 
 ME = worker_identity()
 ID = key_id(ME.key.public)
@@ -241,7 +241,7 @@ async def test_a_silent_worker_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
-    limits = LinkLimits(inflow=InflowLimits(frames_per_s=200.0))
+    limits = LinkLimits(link_limits(), InflowLimits(frames_per_s=200.0))
     async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
         began = asyncio.get_running_loop().time()
         for i in range(164):
@@ -252,7 +252,7 @@ async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
 
 
 async def test_unproven_connections_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    limits = LinkLimits(AdmissionLimits(unproven=3, unproven_per_source=3))
+    limits = LinkLimits(link_limits(unproven=3, unproven_per_source=3))
     async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
         async with raw(gateway) as one, raw(gateway), raw(gateway), raw(gateway):
             with pytest.raises(ConnectionClosed):  # the oldest makes room, and the proven one does not

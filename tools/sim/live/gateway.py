@@ -16,12 +16,14 @@ import msgspec
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
+from tools.doubles.limits import link_limits
 from tools.sim.live.engines import SleepingDraft, SleepingTarget
 from tools.sim.live.setting import PROMPT_TOKENS, VOCABULARY, Setting, read
 
@@ -67,7 +69,7 @@ class Gateway:
         self._tls = store.tls_identity()
         paired = PairedWorkers(store.folder)
         me = GatewayIdentity(store.identity(), "replay", self._tls.spki_hash, setting.digest)
-        self._links = Links(me, VOCABULARY, paired, lambda reason: None)
+        self._links = Links(me, VOCABULARY, paired, lambda reason: None, limits=LinkLimits(link_limits()))
         # The worker receives the prompt half a round trip after the request came. Reading it takes the target as long,
         # so that both begin at the same moment, as in the simulator.
         self._prefill_s = setting.rtt_ms / 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -18,8 +19,15 @@ from cloud_gateway.core.limits.admission import (
     share_descriptors,
 )
 from edgespec.shared.address import source_of
+from tools.doubles.limits import link_limits
 
-WIDE = AdmissionLimits(rate_per_s=1e9, burst=10**9)
+
+def limits_of(**changes: Any) -> AdmissionLimits:
+    """The link port's, without a bound on the sum over all sources."""
+    return link_limits(**{"total_rate_per_s": float("inf"), **changes})
+
+
+WIDE = limits_of(rate_per_s=1e9, burst=10**9)
 
 
 def admitted(verdict: Admitted | Refused) -> int:
@@ -105,7 +113,7 @@ TestWalk = Walk.TestCase
 
 
 def test_a_source_that_holds_the_whole_pool_keeps_nobody_out() -> None:
-    admission = Admission(AdmissionLimits(unproven=64, unproven_per_source=64, rate_per_s=1e9, burst=10**9))
+    admission = Admission(limits_of(unproven=64, unproven_per_source=64, rate_per_s=1e9, burst=10**9))
     flood = [admitted(admission.arrive("flood", 0.0)) for _ in range(64)]
     verdict = admission.arrive("worker", 0.0)
     assert isinstance(verdict, Admitted) and verdict.evicted == flood[0]
@@ -117,7 +125,7 @@ def test_a_source_that_holds_the_whole_pool_keeps_nobody_out() -> None:
 
 
 def test_strangers_never_take_the_places_of_proven_connections() -> None:
-    admission = Admission(AdmissionLimits(total=20, unproven=4, rate_per_s=1e9, burst=10**9))
+    admission = Admission(limits_of(total=20, unproven=4, rate_per_s=1e9, burst=10**9))
     workers = [admitted(admission.arrive(f"w{i}", 0.0)) for i in range(4)]
     assert all(admission.prove(ticket) for ticket in workers)
     for i in range(1000):
@@ -129,7 +137,7 @@ def test_strangers_never_take_the_places_of_proven_connections() -> None:
 
 
 def test_a_source_has_a_burst_and_then_its_rate() -> None:
-    admission = Admission(AdmissionLimits(rate_per_s=20.0, burst=100))
+    admission = Admission(limits_of(rate_per_s=20.0, burst=100))
     at_once = [admission.arrive("a", 0.0) for _ in range(500)]
     assert sum(isinstance(one, Admitted) for one in at_once) == 100
     assert isinstance(admission.arrive("b", 0.0), Admitted)
@@ -138,7 +146,7 @@ def test_a_source_has_a_burst_and_then_its_rate() -> None:
 
 
 def test_all_sources_together_have_a_rate() -> None:
-    admission = Admission(AdmissionLimits(rate_per_s=20.0, burst=100, total_rate_per_s=100.0))
+    admission = Admission(limits_of(rate_per_s=20.0, burst=100, total_rate_per_s=100.0))
     got_in = 0
     for tenth in range(100):  # ten seconds of 1000 connections a second from 500 sources
         for n in range(100):
@@ -184,4 +192,4 @@ def test_ports_share_the_descriptors_and_leave_a_reserve() -> None:
 @pytest.mark.parametrize("limits", [{"unproven": 0}, {"total": 3, "unproven": 4}, {"rate_per_s": 0.0}, {"burst": 0}])
 def test_limits_that_leave_no_place_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="admitted"):
-        Admission(AdmissionLimits(**limits))  # type: ignore[arg-type]
+        Admission(limits_of(**limits))

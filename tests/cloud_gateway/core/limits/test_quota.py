@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cloud_gateway.core.limits.quota import KeyLimits, Quotas
 from edgespec.core.errors import ClientError
+from tools.doubles.limits import request_limits
 
 LIMITS = KeyLimits(answers=4, body_bytes=100, tokens_per_minute=600)
 
@@ -64,7 +65,7 @@ def test_the_headers_are_openais_and_only_there_where_tokens_are_limited() -> No
         "x-ratelimit-remaining-tokens": "480",
         "x-ratelimit-reset-tokens": "12.000s",
     }
-    assert Quotas(KeyLimits()).headers("a", now=0.0) == {}
+    assert Quotas(request_limits().key).headers("a", now=0.0) == {}
 
 
 STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60), st.integers(0, 400), st.booleans()), max_size=40)

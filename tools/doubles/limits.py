@@ -1,0 +1,37 @@
+"""The limits of requests, keys and ports as they are configured by default, with changes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from msgspec.structs import replace as replaced
+
+from cloud_gateway.api.connection import Times
+from cloud_gateway.api.limits import Limits
+from cloud_gateway.api.listener import api_admission
+from cloud_gateway.core.limits.admission import AdmissionLimits
+from cloud_gateway.core.limits.quota import KeyLimits
+from cloud_gateway.links.port import link_admission
+from cloud_gateway.process.config import GatewaySettings
+
+SETTINGS = GatewaySettings()
+TIMES = Times(SETTINGS.limits.head_timeout_s, SETTINGS.limits.idle_timeout_s)
+
+
+def request_limits(**changes: Any) -> Limits:
+    """Changes are fields of `Limits`, of its `key` or of the table [api]."""
+    limits = Limits.of(SETTINGS.api, SETTINGS.limits, SETTINGS.target.slots)
+    own = {field.name: changes.pop(field.name) for field in fields(Limits) if field.name in changes}
+    key = {field.name: changes.pop(field.name) for field in fields(KeyLimits) if field.name in changes}
+    return replace(limits, api=replaced(limits.api, **changes), key=replace(limits.key, **key), **own)
+
+
+def link_limits(**changes: Any) -> AdmissionLimits:
+    """Changes are fields of `AdmissionLimits`."""
+    return replace(link_admission(SETTINGS.link, SETTINGS.link.connections), **changes)
+
+
+def api_limits(**changes: Any) -> AdmissionLimits:
+    """Changes are fields of `AdmissionLimits`."""
+    return replace(api_admission(SETTINGS.limits, SETTINGS.limits.connections), **changes)
