@@ -12,6 +12,7 @@ from msgspec import Meta
 from cloud_gateway.core.limits.settings import ClientBounds, LinkBounds
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.options import RequestBounds
+from cloud_gateway.models.settings import TargetSettings
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PORT
 from edgespec.shared.fields import (
@@ -33,7 +34,7 @@ def _check_loopback(host: str) -> None:
         raise ValueError("figures about other people's requests do not leave this machine")
 
 
-class TargetSection(Section, frozen=True):
+class TargetSection(TargetSettings, frozen=True, kw_only=True):
     """[target]: the model that decides every token."""
 
     model: ModelPath = "auto:quantised"
@@ -46,10 +47,6 @@ class TargetSection(Section, frozen=True):
     ] = "auto"
     threads: Threads = 0
     kernels: Literal["packed", "plain"] = "packed"
-    slots: Annotated[int, Meta(ge=1, le=1024)] = 4
-    context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
-    prefill_chunk: Annotated[int, Meta(ge=1, le=8192)] = 128
-    prefix_cache: bool = True
 
 
 class LocalDraftSection(Section, frozen=True):

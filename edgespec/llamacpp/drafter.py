@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.drafting.settings import DEFAULTS
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Kept, first_to_go
 from edgespec.llamacpp.context import Context, Row
@@ -54,11 +55,11 @@ class Drafter:
         self,
         path: Path,
         *,
-        context: int = 8192,
+        context: int = DEFAULTS.context,
         sequences: int = 4,
         threads: int = 1,
-        prefill_batch: int = 128,
-        requests: int = 8,
+        prefill_batch: int = DEFAULTS.prefill_batch,
+        requests: int = DEFAULTS.requests,
         log: logging.Logger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
 
-from msgspec import Meta
-
-from edgespec.core.protocol.messages import MAX_NODES
+from edgespec.core.drafting.settings import DraftSettings
 from edgespec.shared import settings
 from edgespec.shared.fields import (
     Cores,
@@ -25,19 +22,11 @@ from edgespec.shared.settings import Section, override
 __all__ = ["DaemonSection", "DraftSection", "GatewaySection", "WorkerSettings", "load", "override", "worker_name"]
 
 
-class DraftSection(Section, frozen=True):
-    """[draft]: the model, and Algorithm 2's parameters."""
+class DraftSection(DraftSettings, frozen=True, kw_only=True):
+    """[draft]: the model, and how it drafts."""
 
     model: ModelPath = "auto:quantised"
     threads: Threads = 0
-    context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
-    order: Literal["best-first", "algorithm2"] = "best-first"
-    branching: Annotated[int, Meta(ge=0, le=MAX_NODES)] = 0
-    theta: Annotated[float, Meta(ge=0, le=100)] = 0.5
-    sequences: Annotated[int, Meta(ge=0, le=32)] = 0
-    requests: Annotated[int, Meta(ge=1, le=256)] = 8
-    prefill_batch: Annotated[int, Meta(ge=1, le=8192)] = 256
-    prefix_cache: bool = True
 
 
 class GatewaySection(Section, frozen=True):

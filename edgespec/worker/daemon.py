@@ -23,6 +23,7 @@ from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.ranking import Ranker, Spread
+from edgespec.core.drafting.settings import DEFAULTS
 from edgespec.core.drafting.tree import Node
 from edgespec.core.drafting.turns import Turns
 from edgespec.core.errors import ModelError, RemoteProtocolError
@@ -84,10 +85,10 @@ class Daemon:
     drafter: Drafter
     rule: DraftRule
     outlet: Outlet
-    max_requests: int = 8
-    prefill_batch: int = 64
+    max_requests: int = DEFAULTS.requests
+    prefill_batch: int = DEFAULTS.prefill_batch
     """Most committed tokens evaluated in one batch; other requests and commits are served between batches."""
-    prefix_cache: bool = True
+    prefix_cache: bool = DEFAULTS.prefix_cache
     """Whether later requests of the same cache scope reuse a closed request's common prefix."""
     curve: DraftCurve | None = None
     """Times of a step, from which the best-first rule chooses its leaves; None: always the maximum, and no reports."""

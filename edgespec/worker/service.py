@@ -14,6 +14,7 @@ from edgespec import __version__
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
+from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.errors import PairingError, RemoteProtocolError
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, Tree
@@ -32,9 +33,6 @@ from edgespec.worker.discovery import Browser
 from edgespec.worker.link import FromGateway, Link, keep_linked
 
 log = logging.getLogger("edgespec.service")
-
-MAX_LEAVES = 16
-"""Maximum leaves of one step where the configuration leaves their number to a measurement."""
 
 
 class Service:
@@ -228,7 +226,7 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
     return Drafter(
         resolve_model(draft.model),
         context=draft.context,
-        sequences=draft.sequences or MAX_LEAVES,
+        sequences=draft.sequences or MAX_STEP_LEAVES,
         threads=thread_count(draft.threads, settings.daemon.cpu),
         prefill_batch=draft.prefill_batch,
         requests=draft.requests,
@@ -241,9 +239,10 @@ def draft_rule(draft: DraftSection, step_s: Mapping[int, float]) -> DraftRule:
     Algorithm 2 always evaluates all its leaves, so their number is limited to the cheap ones; the best-first rule
     chooses it at each step.
     """
+    chosen = {name: value for name in ("branching", "sequences") if (value := getattr(draft, name))}
     if draft.order == "algorithm2":
-        return DraftRule(draft.branching or 2, draft.theta, draft.sequences or affordable_leaves(step_s))
-    return BestFirstRule(branching=draft.branching or 4, sequences=draft.sequences or MAX_LEAVES)
+        return DraftRule(**{"sequences": affordable_leaves(step_s), "theta": draft.theta, **chosen})
+    return BestFirstRule(**chosen)
 
 
 def paired_gateway(gateways: PairedGateways) -> PairedGateway:

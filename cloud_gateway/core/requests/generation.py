@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome, Verify
 from cloud_gateway.core.policies.registry import Plain
+from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.assignment import Assignment, opening
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
@@ -83,7 +84,7 @@ class Generation:
     eos: frozenset[int] = frozenset()
     offload: bool = False
     """Whether workers may draft for it."""
-    verify_nodes: int = 16
+    verify_nodes: int = DEFAULTS.verify_nodes
     """Candidates of the pass that ends a round whose budget is used up."""
     worker_sampling: Sampling = field(default_factory=Sampling)
     """The sampling parameters as sent to workers: the seed removed unless it is shared."""

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from cloud_gateway.core.policies.estimators import Ewma
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 
-MAX_LEAVES = 16
-"""Paths of one step for which the llama.cpp context is made; `affordable_leaves` chooses among 1 to so many."""
 _WEIGHT = 0.2
 """Weight of the newest measurement in the moving averages."""
 _CALIBRATION_TOKENS = 32
 """Length of the prompt that is evaluated to measure the model before the first request."""
+CATCH_UP_BATCH = 128
+"""Tokens of one catch-up pass: half the worker's, since rounds of other requests wait for it."""
 _MIN_BATCH = 8
 """Rows from which on a catch-up pass is measured: with fewer, its fixed cost hides the cost of a token."""
 
@@ -35,17 +36,17 @@ class LocalDraft:
         self,
         path: Path,
         *,
-        context: int = 8192,
-        requests: int = 8,
+        context: int,
+        requests: int = DEFAULTS.requests,
         leaves: int = 0,
         threads: int = 1,
-        prefill_batch: int = 128,
+        catch_up_batch: int = CATCH_UP_BATCH,
         prefix_cache: bool = True,
         target_vocab_size: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`context`: KV cells shared by `requests` open requests. `leaves`: maximum number of paths in one step; 0:
-        as many as take hardly longer than one, as measured. `prefill_batch`: maximum tokens of one catch-up pass.
+        as many as take hardly longer than one, as measured. `catch_up_batch`: maximum tokens of one catch-up pass.
         `target_vocab_size`: entries of the rows that are ranked, where the target has more or fewer unused ones.
 
         Takes a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
@@ -53,9 +54,9 @@ class LocalDraft:
         self._drafter = Drafter(
             path,
             context=context,
-            sequences=leaves or MAX_LEAVES,
+            sequences=leaves or MAX_STEP_LEAVES,
             threads=threads,
-            prefill_batch=prefill_batch,
+            prefill_batch=catch_up_batch,
             requests=requests,
         )
         self._prefix_cache, self._clock, self._target_vocab_size = prefix_cache, clock, target_vocab_size

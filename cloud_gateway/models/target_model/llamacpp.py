@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.slots import SlotTable
@@ -90,14 +91,14 @@ class LlamaCppTarget:
         path: Path,
         *,
         eos: frozenset[int],
-        slots: int = 4,
-        context: int = 4096,
+        slots: int = DEFAULTS.slots,
+        context: int = DEFAULTS.context,
         tree_nodes: int = 64,
-        prefill_chunk: int = 128,
+        prefill_chunk: int = DEFAULTS.prefill_chunk,
         threads: int = 0,
         gpu_layers: int = 0,
         exact: bool = False,
-        prefix_cache: bool = True,
+        prefix_cache: bool = DEFAULTS.prefix_cache,
     ) -> None:
         """`tree_nodes`: maximum candidates of one tree; `prefill_chunk`: maximum tokens of one `prefill`;
         `threads`: 0 for as many as are fastest, beside whatever else runs here; `exact`: on a CPU, gives a row the same

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Forward, HfForward
@@ -59,12 +60,12 @@ class TorchTarget:
         self,
         model: Any,
         *,
-        slots: int = 4,
-        context: int = 4096,
+        slots: int = DEFAULTS.slots,
+        context: int = DEFAULTS.context,
         threads: int = 0,
         kernels: Kernels = "packed",
         exact: bool = True,
-        prefix_cache: bool = True,
+        prefix_cache: bool = DEFAULTS.prefix_cache,
         eos: frozenset[int] | None = None,
     ) -> None:
         """`model`: a causal model of transformers on its device; the caller must not use it afterwards.

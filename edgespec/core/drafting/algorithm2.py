@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgespec.core.drafting.rhythm import MIN_LEVELS, Rhythm
+from edgespec.core.drafting.settings import DEFAULTS
 from edgespec.core.drafting.tree import Node, SpeculationTree
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Tree
@@ -41,7 +42,7 @@ class DraftRule:
 
     branching: int = 2
     """b: children of a node whose entropy reaches `theta`."""
-    theta: float = 0.5
+    theta: float = DEFAULTS.theta
     """Entropy (nats) below which a node gets one child only."""
     sequences: int = 4
     """s: leaves evaluated in one draft step."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.calibration import Calibrator
+from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.drafting.tree import Node
 
 
@@ -21,8 +22,7 @@ class BestFirstRule(DraftRule):
     """`theta` is not used: the number of a node's children follows from their probabilities."""
 
     branching: int = 4
-    theta: float = 0.0
-    sequences: int = 16
+    sequences: int = MAX_STEP_LEAVES
     floor: float = 1e-3
     """Minimum probability of a path, from the last committed token on, for its last node to be sent."""
 

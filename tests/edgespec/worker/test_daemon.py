@@ -74,7 +74,8 @@ def start(model: Path) -> Iterator[Callable[..., Desk]]:
 
     def begin(rule: DraftRule = RULE, **options: object) -> Desk:
         desk = Desk()
-        drafter = Drafter(model, context=2048, sequences=4)
+        drafter = Drafter(model, context=2048, sequences=4, prefill_batch=128)
+        options.setdefault("prefill_batch", 64)
         desk.daemon = Daemon(drafter, rule, Outlet(desk.send, desk.broken.put), **options)  # type: ignore[arg-type]
         thread = threading.Thread(target=desk.daemon.run)
         thread.start()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.llamacpp.context import Row
@@ -18,7 +19,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.config import DaemonSection, GatewaySection, WorkerSettings
 from edgespec.worker.daemon import FAILED
-from edgespec.worker.service import MAX_LEAVES, Service
+from edgespec.worker.service import Service
 from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving
 from tests.support.links import WorkerIdentity as Identity
 from tests.support.links import until as until_within
@@ -58,7 +59,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     key = store.identity()
 
     def load(settings: WorkerSettings) -> Drafter:
-        drafter = Drafter(model, context=1024, sequences=MAX_LEAVES)
+        drafter = Drafter(model, context=1024, sequences=MAX_STEP_LEAVES)
         drafter.tokenizer_digest = TOKENIZER
         return drafter
 

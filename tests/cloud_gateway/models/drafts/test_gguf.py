@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def local(model: Path) -> Iterator[LocalDraft]:
-    made = LocalDraft(model, context=512, requests=2, prefill_batch=16)
+    made = LocalDraft(model, context=512, requests=2, catch_up_batch=16)
     yield made
     made.shutdown()
 
@@ -96,7 +96,7 @@ class Ticking:
 
 def test_costs_are_measured_before_the_first_request_and_while_drafting(model: Path) -> None:
     clock = Ticking()
-    local = LocalDraft(model, context=512, requests=2, prefill_batch=16, clock=clock)
+    local = LocalDraft(model, context=512, requests=2, catch_up_batch=16, clock=clock)
     assert local.step_s == 1.0
     assert local.token_s == pytest.approx(1 / 16, rel=0.1)
     local.open("r", PROMPT)
@@ -127,7 +127,7 @@ def test_what_it_cannot_serve_is_one_sentence(local: LocalDraft, tmp_path: Path)
     with pytest.raises(DraftMemoryError, match="600 tokens"):
         local.open("r", [1] * 600)
     with pytest.raises(ModelError, match=r"nowhere\.gguf cannot be read"):
-        LocalDraft(tmp_path / "nowhere.gguf")
+        LocalDraft(tmp_path / "nowhere.gguf", context=512)
 
 
 @pytest.mark.parametrize("method", ["shared-noise", "rejection"])
