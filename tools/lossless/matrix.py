@@ -82,7 +82,8 @@ def make_stage(folder: Path, args: argparse.Namespace) -> Rig:
     good, poor = str(models.quantised()), str(models.dropped())
     threads = {"target.threads": 1, "local_draft.threads": 1, "target.slots": max(4, args.at_once)}
     drafts = {"second": poor}
-    return Rig(folder, good, good, poor, args.dtype, args.rtt_ms, threads, {"draft.threads": 1}, drafts=drafts)
+    given = args.dtype, args.rtt_ms, threads, {"draft.threads": 1}
+    return Rig(folder, good, good, poor, *given, drafts=drafts, engine=args.engine)
 
 
 def set_up(stage: Rig, console: Console) -> None:
@@ -232,6 +233,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompts after which all conditions had their turn, and OUT is written",
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument(
+        "--engine", choices=("torch", "llamacpp"), default="torch", help="llamacpp is exact with --dtype float32 only"
+    )
     parser.add_argument("--policy", choices=sorted(POLICIES), default="wanspec")
     parser.add_argument("--phi", type=options.number(float, 0, 100), default=3.0)
     parser.add_argument(

@@ -44,6 +44,7 @@ PHI = 3.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `edgespec demo`."""
     parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
+    parser.add_argument("--engine", choices=("torch", "llamacpp"), default="torch", help="what computes the target")
     parser.add_argument("--target", choices=("plain", "deep"), default="plain", help="deep: a pass costs several times")
     parser.add_argument("--blocks", type=int, default=4, help="blocks for each one of the deep target")
     parser.add_argument("--rtt-ms", type=float, default=20.0, help="round trip of the link in milliseconds")
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     draft, target = DRAFTS[options.draft](), target_model(options, console)
     with tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch:
         folder = options.keep or Path(scratch)
-        with make_rig(folder, str(target), str(draft), options.rtt_ms, options.kernels) as rig:
+        with make_rig(folder, str(target), str(draft), options.rtt_ms, options.kernels, engine=options.engine) as rig:
             set_up(rig, console)
             watch(rig, WATCHED, options.max_tokens, console)
             with benched(rig, options.worker_load, neighbour=not options.no_neighbour) as bench:
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 def context_of(options: argparse.Namespace) -> dict[str, Any]:
     """What was asked for, as the figures hold it."""
-    names = ("target", "draft", "rtt_ms", "kernels", "max_tokens", "seed", "worker_load")
+    names = ("engine", "target", "draft", "rtt_ms", "kernels", "max_tokens", "seed", "worker_load")
     blocks = options.blocks if options.target == "deep" else 1
     asked = {name: getattr(options, name) for name in names}
     return asked | {"blocks": blocks, "policy": {"name": "wanspec", "k": 2, "phi": PHI}}
@@ -159,12 +160,12 @@ def _writing(path: Path) -> Iterator[None]:
 
 def target_model(options: argparse.Namespace, console: Console) -> Path:
     """The target's file or folder; a deep one is made where it is missing. Raises ModelError, ConfigError."""
-    source = models.quantised()
+    source, gguf = models.quantised(), options.engine == "llamacpp"
     if options.target == "plain":
         return source
     models.require_memory(deep_target.memory_bytes(source, options.blocks), "The deep target")
     with contextlib.suppress(ModelError):
-        return models.deepened(options.blocks)
+        return models.deepened(options.blocks, gguf=gguf)
     with _progress(console) as progress:
         task = progress.add_task("", total=None)
 
@@ -173,7 +174,7 @@ def target_model(options: argparse.Namespace, console: Console) -> Path:
 
         found = deep_target.make(source, models.model_dir(), options.blocks, show_step)
     console.print(f"[green]✓[/] Made the deep target: {found.equal_tokens} of {found.tokens} tokens equal")
-    return models.deepened(options.blocks)
+    return models.deepened(options.blocks, gguf=gguf)
 
 
 def read_prompts(path: Path, limit: int, seed: int) -> list[str]:
@@ -234,7 +235,7 @@ def compare(bench: Bench, prompts: Sequence[str], options: argparse.Namespace, c
 def check_identity(
     stage: Rig, prompts: Sequence[str], max_tokens: int, table: Table, console: Console
 ) -> dict[str, list[bool]]:
-    """Whether remote and co-located completions equal plain decoding's, with the target in fp32."""
+    """Whether remote and co-located completions equal plain decoding's, with an exact target (in torch in fp32)."""
     stage.restart_gateway("float32")
     arms = list(dict.fromkeys(("plain", BASE, f"colocated_k{table.best_k()}", *REMOTE)))
     with _progress(console) as progress:

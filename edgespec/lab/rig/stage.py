@@ -227,6 +227,7 @@ class Rig:
             "target.model": self.target,
             "target.dtype": self.dtype,
             "target.engine": self.engine,
+            "target.exact": "yes" if self.dtype == "float32" else "auto",
             "api.port": ports["api"]["port"],
             "api.client_options": CLIENT_OPTIONS,
             "link.host": "0.0.0.0" if self.by_mdns else "127.0.0.1",  # noqa: S104  another machine must reach it
