@@ -3,6 +3,12 @@
 A request goes through `connection` and `routes` (guards), `schema`, `options` and `sizes` (validation), `encoding`
 (text to tokens), `generation` (the engine's requests), `answer` (tokens to text), `respond` and `sse` (what the
 client reads).
+
+Public, by module:
+
+- `connection`: `Times`
+- `limits`: `ServedModel`
+- `listener`: `api_admission`, `check_free`, `listen`, `Listener`, `METRICS_LIMITS`
 """
 
 from cloud_gateway.api.limits import Limits, ServedModel

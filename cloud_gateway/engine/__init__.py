@@ -1,1 +1,11 @@
-"""The engine: the loop that owns the models, local drafting, offloading, recording."""
+"""The engine: the loop that owns the models, local drafting, offloading, recording.
+
+Public, by module:
+
+- `audit`: `AuditLog`, `entries`, `Entry`
+- `collector`: `spare_rounds`
+- `events`: `Inbox`, `WorkerReady`
+- `loop`: `Engine`, `EngineSettings`
+- `recorder`: `Recorder`, `RecorderSettings`
+- `stats`: `Stats`
+"""

@@ -1,1 +1,8 @@
-"""Target model, draft sources, tokenizer text and grammars."""
+"""Target model, draft sources, tokenizer text and grammars.
+
+Public, by module:
+
+- `grammar`: all
+- `settings`: `TargetSettings`
+- `text`: `Text`
+"""

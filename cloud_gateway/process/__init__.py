@@ -1,1 +1,6 @@
-"""The gateway process: configuration, loading, serving, commands."""
+"""The gateway process: configuration, loading, serving, commands.
+
+Public, by module:
+
+- `commands`: all
+"""

@@ -1,1 +1,8 @@
-"""The pure core: no sockets, asyncio, threads, files, clock, torch or llama.cpp (tests/test_layers.py holds this)."""
+"""The pure core: no sockets, asyncio, threads, files, clock, torch or llama.cpp (tests/test_layers.py holds this).
+
+Public, by module:
+
+- `errors`: all
+- `eviction`: `first_to_go`, `Kept`
+- `numbers`: `interpolate`
+"""

@@ -1,1 +1,8 @@
-"""Draft models in llama.cpp, used by the worker and by the gateway's local draft."""
+"""Draft models in llama.cpp, used by the worker and by the gateway's local draft.
+
+Public, by module:
+
+- `context`: `available_bytes`, `Context`, `require_gpu`, `Row`
+- `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`
+- `step_time`: `affordable_leaves`, `step_curve`
+"""

@@ -1,4 +1,28 @@
 """Modules of both worker and gateway around their cores: settings, folders, keys, pairing codes, control socket.
 
 Unlike `edgespec.core` they use files and sockets. They import nothing of `edgespec` but `core` and each other.
+
+Public, by module:
+
+- `address`: `Address`, `DEFAULT_PORT`, `LINK_PATH`, `PAIR_PATH`, `parse_address`, `source_of`
+- `control`: all
+- `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `LogLevel`, `machine_name`, `MachineName`, `ModelPath`,
+  `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `thread_count`, `Threads`
+- `files`: `locked`, `private_folder`, `read_private`, `write_private`
+- `folders`: all
+- `guarded`: `Guarded`, `GuardedClient`, `PinnedClient`
+- `keystore`: `KeyStore`
+- `logs`: all
+- `mdns`: all
+- `models`: all
+- `occasional`: `Occasional`
+- `paired`: `PairedGateway`, `PairedGateways`, `PairedWorker`, `PairedWorkers`
+- `reduced`: `cause`, `kind_of`, `origin`, `places`
+- `sdnotify`: all
+- `settings`: all
+- `throttle`: `Throttle`
+- `tls`: `client_context`, `peer_spki_hash`
+- `vocabfiles`: `gguf_metadata`, `gguf_tokenizer`, `gguf_tokenizer_digest`, `hf_tokenizer_digest`
+- `wire`: `WEBSOCKET_OPTIONS`, `Wire`
+- `words`: `new_code`, `parse_code`
 """

@@ -1,1 +1,10 @@
-"""The worker daemon: drafting loop, link to the gateway, discovery, pairing, configuration."""
+"""The worker daemon: drafting loop, link to the gateway, discovery, pairing, configuration.
+
+Public, by module:
+
+- `config`: all
+- `discovery`: `Browser`
+- `nearby`: `pair_nearby`
+- `pair`: `pair`, `Pairing`
+- `service`: `load_drafter`, `Service`
+"""

@@ -1,1 +1,10 @@
-"""Fair turns, quotas and admission of connections: who is served next, and how much."""
+"""Fair turns, quotas and admission of connections: who is served next, and how much.
+
+Public, by module:
+
+- `admission`: `Admission`, `AdmissionLimits`, `Refused`, `share_descriptors`
+- `probation`: `Probation`
+- `quota`: `KeyLimits`, `Quotas`, `Visit`
+- `settings`: `ClientBounds`, `LinkBounds`
+- `turns`: `Turns`
+"""

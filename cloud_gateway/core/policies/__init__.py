@@ -1,1 +1,9 @@
-"""Controllers: WANSpec's Algorithm 1, the baselines and the adaptive policy."""
+"""Controllers: WANSpec's Algorithm 1, the baselines and the adaptive policy.
+
+Public, by module:
+
+- `actions`: all
+- `estimators`: `Ewma`, `RttEstimator`, `StepClock`, `StepCurve`
+- `registry`: all
+- `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicyName`, `PolicySettings`, `Prefer`
+"""

@@ -1,1 +1,13 @@
-"""A request: what a client asks for, its bounds, and which worker drafts for it."""
+"""A request: what a client asks for, its bounds, and which worker drafts for it.
+
+Public, by module:
+
+- `accounting`: `FrameLedger`
+- `generation`: `Generation`, `MAX_RETRIES`
+- `local_costs`: `catch_up_batch`, `draft_costs`
+- `options`: `Extension`, `RequestBounds`
+- `records`: `Records`
+- `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `TokensEvent`, `Usage`
+- `router`: `choose`, `LinkedWorker`
+- `steps`: all
+"""

@@ -1,1 +1,8 @@
-"""Traces of requests: format, recording, playback (docs/traces.md)."""
+"""Traces of requests: format, recording, playback (docs/traces.md).
+
+Public, by module:
+
+- `format`: all
+- `play`: all
+- `record`: `Curve`, `InputLog`
+"""

@@ -1,1 +1,13 @@
-"""Candidates, acceptance and sampling: what makes speculation lossless (docs/numerics.md)."""
+"""Candidates, acceptance and sampling: what makes speculation lossless (docs/numerics.md).
+
+Public, by module:
+
+- `accept`: `Walk`, `walk`
+- `candidates`: `CandidateTree`, `LOCAL`, `Merged`
+- `flatten`: `flatten`, `FlatTree`
+- `guide`: `GRAMMAR`, `Guide`
+- `interface`: `Constraint`, `ConstraintError`, `Method`, `TokenLogprob`
+- `logprobs`: `walk_logprobs`
+- `shared_noise`: `Rows`
+- `verification`: `method_of`, `Verification`, `verification`, `worker_sampling_of`
+"""

@@ -1,4 +1,9 @@
-"""Draft models at the gateway, behind one Protocol."""
+"""Draft models at the gateway, behind one Protocol.
+
+Public, by module:
+
+- `gguf`: `LocalDraft`
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Target models behind one Protocol; code outside this folder does not depend on which one runs."""
+"""Target models behind one Protocol; code outside this folder does not depend on which one runs.
+
+Public, by module:
+
+- `llamacpp`: `check_file`, `LlamaCppTarget`
+- `load`: all
+- `torch`: `TorchTarget`
+"""
 
 from __future__ import annotations
 

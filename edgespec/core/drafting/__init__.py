@@ -1,1 +1,14 @@
-"""Growing a speculation tree: WANSpec's Algorithm 2, best first, ranking and calibration."""
+"""Growing a speculation tree: WANSpec's Algorithm 2, best first, ranking and calibration.
+
+Public, by module:
+
+- `algorithm2`: `Drafting`, `DraftRule`, `Proposal`
+- `best_first`: `BestFirst`, `BestFirstRule`
+- `calibration`: `Calibrator`
+- `draft_curve`: `DraftCurve`
+- `proposals`: `best_children`, `Rank`, `TokenPath`
+- `ranking`: `Ranker`, `Spread`
+- `settings`: `DEFAULTS`, `DraftSettings`, `MAX_STEP_LEAVES`
+- `tree`: `Node`, `SpeculationTree`
+- `turns`: `Turns`
+"""

@@ -2,6 +2,11 @@
 
 `Rig` (stage.py) runs the commands of an operator and an admin; `Processes` (processes.py) starts, reads and ends what
 any rig consists of; a `Neighbour` drafts for nobody and a `Load` works beside the worker (neighbour.py, load.py).
+
+Public, by module:
+
+- `load`: `Kind`, `KINDS`, `working`
+- `neighbour`: `Neighbour`
 """
 
 from __future__ import annotations
