@@ -93,7 +93,7 @@ class LocalDrafting:
         backlog = max(self._backlog(active) - 1, 0)
         if not active.local:
             return Costs(self.verify_s)
-        return draft_costs(self.verify_s, model.step_s, backlog, model.token_s, model.leaves)
+        return draft_costs(self.verify_s, model.step_s, backlog, model.token_s, model.leaves, model.points)
 
     def _backlog(self, active: Active) -> int:
         """Committed tokens that the draft model has not evaluated."""

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.memory import Memory, temperature_class
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.generation import Generation
@@ -53,6 +54,8 @@ from edgespec.core.errors import ClientError
 
 log = logging.getLogger("cloud_gateway.engine.loop")
 
+UNKNOWN_STEP_S = 0.1
+"""Taken for a target step until the first pass, where nothing was measured at the start."""
 IDLE_S = 0.5
 """Longest sleep of the loop with nothing to do."""
 HANDOVER_S = 0.001
@@ -81,12 +84,17 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
         rng: Callable[[], np.random.Generator] = np.random.default_rng,
         recorder: Recorder | None = None,
+        curve: Mapping[int, float] | None = None,
     ) -> None:
-        """`rng` makes the fresh randomness of one answer, for `rejection`; the default is seeded by the system."""
+        """`rng` makes the fresh randomness of one answer, for `rejection`; the default is seeded by the system.
+
+        `curve`: seconds of a target pass by its rows, as measured before (measure.py).
+        """
         self.target, self.settings, self.clock, self._rng = target, settings, clock, rng
         self.recorder = recorder
         self.stats = Stats()
-        self._verify_s = StepCurve({1: 0.030})
+        self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
+        self._memory = Memory()
         self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
         self._ids = itertools.count(1)
         self._queue = Waiting(settings.queue_limit)
@@ -156,7 +164,8 @@ class Engine:
 
     def _make_active(self, request: GenerationRequest) -> Active:
         settings = request.speculation.over(self.settings.policy)
-        policy = registry.make(settings)
+        linked = [worker.name or worker.id for worker in self.offloading.workers.linked().values()]
+        policy = registry.make(settings, self._memory.recall(linked, temperature_class(request.sampling.temperature)))
         number, method = next(self._ids), method_of(request.sampling, settings.verification)
         never = request.speculation.offload == "never"
         offload = not never and policy.name not in registry.ALONE
@@ -313,8 +322,16 @@ class Engine:
             self.recovery.close_slot(active)
             self.local.close(active)
         generation = active.generation
+        self._remember(generation)
         self.stats.add(generation.usage)
         self._emit(active, DoneEvent(finish, generation.usage, error))
+
+    def _remember(self, generation: Generation) -> None:
+        """Keeps what the request's policy learnt for the next one of its kind."""
+        learnt = registry.learnt(generation.controller)
+        if learnt is not None and generation.usage.completion_tokens:
+            worker = generation.usage.workers[-1] if generation.usage.workers else ""
+            self._memory.keep(worker, temperature_class(generation.request.sampling.temperature), learnt)
 
     def _cancel(self, active: Active) -> None:
         """One in a slot ends with its round; one that still waits gives up its place at once."""

@@ -23,6 +23,7 @@ from cloud_gateway.core.limits.admission import share_descriptors
 from cloud_gateway.engine.audit import AuditLog
 from cloud_gateway.engine.collector import spare_rounds
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.measure import measure
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from cloud_gateway.links.advertise import Advertiser
 from cloud_gateway.links.pairing import PairingDesk
@@ -141,8 +142,9 @@ class Gateway:
             pair=self.desk.handle,
             limits=LinkLimits(link_admission(settings.link, self._shares["link"])),
         )
+        curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
-            models.target, models.local, engine_settings(settings), links, recorder=self.recorder
+            models.target, models.local, engine_settings(settings), links, recorder=self.recorder, curve=curve
         )
         engine.on_failure = self._engine_failed
         if self.audit is not None:

@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.registry import Action, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.actions import (
+    Action,
+    CatchUp,
+    Controller,
+    Costs,
+    Draft,
+    LinkView,
+    Outcome,
+    Verify,
+    Wait,
+)
+from cloud_gateway.core.policies.registry import WanSpec
+from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.errors import ConfigError
 from edgespec.lab.link_model import LinkModel
@@ -78,33 +90,46 @@ def test_phi_halves_the_gateways_passes_for_a_small_slowdown(ablation: Any) -> N
 
 
 class Algorithm1:
-    """Algorithm 1 as printed, and nothing else; before the worker's first frame it drafts here."""
+    """Algorithm 1, written from the paper and from nothing else; before the worker's first frame it drafts here.
+
+    With `whole`, also what the paper says in words: a draft step evaluates all that is missing in batches of limited
+    size (4.5), and a token that shows the worker on another path marks it out of date as of the commit that it had not
+    seen (5.3, steps 4 and 5).
+    """
 
     name, fallbacks, drafts_from_start = "algorithm 1", 0, False
 
-    def __init__(self, k: int, phi: float) -> None:
-        self.k, self.phi, self.t_update = k, phi, float("-inf")
+    def __init__(self, k: int, phi: float, *, whole: bool = False) -> None:
+        self.k, self.phi, self.whole, self.t_update = k, phi, whole, float("-inf")
+        self.sent: list[tuple[int, float]] = []
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         assert link is not None
         if tree.depth() >= self.k:
             return Verify(tree.best(16, self.k))
         if self.t_update + link.rtt_s > now or not link.ready:
+            if self.whole and costs.local_backlog_s > costs.batch_backlog_s:
+                return CatchUp()
             return Draft((tree.best_leaf(),))
         return Wait(now + 3600)
 
     def received(self, merged: Merged, now: float) -> None:
-        """The loop's head appends speculations and does nothing else."""
+        """The printed loop appends speculations and does nothing else."""
+        if self.whole and merged.lost_at >= 0:
+            later = [when for position, when in self.sent if position > merged.lost_at]
+            self.t_update = max(self.t_update, *later[:1]) if later else self.t_update
 
     def verified(self, outcome: Outcome, now: float) -> None:
-        if outcome.emitted < self.k + 1 or outcome.entropy > self.phi:
+        self.sent.append((outcome.position, now))
+        noticed = self.whole and not outcome.at_leaf  # the next candidates are here already, and none is the last token
+        if outcome.emitted < self.k + 1 or noticed or outcome.entropy > self.phi:
             self.t_update = now
 
 
 class AsPrinted(Arm):
     """An arm with `Algorithm1` instead of the policy that ships."""
 
-    def controller(self) -> Controller:
+    def controller(self, before: object = None) -> Controller:
         return Algorithm1(self.k, self.phi)
 
 
@@ -121,6 +146,32 @@ def both(worker: WorkerSpec, phi: float, rtt_ms: float) -> list[list[tuple[float
 def test_the_shipped_wanspec_is_algorithm_1_to_the_last_bit(worker: WorkerSpec, rtt_ms: float) -> None:
     ours, printed = both(worker, figures.NEVER_SKIP, rtt_ms)
     assert ours == printed
+
+
+class AsTheWholePaper(Arm):
+    """An arm with what the paper says in print and in words."""
+
+    def controller(self, before: object = None) -> Controller:
+        return Algorithm1(self.k, self.phi, whole=True)
+
+
+@pytest.mark.parametrize("catch_up_ms", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("rtt_ms", [7, 20, 60])
+@pytest.mark.parametrize("phi", [0.5, DEFAULTS.phi])
+def test_with_phi_and_priced_catch_up_it_is_the_whole_papers(
+    phi: float, rtt_ms: float, catch_up_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a worker that is late, of which the paper says nothing: none is here."""
+    monkeypatch.setattr(WanSpec, "_patience", lambda self, link: 60.0)
+    steps = replace(steps_of(CONFIG), catch_up_s=catch_up_ms / 1000, unread=0)
+    options = {"k": 2, "phi": phi, "depth": 2}
+    arms = Arm("ours", "wanspec", TREE, **options), AsTheWholePaper("paper", "wanspec", TREE, **options)  # type: ignore[arg-type]
+    ours, paper = (
+        [(r.seconds, r.rounds, r.local_passes, r.local_tokens) for r in simulate(cell)]
+        for cell in (Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps, 60, 3) for arm in arms)
+    )
+    assert ours == paper
+    assert any(passes for _, _, passes, _ in ours)
 
 
 @pytest.mark.parametrize("rtt_ms", [10, 20, 30])

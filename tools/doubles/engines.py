@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Hashable, Sequence
 
+from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -82,6 +83,7 @@ class TableDraft:
         """`right`: share of places where the target's best token is this draft's, where no other model is given."""
         self.model, self.leaves, self.passes = model or HashModel(right=right), leaves, 0
         self.step_s, self.token_s = 0.0005, 0.0001
+        self.points: Points = ()
         self._tokens: dict[Hashable, list[int]] = {}
         self._read: dict[Hashable, int] = {}
 

@@ -12,7 +12,8 @@ from typing import Any
 from msgspec.structs import replace as replaced
 
 from cloud_gateway.core.policies.actions import Controller
-from cloud_gateway.core.policies.registry import make
+from cloud_gateway.core.policies.memory import Learnt
+from cloud_gateway.core.policies.registry import learnt, make
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings, Prefer
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
@@ -74,9 +75,9 @@ class Arm:
             prefer=self.prefer,
         )  # fmt: skip
 
-    def controller(self) -> Controller:
-        """A fresh policy, from the gateway's own registry."""
-        return make(self.settings)
+    def controller(self, before: Learnt | None = None) -> Controller:
+        """A fresh policy, from the gateway's own registry, with what the answer before taught."""
+        return make(self.settings, before)
 
 
 BASE = Arm("colocated k=2", "colocated", k=2)
@@ -99,14 +100,18 @@ class Cell:
 
 
 def simulate(cell: Cell) -> list[Result]:
-    """All runs of a cell, in the order of their seeds: the same answers for every arm."""
-    results = []
+    """All runs of a cell, in the order of their seeds: the same answers for every arm. A policy carries what it learns
+    from one to the next, as in service; the first one starts without."""
+    results: list[Result] = []
+    before: Learnt | None = None
     for seed in range(cell.runs):
         process: TokenProcess = cell.kind.make(seed, cell.tokens)
         worker = cell.arm.worker
         drafting = worker.make(2, process, cell.steps.worker_says or cell.steps.worker) if worker else None
         steps = cell.steps if cell.arm.local else replace(cell.steps, local=None)
-        results.append(run(cell.arm.controller(), drafting, process, cell.net, steps, cell.tokens, seed))
+        controller = cell.arm.controller(before)
+        results.append(run(controller, drafting, process, cell.net, steps, cell.tokens, seed))
+        before = learnt(controller)
     return results
 
 

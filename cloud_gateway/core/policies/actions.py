@@ -49,6 +49,8 @@ Action = Verify | Draft | CatchUp | Wait
 
 Points = tuple[tuple[int, float], ...]
 """A curve of step times: (leaves, seconds), in rising order of leaves."""
+CHEAP = 1.3
+"""Longest step over several leaves that counts as one over a single leaf, relative to that."""
 MAX_REMAINING = 1 << 30
 """Stands for an answer whose length nobody limits; an integer, so that a trace can hold it."""
 
@@ -75,6 +77,12 @@ class Costs:
     """Rows that other requests are expected to put into the same target pass."""
     remaining: int = MAX_REMAINING
     """Tokens that may still be emitted for this request."""
+
+    @property
+    def cheap_leaves(self) -> int:
+        """Leaves up to which a local step takes hardly longer than over one."""
+        cheap = [leaves for leaves, seconds in self.local_points if seconds <= CHEAP * self.draft_s(1)]
+        return min(max(cheap, default=self.local_leaves), self.local_leaves)
 
     def draft_s(self, leaves: int) -> float:
         """Seconds of a local step over this many leaves, without catch-up; infinite without a local draft."""

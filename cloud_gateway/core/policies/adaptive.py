@@ -1,19 +1,16 @@
-"""Policy `adaptive`: decides by expected time (docs/policies.md has its derivation).
+"""Policy `adaptive`: the action of the greatest expected value (docs/policies.md derives it).
 
-At every free moment it compares what it can have now with what the worker will bring, and when:
+At every free moment it compares, in seconds at the price of a token (worth.py):
 
-    while no useful candidate is there
-        useful candidates are due soon                    wait
-        they are due late, and a local pass pays          draft: the likeliest leaves in one batch, four children each
-    while drafting, another level pays                    draft on
-    else                                                  verify as many candidates as are worth their cost, none
-                                                          included: a plain step yields a token and costs the worker
-                                                          nothing, since it goes on drafting meanwhile
+    verify     the candidates that pay for their rows, none included; this is zero, the others are relative to it
+    wait       for the worker's next useful level: how likely, how soon, how much (arrival.py)
+    draft      a run of local levels, less the price of a pass; what the local draft must read first pays over the
+               tokens that remain
+    catch up   in a wait that is longer than a batch
 
-A pass pays when the tokens that it is expected to add, at the going price per token, exceed its own time and the
-operator's price of a pass. The price of a pass is the one at which mixing local and remote drafting saves most time
-per pass; a budget limits how often it is paid. An answer that falls behind co-located k = 2 all the same is drafted
-here until it has caught up.
+What a local pass costs besides its time follows from `prefer`: nothing for `latency`; for `balanced` passes are limited
+and a run ends where the saving per pass would fall; `offload` makes none. An answer that would end behind co-located
+k = 2 or plain decoding is drafted here whatever `prefer` says (budget.py).
 """
 
 from __future__ import annotations
@@ -21,33 +18,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.arrival import Timeline
-from cloud_gateway.core.policies.budget import Acceptance, Budget, Prices, Reference
+from cloud_gateway.core.policies.arrival import Expected, Timeline
+from cloud_gateway.core.policies.budget import Budget, Guard, Reference, worker_pace
+from cloud_gateway.core.policies.estimators import Ewma
+from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
+from cloud_gateway.core.policies.worth import Prices, Run, credit, reading_pays, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.calibration import Calibrator
 
 SHARES = {"balanced": 0.45, "offload": 0.0}
 """Local passes, relative to co-located k = 2, that are made even when the answer is not behind."""
-WAIT_SHARE = 0.2
-"""Longest wait for useful candidates, as a share of a target step."""
-ALIGN_SHARE = 0.1
-"""The same where there are some: passes that begin as a frame arrives find a wrong path soonest."""
-STALL_SHARE = 0.5
-"""Of a round trip: candidates due sooner are not drafted here too, where passes have a price."""
-STALL_STEPS = (1.5, 2.0)
-"""Least and greatest value of that limit, in target steps."""
-LATENCY_STEPS = 0.2
-"""The limit where passes are free, in target steps."""
-LOSS_PRIOR, LOSS_WEIGHT = 0.07, 60
-"""Prior of divergences per token, and its weight in tokens."""
-HURRY_STEPS = 1.0
-"""The limit while the answer is behind."""
-MAX_RUN = 8
-"""Local levels in a row."""
-HORIZON_STEPS = 32
-"""Target steps over which reading what the local draft has missed must pay, where the worker is no help."""
+LENGTH = 128.0
+"""Tokens of an answer before any has ended."""
+RECOVERY_TOKENS = 30
+"""An answer may be behind co-located k = 2 where its worker makes up for it within so many tokens."""
+LENGTH_WEIGHT = 0.2
+"""Of the newest answer in the mean length."""
+RATE_WEIGHT = 8
+"""Tokens that the rate of local runs in earlier answers counts for."""
+LOSS_PRIOR, LOSS_WEIGHT = 0.1, 20
+"""Prior of divergences from the worker's tree per token, and its weight in tokens."""
+MIN_READ = 4
+"""Tokens of the shortest batch worth reading: one of a single token takes about as long."""
+READ_SHARE = 0.1
+"""Longest batch of catch-up in a wait, as a share of a target step: a frame may come meanwhile."""
+WORKER_LEAVES = 4
+"""Leaves whose children the worker's next frame is expected to bring."""
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ class Adaptive:
 
     settings: PolicySettings = DEFAULTS
     sequences: int = 16
-    """Leaves of one local pass."""
+    """Most leaves of one local pass."""
     width: int = 4
     share: float | None = None
     """Local passes allowed, relative to co-located k = 2; None: as `prefer` says."""
@@ -66,113 +64,214 @@ class Adaptive:
     drafts_from_start: bool = field(default=False, init=False)
     why: str | None = field(default=None, init=False)
     """Why it last drafted here, in words for the client; None while it never did."""
+    carried: Learnt | None = field(default=None, init=False)
+    """What it was resumed from, for the trace."""
     _surveyor: Surveyor = field(init=False)
     _timeline: Timeline = field(default_factory=Timeline, init=False)
     _budget: Budget | None = field(default=None, init=False)
+    _guard: Guard = field(default_factory=Guard, init=False)
     _reference: Reference | None = field(default=None, init=False)
     _run: int = field(default=0, init=False)
+    """Local levels since the last verify."""
+    _pass_s: float = field(default=0.0, init=False)
+    """Price of each further pass of this run."""
     _tokens: int = field(default=0, init=False)
-    _caught_up_last: bool = field(default=False, init=False)
+    _wanted: float = field(default=0.0, init=False)
+    """Rounds so far in which a local run would have been worth more than anything else."""
+    _wants: bool = field(default=False, init=False)
+    _read_last: bool = field(default=False, init=False)
+    _credit: float = field(default=1.0, init=False)
+    _length: float = field(default=LENGTH, init=False)
+    """Tokens of an answer, as learnt."""
+    _pace_s: float = field(default=0.0, init=False)
+    """Seconds per token of the answers before; 0 where there were none."""
+    _rate: float = field(default=0.25, init=False)
+    """Share of tokens at which a local run was worth most, before this answer."""
+    _began: float = field(default=0.0, init=False)
+    _times: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
+    _counts: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
 
     def __post_init__(self) -> None:
         self._surveyor = Surveyor(self.calibrator)
         share = SHARES.get(self.settings.prefer) if self.share is None else self.share
         self._budget = None if share is None else Budget(share)
 
+    def resume(self, learnt: Learnt) -> None:
+        """Starts with what earlier answers of the same kind taught (`state`); before the first decision."""
+        self.carried = learnt
+        self.calibrator.resume(learnt["calibration"])
+        self._surveyor.resume(learnt["draft"])
+        self._timeline.resume(learnt["worker"])
+        self._length, self._pace_s, self._rate = learnt["answers"]
+
+    def state(self) -> Learnt:
+        """What the next answer of this kind starts with, as plain data: bounded, and exact when it is read back."""
+        length = self._length + (self._tokens - self._length) * LENGTH_WEIGHT if self._tokens else self._length
+        rate = (self._wanted + self._rate * RATE_WEIGHT) / (self._tokens + RATE_WEIGHT)
+        return {
+            "calibration": self.calibrator.state(),
+            "draft": self._surveyor.state(),
+            "worker": self._timeline.state(),
+            "answers": [length, self._pace_s if self._reference is None else self._token_s(self._reference), rate],
+        }
+
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        """The rules of the module's text, in their order."""
-        position = tree.root.position
+        """The action of the greatest value."""
         if not self._timeline.started:
-            self._timeline.start(position, now)
-        outlook = self._surveyor.look(tree, min(self.sequences, costs.local_leaves), self.width)
-        prices = self._price(link, costs, now)
-        stall = float("inf") if link is None else self._timeline.due(self._missing(outlook, position), link, now) - now
-        if self._drafts(outlook, stall, prices, link, costs):
-            return self._draft(outlook, link, costs)
-        patience = ALIGN_SHARE if outlook.nodes else WAIT_SHARE
-        if not self._run and 0 < stall <= patience * costs.verify_s(1):
-            return Wait(now + stall)
-        return Verify(outlook.worth(costs.verify_s, prices.token_s, self.settings.verify_nodes))
+            self._timeline.start(tree.root.position, now)
+            self._began = now
+        deepest = tree.root.position + costs.remaining - 1
+        outlook = self._surveyor.look(tree, min(self.sequences, costs.local_leaves), self.width, deepest)
+        self._reference = Reference.of(costs, self._surveyor.match)
+        self._guard.look(now)
+        prices = Prices.of(costs, self._token_s(self._reference))
+        due, worker = self._remote(outlook, tree.root.position, link, prices, now)
+        draft = self._local(outlook, costs, prices, worker, link)
+        if draft is not None:
+            return draft
+        if worker > 0 and due is not None and not self._run:
+            return self._wait(due, costs, now)
+        return Verify(outlook.nodes[: prices.best_count(outlook.survival[: self.settings.verify_nodes])])
 
-    def _drafts(self, outlook: Outlook, stall: float, prices: Prices, link: LinkView | None, costs: Costs) -> bool:
-        """Whether another local level pays."""
-        step = costs.local_step_s
-        if step is None or self._run >= MAX_RUN:
-            return False
-        if outlook.nodes and outlook.gain(self.settings.verify_nodes) * prices.token_s <= step + prices.pass_s:
-            return False
+    def _token_s(self, reference: Reference) -> float:
+        """Seconds per token that this answer attains; never more than the gateway attains alone."""
+        times, counts = self._times.value, self._counts.value
+        pace_s = times / counts if times and counts else self._pace_s or reference.token_s
+        return min(pace_s, reference.token_s)
+
+    def _remote(
+        self, outlook: Outlook, position: int, link: LinkView | None, prices: Prices, now: float
+    ) -> tuple[Expected | None, float]:
+        """When the worker's next level is due, and what waiting for it is worth."""
+        if link is None:
+            self._credit = 1.0
+            return None, 0.0
+        kept = self._kept
+        if not outlook.leaves:
+            self._credit = 1.0
+            return None, 0.0
+        missing = position + 1 if not outlook.nodes else max(self._timeline.frontier, position) + 1
+        due = self._timeline.expect(missing, link, kept, now)
+        level, target_s = self._timeline.level_s(link), prices.pass_s(0)
+        first = prices.level_s(outlook.survival, outlook.found(WORKER_LEAVES), self.settings.verify_nodes)
+        first *= credit(kept, target_s / level)
+        value = first + Run.of(first * kept, kept, level).value_s  # the first level's time is that until it is due
+        due_s = due.chance * due.soon_s + (1 - due.chance) * min(due.late_s, target_s)
+        self._credit = credit(kept, max(target_s - due_s, 0.0) / level)
+        return due, wait_value(due.chance, due.soon_s, due.late_s, value)
+
+    def _local(
+        self, outlook: Outlook, costs: Costs, prices: Prices, instead_s: float, link: LinkView | None
+    ) -> Action | None:
+        """The next pass of a local run, or what has to be read for it; None where neither pays."""
+        if costs.local_step_s is None or not outlook.leaves:
+            return None
+        leaves, first = self._best_step(outlook, costs, prices)
+        step, fade = costs.draft_s(leaves), self._fade(costs, prices)
         if self._run:
-            return True
-        if link is not None and stall <= self._patience(link, costs):
-            return False
-        if not _pays(stall, prices, costs):
-            return False
-        return self._budget is None or self._budget.open
-
-    def _missing(self, outlook: Outlook, position: int) -> int:
-        """The first level that the worker would have to add to the candidates."""
-        if not outlook.nodes:
-            return position + 1
-        return position + 2 if self._timeline.lost else max(self._timeline.frontier, position) + 1
-
-    def _patience(self, link: LinkView, costs: Costs) -> float:
-        """The stall from which it drafts itself."""
-        target = costs.verify_s(1)
-        if self._budget is None:
-            return LATENCY_STEPS * target
-        if self._budget.behind:
-            return HURRY_STEPS * target
-        return min(max(STALL_SHARE * link.rtt_s, STALL_STEPS[0] * target), STALL_STEPS[1] * target)
-
-    def _draft(self, outlook: Outlook, link: LinkView | None, costs: Costs) -> Action:
+            return self._draft(outlook, leaves, link) if first > step + self._pass_s else None
+        above_s = (outlook.leaves[0].position - outlook.root) * costs.local_token_s
+        saved = Run.of(first, fade, step).value_s - max(instead_s, 0.0) - above_s
+        remaining = self._remaining(costs)
+        self._wants = self._wants or saved > 0
+        if saved <= 0 or not self._may(link, prices, remaining):
+            return None
+        uses = (self._wanted + self._rate * RATE_WEIGHT) / (self._tokens + RATE_WEIGHT) * remaining
+        if not reading_pays(saved, uses, costs.local_backlog_s):
+            return None
         if costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
-            self._caught_up_last = not self._caught_up_last
-            return CatchUp() if self._caught_up_last else Verify(())
+            self._read_last = not self._read_last
+            return CatchUp() if self._read_last else None
+        limited = self._budget is not None and not self._guard.behind
+        self._pass_s = Run.per_pass(first, fade, step, max(instead_s, 0.0)) if limited else 0.0
+        return self._draft(outlook, leaves, link)
+
+    def _fade(self, costs: Costs, prices: Prices) -> float:
+        """Share of a level's probability from which the next one goes on: a leaf beside the best one is evaluated where
+        what it finds pays for it."""
+        shares = self._surveyor.shares
+        pays = [
+            share
+            for rank, share in enumerate(shares)
+            if rank == 0 or share * prices.token_s > costs.draft_s(rank + 1) - costs.draft_s(rank)
+        ]
+        return sum(pays)
+
+    def _best_step(self, outlook: Outlook, costs: Costs, prices: Prices) -> tuple[int, float]:
+        """How many leaves to evaluate, and the value of what they find."""
+        most = len(outlook.leaves)
+        widths = {min(leaves, most) for leaves, _ in costs.local_points or ((most, 0.0),)}
+        options = []
+        for leaves in widths:
+            first = self._credit * prices.level_s(outlook.survival, outlook.found(leaves), self.settings.verify_nodes)
+            options.append((first - costs.draft_s(leaves), leaves, first))
+        return max(options)[1:]
+
+    @property
+    def _kept(self) -> float:
+        """Probability that the target stays in the worker's tree for one more token."""
+        seen, losses = self._timeline.hits + self._timeline.losses, self._timeline.losses
+        return 1 - (losses + LOSS_PRIOR * LOSS_WEIGHT) / (seen + LOSS_WEIGHT)
+
+    def _may(self, link: LinkView | None, prices: Prices, remaining: float) -> bool:
+        """Whether a run may begin."""
+        if self._budget is None or self._reference is None:
+            return True
+        plain_s = pace_s = prices.pass_s(0)
+        if link is not None:
+            recovery_s = link.rtt_s + 1.5 * link.step_s
+            pace_s = worker_pace(self._timeline.level_s(link), recovery_s, self._kept, plain_s)
+        return self._guard.judge(self._reference, pace_s, min(remaining, RECOVERY_TOKENS)) or self._budget.open
+
+    def _remaining(self, costs: Costs) -> float:
+        return min(costs.remaining, self._length)
+
+    def _draft(self, outlook: Outlook, leaves: int, link: LinkView | None) -> Action:
         if not self._run:
-            self.fallbacks += 1
+            self.fallbacks += link is not None
             self.why = self._reason(link)
         self._run += 1
         if self._budget is not None:
             self._budget.spend()
-        return Draft(tuple(outlook.leaves), self.width)
+        return Draft(tuple(outlook.leaves[:leaves]), self.width)
+
+    def _wait(self, due: Expected, costs: Costs, now: float) -> Action:
+        """Until the level is due; meanwhile the local draft reads, where it is going to be used."""
+        if costs.local_backlog_s > 0 and (self._wants or self._wanted):
+            batch_s = min(due.soon_s, max(READ_SHARE * costs.verify_s(1), MIN_READ * costs.local_token_s))
+            tokens = int(batch_s / max(costs.local_token_s, 1e-9))
+            if tokens >= MIN_READ:
+                return CatchUp(tokens)
+        return Wait(now + due.soon_s + due.grace_s)
 
     def _reason(self, link: LinkView | None) -> str:
         """Why the gateway drafts."""
         if link is None:
             return "no worker drafts for it"
-        if self._budget is not None and self._budget.behind:
+        if self._guard.behind:
             return f"the worker, {link.rtt_s * 1000:.0f} ms away, was too slow to keep up with drafting here"
         return f"at {link.rtt_s * 1000:.0f} ms it was faster to draft here while the worker was on another path"
 
-    def _price(self, link: LinkView | None, costs: Costs, now: float) -> Prices:
-        losses = (self._timeline.losses + LOSS_PRIOR * LOSS_WEIGHT) / (self._tokens + LOSS_WEIGHT)
-        draft = Acceptance(self._surveyor.match, self._surveyor.named, losses)
-        self._reference = Reference.of(costs, draft.match)
-        if self._budget is None:
-            return Prices.of(link, costs, draft)
-        prices = Prices.scarce(link, costs, draft, self._reference, hurry=self._budget.behind)
-        self._budget.look(self._reference, prices.token_s, now)
-        return prices
-
     def received(self, merged: Merged, now: float) -> None:
         """Updates the estimate of where the worker's draft stands."""
+        hits, losses = self._timeline.hits, self._timeline.losses
         self._timeline.frame(merged, now)
+        for _ in range(round(self._timeline.hits - hits)):
+            self._surveyor.judged(hit=True)
+        if self._timeline.losses > losses:
+            self._surveyor.judged(hit=False)
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A round ended."""
         self._run = 0
+        self._wanted += self._wants
+        self._wants = False
         self._tokens += outcome.emitted
-        if self._budget is not None and self._reference is not None:
-            self._budget.earn(outcome.emitted, self._reference)
-        self._timeline.committed(outcome.position, now, on_path=outcome.at_leaf)
-
-
-def _pays(stall_s: float, prices: Prices, costs: Costs) -> bool:
-    """Whether drafting here beats bare target steps, what the local draft must first catch up with included.
-
-    It has until the worker is back or, where the worker is the slower one, rather the whole answer.
-    """
-    target = costs.verify_s(1)
-    helpful = prices.token_s < prices.local_s
-    time = min(stall_s, HORIZON_STEPS * target) if helpful else HORIZON_STEPS * target
-    return (time - costs.local_backlog_s) / prices.local_s > time / target
+        self._times.sample(now - self._began)
+        self._counts.sample(outcome.emitted)
+        self._began = now
+        if self._reference is not None:
+            self._guard.emitted(outcome.emitted, self._reference)
+            if self._budget is not None:
+                self._budget.earn(outcome.emitted, self._reference)
+        self._timeline.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf)

@@ -1,22 +1,42 @@
-"""When the worker's next useful level is due, estimated from its frames and from what was sent to it.
+"""When the worker's next useful level is due, and how likely: from its frames and from what was sent to it.
 
 A worker on the committed path delivers one level per draft step. When the target leaves the worker's tree, nothing is
-useful until a round trip after the commit with it (WANSpec section 4.1). Finding: frames under way when
-that happens are useless too, and Algorithm 1 as printed does not notice; `Merged.lost_at` and a walk that ended beside
-known candidates do.
+useful until a round trip after the commit with it (WANSpec section 4.1). Frames under way when that happens are useless
+too, and Algorithm 1 as printed does not notice; `Merged.lost_at` and a walk that ended beside known candidates do.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.policies.estimators import Ewma
 from cloud_gateway.core.verify.candidates import Merged
 
 REMEMBERED = 64
 """Commits whose time is kept; more are never under way."""
-OVERDUE_STEPS = 0.3
-"""Share of a step by which a level may be late before it counts as overdue."""
+CARRIED = 40.0
+"""Most committed tokens whose hits and divergences are carried to the next answer."""
+NEVER = 1e9
+"""Seconds that stand for a moment which does not come."""
+
+
+SURE = 0.98
+"""Greatest probability that a frame comes at all: a worker may be stopped at any time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The next useful level: with probability `chance` in `soon_s`, otherwise in `late_s`."""
+
+    chance: float
+    soon_s: float
+    late_s: float
+    grace_s: float = 0.0
+    """How much later than `soon_s` it may well be."""
 
 
 class Timeline:
@@ -29,7 +49,11 @@ class Timeline:
         self._since = 0.0
         """When the frontier was reached or, while `lost`, when the commit that ends it was sent."""
         self.lost = True
-        self.losses = 0
+        self.hits = self.losses = 0.0
+        """Committed tokens that the worker's tree held, and divergences: only where a frame or a walk has shown it."""
+        self._level_s = Ewma(0.1)
+        """Time between levels on the committed path, which is longer than a step where the worker tries other branches,
+        is held up, or gets little of its machine."""
 
     @property
     def started(self) -> bool:
@@ -41,18 +65,22 @@ class Timeline:
         self._commits.append((position, now))
         self.frontier, self._since, self.lost = position, now, True
 
-    def committed(self, position: int, now: float, *, on_path: bool) -> None:
+    def committed(self, position: int, emitted: int, now: float, *, on_path: bool) -> None:
         """Tokens up to `position` were sent; `on_path` is False where the last of them was not among the candidates."""
         self._commits.append((position, now))
+        self.hits += emitted - 1
         if not on_path and not self.lost:
             self._lose(position - 1)
 
     def frame(self, merged: Merged, now: float) -> None:
         """A frame was merged."""
-        informed = merged.prefix_len - 1 >= self.frontier
-        if merged.reached >= 0 and (merged.reached >= self.frontier if not self.lost else informed):
+        if merged.useful and merged.reached > self.frontier:
+            if self._commits:  # a frame may come before the first decision
+                self.hits += max(min(merged.reached, self._commits[-1][0]) - self.frontier, 0)
+            if not self.lost:
+                self._level_s.sample((now - self._since) / (merged.reached - self.frontier))
             self.frontier, self._since, self.lost = merged.reached, now, False
-        if merged.lost_at >= self.frontier and not self.lost:
+        if merged.lost_at >= self.frontier:
             self._lose(merged.lost_at)
 
     def _lose(self, last_right: int) -> None:
@@ -64,19 +92,45 @@ class Timeline:
                 self.frontier, self._since = position, when
                 return
 
-    def due(self, position: int, link: LinkView, now: float) -> float:
-        """When candidates for `position` are expected.
+    def state(self) -> list[float]:
+        """The worker's pace, hits and divergences, as plain numbers; hits and divergences of `CARRIED` at most."""
+        scale = min(1.0, CARRIED / max(self.hits + self.losses, 1.0))
+        return [self._level_s.value or 0.0, self.hits * scale, self.losses * scale]
 
-        While the worker is lost: a round trip after the commit, the step under way there, and one step a level. What
-        is overdue will take about as long again: it may be held up, or the worker may be on other branches.
+    def resume(self, state: Sequence[float]) -> None:
+        """Goes on from such a state with another answer."""
+        level_s, self.hits, self.losses = state
+        if level_s > 0:
+            self._level_s.sample(level_s)
+
+    def level_s(self, link: LinkView) -> float:
+        """Seconds until the worker's next level once it is on the committed path."""
+        return max(self._level_s.value or 0.0, link.step_s)
+
+    def expect(self, position: int, link: LinkView, covers: float, now: float) -> Expected:
+        """The level at `position`. `covers`: probability that a worker's level holds the target's token.
+
+        While the worker is lost: a round trip after the commit, the step under way there, and one step a level. Else
+        one step a level, useful if the worker's tree covers every committed token that it has not been sent.
         """
-        step = link.step_s
+        step, level = link.step_s, self.level_s(link)
+        levels = max(position - self.frontier, 1)
         if self.lost:
-            expected = self._since + link.rtt_s + (position - self.frontier + 0.5) * step
-            overdue = now - (self._since + link.rtt_s + 1.5 * step)
-        else:
-            expected = self._since + (position - self.frontier) * step
-            overdue = now - (self._since + step)
-        if overdue > OVERDUE_STEPS * step:
-            return max(expected + overdue, now + max(overdue, 0.7 * step))
-        return expected
+            soon = self._since + link.rtt_s + 1.5 * step + (levels - 1) * level
+            return self._overdue(1.0, soon, NEVER, link, now)
+        unknown = max(self._commits[-1][0] - self.frontier, 0)
+        sent = next((when for place, when in self._commits if place > self.frontier), NEVER)
+        soon = self._since + levels * level
+        return self._overdue(covers**unknown, soon, sent + link.rtt_s + 1.5 * step, link, now)
+
+    def _overdue(self, chance: float, soon: float, late: float, link: LinkView, now: float) -> Expected:
+        """Lateness is taken to be exponential: what is overdue takes its mean again, and the longer it is overdue, the
+        less likely it is to come (Bayes' rule)."""
+        mean = max((link.rtt_high_s - link.rtt_s) / 4, 0.3 * self.level_s(link))
+        late_s = max(late - now, mean)
+        if now <= soon:
+            return Expected(chance, soon - now, late_s, mean)
+        chance = min(chance, SURE)
+        comes = chance * math.exp(-(now - soon) / mean)
+        left = comes / (comes + 1 - chance)
+        return Expected(left, mean, late_s, mean) if left >= 1 - SURE else Expected(1.0, late_s, NEVER, mean)

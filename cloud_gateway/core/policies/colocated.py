@@ -34,7 +34,7 @@ class ColocatedTree:
         """
         k = self.settings.k
         deepest = tree.root.position + k
-        leaves = tree.tree.most_probable(min(self.sequences, costs.local_leaves), deepest)
+        leaves = tree.tree.most_probable(min(self.sequences, costs.cheap_leaves), deepest)
         if costs.local_step_s is None or tree.depth() >= k or self._passes >= k or not leaves:
             return Verify(tree.best(self.settings.verify_nodes))
         self._passes += 1

@@ -72,8 +72,10 @@ class StepCurve:
     The curve is not assumed to be monotone: fp32 on a CPU is slower with 2 rows than with 4.
     """
 
-    def __init__(self, prior: Mapping[int, float], weight: float = 0.1) -> None:
-        """`prior`: rows -> seconds, at least one point, used until measurements replace them."""
+    def __init__(self, prior: Mapping[int, float], weight: float = 0.1, *, provisional: bool = False) -> None:
+        """`prior`: rows -> seconds, at least one point, each used until passes of so many rows replace it. One that is
+        `provisional` is dropped as a whole with the first pass, whatever its rows."""
+        self._provisional = provisional
         self._points = {rows: Ewma(weight, seconds) for rows, seconds in prior.items()}
         self._weight = weight
         self._values = dict(prior)
@@ -88,6 +90,10 @@ class StepCurve:
         if cut is not None:
             self.samples += 1
             self._known.clear()
+            if self._provisional:
+                self._provisional = False
+                self._points.clear()
+                self._values.clear()
             point = self._points.setdefault(rows, Ewma(self._weight))
             point.sample(cut)
             self._values[rows] = point.value or 0.0

@@ -33,6 +33,7 @@ from cloud_gateway.core.policies.actions import (
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.amusd import Amusd
 from cloud_gateway.core.policies.colocated import ColocatedTree
+from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.rolling_k import RollingWanSpec
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicyName, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
@@ -52,6 +53,7 @@ __all__ = [
     "Verify",
     "Wait",
     "WanSpec",
+    "learnt",
     "make",
 ]
 
@@ -117,11 +119,10 @@ class Colocated:
 class WanSpec:
     """Algorithm 1, and what it needs to stand in a real network.
 
-    To the letter while the worker answers in time and the local draft has no backlog. Beyond the letter:
-    *no worker*: standard speculative decoding with the same k. *Worker still reading the prompt*: bare target steps,
-    unless a local step is as cheap. *Catch-up*: a local step counts with its catch-up (section 4.5), so one that would
-    end after the worker's next useful frame is not begun. *Late*: when nothing came by the time it was due, the
-    worker is taken for lost until it speaks again.
+    To the letter while the worker answers in time, catch-up in limited batches (section 4.5) and steps 4 and 5 of the
+    example in section 5.3 included. Beyond the letter: *no worker*: standard speculative decoding with the same k.
+    *Worker still reading the prompt*: bare target steps, unless a local step is as cheap. *Late*: when nothing came by
+    the time it was due, the worker is taken for lost until it speaks again.
     """
 
     settings: PolicySettings = DEFAULTS
@@ -169,13 +170,12 @@ class WanSpec:
         return Wait(lateness)
 
     def _meanwhile(self, tree: CandidateTree, costs: Costs, now: float, due: float) -> Action:
-        """The worker is on another path until `due`: draft here, if that ends before its next useful frame."""
-        if now + costs.local_s <= due:
-            self._fall_back()
-            return Draft((tree.best_leaf(),))
-        if now + costs.verify_s(len(tree.tree) + 1) <= due:
-            return self._verify(tree)
-        return Wait(due)
+        """The worker is on another path: step_draft_model(), after as many batches of catch-up as it needs (4.5).
+        Without a local draft target steps fill the time, as far as they end before the worker is back."""
+        if costs.local_step_s is None:
+            return self._verify(tree) if now + costs.verify_s(len(tree.tree) + 1) <= due else Wait(due)
+        self._fall_back()
+        return CatchUp() if costs.local_backlog_s > costs.batch_backlog_s else Draft((tree.best_leaf(),))
 
     def _due(self, link: LinkView) -> float:
         """When the next usable token is expected."""
@@ -208,7 +208,7 @@ class WanSpec:
         """A result shorter than the path, or a doubtful last token, marks the worker out of date."""
         self._waits_since = None
         self._commits.append((outcome.position, now))
-        mismatch = not outcome.at_leaf
+        mismatch = outcome.emitted < self.k + 1 or not outcome.at_leaf
         if mismatch or outcome.entropy > self.settings.phi:
             self._t_update = now
 
@@ -235,6 +235,14 @@ POLICIES: dict[PolicyName, Callable[[PolicySettings], Controller]] = {
 """Controllers: WANSpec's Algorithm 1, the baselines and the adaptive policy."""
 
 
-def make(settings: PolicySettings) -> Controller:
-    """A fresh controller of the policy that the settings name."""
-    return POLICIES[settings.name](settings)
+def make(settings: PolicySettings, learnt: Learnt | None = None) -> Controller:
+    """A fresh controller of the policy that the settings name, with what earlier answers of its kind taught it."""
+    controller = POLICIES[settings.name](settings)
+    if learnt is not None and isinstance(controller, Adaptive):
+        controller.resume(learnt)
+    return controller
+
+
+def learnt(controller: Controller) -> Learnt | None:
+    """What the policy has learnt, for the next answer of the same kind; None where it learns nothing."""
+    return controller.state() if isinstance(controller, Adaptive) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -15,6 +15,10 @@ from edgespec.core.drafting.tree import Node
 
 PRIOR = 4
 """Weight of a prior, in observations."""
+CARRIED = 40.0
+"""Most observations that are carried to the next answer, so that it soon counts for more than those before."""
+MAX_POSITION = 1 << 60
+"""No answer reaches this position."""
 MIN_REACH = 3e-3
 """Nodes less likely than this are not looked at."""
 MIN_OPEN = 0.05
@@ -27,6 +31,8 @@ MAX_REMEMBERED = 2048
 class Outlook:
     """The likely part of a tree. `nodes` come in falling order of `survival`, so every head is closed under parents."""
 
+    root: int
+    """Position of the last committed token."""
     nodes: Sequence[Node]
     survival: Sequence[float]
     shares: Sequence[float]
@@ -52,21 +58,9 @@ class Outlook:
             self._chosen = sorted(self._open, reverse=True)[: self._sequences]
         return self._chosen
 
-    def gain(self, limit: int) -> float:
-        """Tokens that one more draft step is expected to add to a pass over at most `limit` candidates."""
-        there = self.survival[:limit]
-        found = [mass * share for mass in self.masses for share in self.shares]
-        return sum(sorted([*there, *found], reverse=True)[:limit]) - sum(there)
-
-    def worth(self, verify_s: Callable[[int], float], token_s: float, limit: int) -> Sequence[Node]:
-        """The head of `nodes` whose expected tokens, at `token_s` each, exceed its cost by most."""
-        best, best_count, gained = -verify_s(1), 0, 0.0
-        for count, chance in enumerate(self.survival[:limit], 1):
-            gained += chance
-            net = gained * token_s - verify_s(count + 1)
-            if net > best:
-                best, best_count = net, count
-        return self.nodes[:best_count]
+    def found(self, leaves: int) -> Sequence[float]:
+        """Survival of what one more draft step over the best of `leaves` is expected to find."""
+        return [mass * share for mass in self.masses[:leaves] for share in self.shares]
 
 
 class _Seen(Struct):
@@ -116,14 +110,35 @@ class Surveyor:
         """The same for each child, best first."""
         return [share / self._full for share in self._shares]
 
-    def look(self, tree: CandidateTree, sequences: int, width: int) -> Outlook:
-        """The tree as it is; a local step takes up to `sequences` leaves and names `width` children of each."""
+    def judged(self, *, hit: bool) -> None:
+        """The draft's children after a committed prefix were seen to hold the token that followed, or not."""
+        self._observed += 1
+        self._full += 1
+        if hit:
+            self._best_right += self.match / max(self.named, self.match)
+            self._shares = [share + mean for share, mean in zip(self._shares, self.shares)]
+
+    def state(self) -> list[float]:
+        """What was learnt of the draft, as plain numbers: sums over observations, scaled to `CARRIED` at most."""
+        scale = min(1.0, CARRIED / max(self._observed, self._full))
+        return [value * scale for value in (self._best_right, self._observed, *self._shares, self._full)]
+
+    def resume(self, state: Sequence[float]) -> None:
+        """Goes on from such a state."""
+        self._best_right, self._observed, *self._shares, self._full = state
+
+    def look(self, tree: CandidateTree, sequences: int, width: int, deepest: int = MAX_POSITION) -> Outlook:
+        """The tree as it is, down to position `deepest`, where the answer will end.
+
+        A local step takes up to `sequences` leaves and names `width` children of each."""
         self._learn(tree)
         reached: list[tuple[float, int, Node]] = [(-1.0, tree.root.id, tree.root)]
         """Probabilities of the paths are negative here, so that sorting puts the most likely first."""
         leaves: list[tuple[float, int, Node]] = []
         full: list[tuple[float, int, Sequence[float]]] = []
         for negative, number, node in reached:  # grows meanwhile
+            if node.position >= deepest:
+                continue
             if not node.children:
                 leaves.append((-negative, -number, node))
                 continue
@@ -143,7 +158,7 @@ class Surveyor:
         del reached[0]
         reached.sort()
         nodes, survival = [node for _, _, node in reached], [-negative for negative, _, _ in reached]
-        return Outlook(nodes, survival, self.shares, leaves, sequences)
+        return Outlook(tree.root.position, nodes, survival, self.shares, leaves, sequences)
 
     def _look_at(self, node: Node) -> _Seen:
         """The node's children with their probabilities given the node, made to sum to at most one."""

@@ -227,7 +227,7 @@ class Player:
 
 def machine(header: Header, outside: Recorded, controller: actions.Controller | None) -> Generation:
     """The request before its first input; its prompt is as long as it was, and of no content."""
-    policy = controller or registry.make(header.settings)
+    policy = controller or registry.make(header.settings, header.policy_state)
     request = GenerationRequest([0] * header.prompt_len, header.max_tokens, constraint=outside)
     return Generation(
         header.request, request, policy, outside, 0.0, header.context, frozenset(header.eos), header.offload,

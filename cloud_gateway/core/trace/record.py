@@ -46,6 +46,7 @@ class InputLog:
     ) -> None:  # fmt: skip
         """`curve`: the one behind `Costs.verify_s`; `made_at`: Unix seconds; `ended` is called with the finish."""
         self.generation, self.settings, self.made_at = generation, settings, made_at
+        self._policy_state = getattr(generation.controller, "carried", None)
         self.offload = generation.offload
         self.events: list[trace.AnyEvent] = []
         self.workers: dict[str, int] = {}
@@ -104,7 +105,7 @@ class InputLog:
             version, self.made_at, self.generation.id, self.settings, len(request.tokens),
             request.max_tokens, self.generation.context, self.offload, salt,
             sorted(numbers[token] for token in eos & numbers.keys()) if salt else sorted(eos),
-            list(self.workers), finish, self.complete,
+            list(self.workers), finish, self.complete, self._policy_state,
         )  # fmt: skip
         return trace.Trace(header, events)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
+from cloud_gateway.core.policies.actions import Points
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 
@@ -25,6 +26,10 @@ class DraftModel(Protocol):
     @property
     def step_s(self) -> float:
         """Seconds of one draft step with nothing to catch up, as measured."""
+
+    @property
+    def points(self) -> Points:
+        """The step's measured curve over leaves; empty where only `step_s` is known."""
 
     @property
     def token_s(self) -> float:

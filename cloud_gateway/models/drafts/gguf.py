@@ -10,12 +10,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import Ewma
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.step_time import affordable_leaves, step_curve
+from edgespec.llamacpp.step_time import step_curve
 
 _WEIGHT = 0.2
 """Weight of the newest measurement in the moving averages."""
@@ -46,8 +47,9 @@ class LocalDraft:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`context`: KV cells shared by `requests` open requests. `leaves`: maximum number of paths in one step; 0:
-        as many as take hardly longer than one, as measured. `catch_up_batch`: maximum tokens of one catch-up pass.
-        `target_vocab_size`: entries of the rows that are ranked, where the target has more or fewer unused ones.
+        `MAX_STEP_LEAVES`, of which policies choose by the measured curve. `catch_up_batch`: maximum tokens of one
+        catch-up pass. `target_vocab_size`: entries of the rows that are ranked, where the target has more or fewer
+        unused ones.
 
         Takes a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
         """
@@ -68,12 +70,19 @@ class LocalDraft:
         """Time of all passes so far."""
         self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
         self._calibrate()
-        self.leaves = leaves or affordable_leaves(step_curve(self._drafter, clock))
+        self._curve = step_curve(self._drafter, clock)
+        self.leaves = leaves or MAX_STEP_LEAVES
 
     @property
     def step_s(self) -> float:
         """Seconds of one draft step with nothing to catch up, as measured."""
         return self._step_s.value or 0.0
+
+    @property
+    def points(self) -> Points:
+        """The curve that was measured at the start, scaled to what a step over one leaf takes now."""
+        scale = self.step_s / self._curve[1]
+        return tuple((leaves, seconds * scale) for leaves, seconds in self._curve.items())
 
     @property
     def token_s(self) -> float:

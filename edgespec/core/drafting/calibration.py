@@ -13,6 +13,8 @@ RANKS = 4
 """Ranks with a weight of their own; later ones count as the last."""
 MAX_LOGIT = 7.0
 _MIN_COST = log1p(exp(-MAX_LOGIT))
+MAX_SQUARE = 40.0
+"""Of a calibration that is carried over: about the squared gradients of two hundred tokens."""
 MAX_SCORE = 30.0
 """Estimates are clipped to these log-odds: 1e-13 is as good as never, and exp of a larger one may overflow."""
 
@@ -68,6 +70,21 @@ class Calibrator:
             for i, gradient in (0, error), (1, error * logit), (2, error * excess), (own, error):
                 squares[i] += gradient * gradient
                 w[i] -= rate / sqrt(squares[i]) * (gradient + pull * (w[i] - prior[i]))
+
+    def state(self) -> list[float]:
+        """Weights and their squared gradients, as plain numbers."""
+        return [*self._weights, *self._squares]
+
+    def resume(self, state: Sequence[float]) -> None:
+        """Goes on from such a state. The squared gradients are bounded, so that what was learnt can still be unlearnt.
+
+        Raises ValueError for a state that is not of this kind.
+        """
+        count = len(self._weights)
+        if len(state) != 2 * count or not all(map(isfinite, state)):
+            raise ValueError(f"a calibration has {2 * count} finite numbers, not {len(state)}")
+        self._weights = list(state[:count])
+        self._squares = [min(max(square, 4.0), MAX_SQUARE) for square in state[count:]]
 
 
 def _clipped(score: float) -> float:

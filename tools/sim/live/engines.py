@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -126,6 +127,8 @@ class SleepingDraft:
     def step_s(self) -> float:
         """Seconds of a step over one leaf."""
         return self._curve(1)
+
+    points: Points = ()
 
     @property
     def token_s(self) -> float:

@@ -45,12 +45,20 @@ def test_with_nothing_at_hand_a_bare_step_beats_waiting() -> None:
     assert isinstance(action, Verify) and not action.nodes
 
 
-def test_it_waits_for_what_comes_within_a_tenth_of_a_step() -> None:
+def test_it_waits_for_what_is_about_to_come() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     decide(policy, tree, 0.02)
-    policy.received(Merged(known=1, prefix_len=2, reached=1), 1.0)
-    action = decide(policy, tree, 0.02, now=1.0 + TD - 0.0005)
-    assert isinstance(action, Wait) and action.until > 1.0
+    policy.received(Merged(known=1, prefix_len=2, reached=2), 0.001)
+    action = decide(policy, tree, 0.02, now=0.001 + TD - 0.0005)
+    assert isinstance(action, Wait) and action.until > 0.001 + TD - 0.0005
+
+
+def test_nothing_is_waited_for_at_the_end_of_the_answer() -> None:
+    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
+    last = Costs(lambda rows: TT, remaining=1)
+    decide(policy, tree, 0.02)
+    policy.received(Merged(known=1, prefix_len=2, reached=1), 0.001)
+    assert isinstance(decide(policy, tree, 0.02, 0.001 + TD - 0.0005, last), Verify)
 
 
 def test_a_long_stall_is_bridged_by_local_passes_over_the_likeliest_leaves() -> None:
@@ -103,10 +111,24 @@ def test_a_long_catch_up_alternates_with_target_steps() -> None:
     assert kinds == [CatchUp, Verify, CatchUp, Verify]
 
 
-def test_a_catch_up_that_the_stall_cannot_pay_back_is_not_begun() -> None:
-    behind = Costs(lambda rows: TT, TD, local_backlog_s=0.05, batch_backlog_s=0.01)
-    assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), 0.02, costs=behind), Verify)
-    assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), None, costs=behind), CatchUp)
+def test_a_backlog_is_priced_over_the_tokens_that_remain() -> None:
+    for rtt_s in (0.1, None):
+        few, many = (
+            Costs(lambda rows: TT, TD, local_backlog_s=0.05, batch_backlog_s=0.01, remaining=remaining)
+            for remaining in (3, 100)
+        )
+        assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), rtt_s, costs=few), Verify)
+        assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), rtt_s, costs=many), CatchUp)
+
+
+def test_a_wait_is_used_to_read_in_small_batches() -> None:
+    """A target of 100 ms, a worker whose frame is due in 20, and a local draft that would be wanted."""
+    target_s, step_s = 0.1, 0.006
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    near = LinkView(0.02, 0.02, step_s, ready=True)
+    costs = Costs(lambda rows: target_s, step_s, 4.0, 0.1, local_token_s=0.002, remaining=8)
+    action = policy.decide(tree, near, costs, 0.0)
+    assert isinstance(action, CatchUp) and 4 <= action.tokens <= 0.02 / 0.002
 
 
 def test_a_draft_that_is_slower_than_bare_steps_is_not_asked() -> None:
@@ -114,20 +136,11 @@ def test_a_draft_that_is_slower_than_bare_steps_is_not_asked() -> None:
     assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), None, costs=dear), Verify)
 
 
-def test_passes_begin_as_a_frame_arrives_where_one_is_about_to() -> None:
+def test_a_pass_waits_for_a_frame_that_is_nearly_there_and_for_no_other() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
+    slow = LinkView(0.02, 0.02, TT, ready=True)
     decide(policy, tree, 0.02)
     chain(tree, 0.9)
-    policy.received(Merged(fresh=1, prefix_len=2, reached=2), 1.0)
-    assert isinstance(decide(policy, tree, 0.02, now=1.0 + TD - 0.0008), Wait)
-    assert isinstance(decide(policy, tree, 0.02, now=1.0 + TD - 0.0020), Verify)
-
-
-def test_a_completion_that_is_behind_waits_at_most_a_target_step() -> None:
-    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
-    decide(policy, tree, 0.2)
-    policy.received(Merged(known=1, prefix_len=2, reached=1), 0.2)
-    slow = LinkView(0.2, 0.2, 0.9 * TT, ready=True)
-    assert isinstance(policy.decide(tree, slow, COSTS, 0.2001), Verify), "due in time"
-    slower = LinkView(0.2, 0.2, 1.5 * TT, ready=True)
-    assert isinstance(policy.decide(tree, slower, COSTS, 0.2001), Draft)
+    policy.received(Merged(fresh=1, prefix_len=2, reached=2), 0.001)
+    assert isinstance(policy.decide(tree, slow, NO_LOCAL, 0.001 + TT - 0.0008), Wait)
+    assert isinstance(policy.decide(tree, slow, NO_LOCAL, 0.001 + TT - 0.0090), Verify)

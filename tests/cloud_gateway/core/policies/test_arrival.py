@@ -1,4 +1,4 @@
-"""When the worker's next useful level is due."""
+"""When the worker's next useful level is due, and how likely."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.arrival import Timeline
 from cloud_gateway.core.verify.candidates import Merged
 
-R, TD = 0.020, 0.004
+R, TD, KEPT = 0.020, 0.004, 0.9
 LINK = LinkView(R, R, TD, ready=True)
 
 
@@ -23,23 +23,25 @@ def streaming() -> Timeline:
 def test_a_worker_that_just_got_a_commit_answers_a_round_trip_later() -> None:
     timeline = Timeline()
     timeline.start(10, 1.0)
-    assert timeline.due(11, LINK, 1.0) == pytest.approx(1.0 + R + 1.5 * TD)
+    due = timeline.expect(11, LINK, KEPT, 1.0)
+    assert (due.chance, due.soon_s) == (1.0, pytest.approx(R + 1.5 * TD))
 
 
 def test_a_streaming_worker_brings_one_level_a_step() -> None:
-    assert streaming().due(14, LINK, 1.0) == pytest.approx(1.0 + 2 * TD)
+    due = streaming().expect(14, LINK, KEPT, 1.0)
+    assert (due.chance, due.soon_s) == (1.0, pytest.approx(2 * TD))
 
 
 def test_a_miss_costs_a_round_trip_from_the_commit() -> None:
     timeline = streaming()
-    timeline.committed(12, 1.01, on_path=False)
+    timeline.committed(12, 2, 1.01, on_path=False)
     assert timeline.lost and timeline.losses == 1
-    assert timeline.due(13, LINK, 1.01) == pytest.approx(1.01 + R + 1.5 * TD)
+    assert timeline.expect(13, LINK, KEPT, 1.01).soon_s == pytest.approx(R + 1.5 * TD)
 
 
 def test_frames_on_the_old_path_do_not_end_a_loss() -> None:
     timeline = streaming()
-    timeline.committed(12, 1.01, on_path=False)
+    timeline.committed(12, 2, 1.01, on_path=False)
     timeline.frame(Merged(stale=3, prefix_len=11, reached=11), 1.012)
     assert timeline.lost
     timeline.frame(Merged(fresh=3, prefix_len=13, reached=13), 1.034)
@@ -48,13 +50,58 @@ def test_frames_on_the_old_path_do_not_end_a_loss() -> None:
 
 def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline = streaming()
-    timeline.committed(13, 1.002, on_path=True)
-    timeline.committed(14, 1.012, on_path=True)
+    timeline.committed(13, 3, 1.002, on_path=True)
+    timeline.committed(14, 1, 1.012, on_path=True)
     timeline.frame(Merged(stale=4, prefix_len=12, reached=-1, lost_at=12), 1.015)
     assert timeline.lost
-    assert timeline.due(15, LINK, 1.015) == pytest.approx(1.002 + R + 2.5 * TD)
+    assert timeline.expect(15, LINK, KEPT, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
 
 
-def test_what_is_overdue_is_expected_later_and_later() -> None:
+def test_what_is_overdue_is_less_and_less_likely_to_come() -> None:
     timeline = streaming()
-    assert timeline.due(13, LINK, 1.030) >= 1.030 + 0.9 * (0.030 - TD)
+    timeline.committed(13, 3, 1.002, on_path=True)
+    chances = [timeline.expect(14, LINK, KEPT, now).chance for now in (1.005, 1.009, 1.010, 1.011)]
+    assert chances[0] == pytest.approx(KEPT)
+    assert chances == sorted(chances, reverse=True) and chances[-1] < 0.6 * KEPT
+    given_up = timeline.expect(14, LINK, KEPT, 1.022)
+    assert given_up.soon_s == pytest.approx(1.002 + R + 1.5 * TD - 1.022), "the commit that puts the worker right"
+
+
+def test_each_token_not_yet_sent_makes_the_frames_more_doubtful() -> None:
+    timeline = streaming()
+    timeline.committed(15, 5, 1.001, on_path=True)
+    assert timeline.expect(16, LINK, KEPT, 1.001).chance == pytest.approx(KEPT**3)
+
+
+def test_a_worker_that_tries_other_branches_has_a_slower_pace() -> None:
+    timeline = streaming()
+    for i in range(50):
+        timeline.frame(Merged(fresh=1, prefix_len=11, reached=13 + i), 1.0 + 3 * TD * (i + 1))
+    assert timeline.level_s(LINK) == pytest.approx(3 * TD, rel=0.05)
+
+
+def test_hits_and_divergences_are_counted_where_they_were_seen() -> None:
+    timeline = streaming()
+    assert timeline.hits == 0, "nothing was committed yet"
+    timeline.committed(13, 3, 1.002, on_path=True)
+    assert (timeline.hits, timeline.losses) == (2, 0), "the last token was not among the candidates"
+    timeline.frame(Merged(fresh=1, prefix_len=11, reached=14), 1.004)
+    assert (timeline.hits, timeline.losses) == (3, 0)
+    timeline.committed(16, 1, 1.010, on_path=False)
+    assert (timeline.hits, timeline.losses) == (3, 1)
+
+
+def test_a_worker_that_keeps_diverging_is_counted_each_time() -> None:
+    """Plain steps go on meanwhile: each commit that reaches it finds it off the path again."""
+    timeline = Timeline()
+    timeline.start(10, 0.9)
+    for i in range(5):
+        timeline.committed(11 + i, 1, 1.0 + i, on_path=True)
+        timeline.frame(Merged(stale=4, prefix_len=11 + i, lost_at=10 + i), 1.5 + i)
+    assert timeline.losses == 5
+
+
+def test_a_frame_before_the_first_decision_is_taken_in() -> None:
+    timeline = Timeline()
+    timeline.frame(Merged(fresh=2, prefix_len=11, reached=12), 0.5)
+    assert timeline.frontier == 12 and timeline.hits == 0

@@ -78,13 +78,22 @@ def test_after_a_full_result_the_entropy_decides_about_the_worker(entropy: float
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.001), Draft) is drafts
 
 
-def test_a_local_step_ending_after_the_next_frame_is_not_begun() -> None:
-    """WANSpec 4.5: a step counts with its catch-up; a bare target step fills the time if it fits, else it waits."""
+def test_what_the_local_draft_missed_is_read_in_limited_batches_first() -> None:
+    """WANSpec 4.5: multiple batches are executed sequentially if necessary."""
     policy = running()
     policy.verified(Outcome(2, 1, at_leaf=False, entropy=0.0), 1.0)
-    behind = Costs(lambda rows: TT, local_step_s=TD, local_backlog_s=0.1, batch_backlog_s=0.03)
-    assert isinstance(policy.decide(tree_of(0), LINK, behind, 1.0), Verify), "26 ms fit into R + Td"
-    assert rest_of(policy.decide(tree_of(0), LINK, behind, 1.005)) == pytest.approx(1.0 + R + TD)
+    long, short = (Costs(lambda rows: TT, TD, backlog, batch_backlog_s=0.03) for backlog in (0.1, 0.03))
+    assert isinstance(policy.decide(tree_of(0), LINK, long, 1.0), CatchUp)
+    assert isinstance(policy.decide(tree_of(0), LINK, long, 1.001), CatchUp)
+    assert isinstance(policy.decide(tree_of(0), LINK, short, 1.002), Draft)
+    assert policy.fallbacks == 1
+
+
+def test_without_a_local_draft_target_steps_fill_the_time() -> None:
+    policy = running()
+    policy.verified(Outcome(2, 1, at_leaf=False, entropy=0.0), 1.0)
+    assert isinstance(policy.decide(tree_of(0), LINK, NO_LOCAL, 1.0), Verify), "26 ms fit into R + Td"
+    assert rest_of(policy.decide(tree_of(0), LINK, NO_LOCAL, 1.005)) == pytest.approx(1.0 + R + TD)
 
 
 def test_it_drafts_at_the_end_of_the_most_probable_path() -> None:
@@ -119,7 +128,7 @@ def test_a_frame_off_the_path_marks_the_worker_out_of_date() -> None:
     """Steps 4 and 5 of the example in WANSpec 5.3."""
     policy = running(phi=9.0)
     policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0, position=13), 1.0)
-    policy.verified(Outcome(0, 1, at_leaf=True, entropy=0.0, position=14), 1.005)
+    policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0, position=16), 1.005)
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.006), Wait)
     policy.received(Merged(stale=1, lost_at=12), 1.007)
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.008), Draft)

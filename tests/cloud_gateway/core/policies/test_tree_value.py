@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
+from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.tree_value import Surveyor
+from cloud_gateway.core.policies.worth import Prices
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
@@ -42,16 +45,25 @@ def test_a_local_step_expands_leaves_and_half_expanded_nodes() -> None:
     best, second = add(tree, tree.root, 0.7, 0.1)
     outlook = surveyor().look(tree, 4, 4)
     assert outlook.leaves == [best, tree.root, second]
-    assert sum(outlook.masses) == pytest.approx(1.0)
+    assert sum(outlook.found(4)) == pytest.approx(sum(outlook.shares)), "all that the target may choose"
 
 
-def test_a_step_gains_what_it_adds_to_a_full_pass_and_no_more() -> None:
-    tree, looker = CandidateTree([1, 2]), surveyor()
-    for node in add(tree, tree.root, 0.5, 0.4):
-        add(tree, node, 0.7, 0.3)
-    outlook = looker.look(tree, 16, 2)
-    assert outlook.gain(64) == pytest.approx(0.9 * looker.named, abs=0.01)
-    assert 0 < outlook.gain(6) < outlook.gain(64), "six candidates are there already: what comes displaces some"
+def test_nothing_is_looked_at_behind_the_end_of_the_answer() -> None:
+    tree = CandidateTree([1, 2])
+    (node,) = add(tree, tree.root, 0.9)
+    add(tree, node, 0.8)
+    outlook = surveyor().look(tree, 4, 2, tree.root.position + 1)
+    assert outlook.nodes == [node] and node not in outlook.leaves
+
+
+def test_what_frames_show_moves_the_match_rate_as_candidates_do() -> None:
+    looker = surveyor()
+    for _ in range(100):
+        looker.judged(hit=False)
+    assert looker.match < 0.05 and looker.named < 0.05
+    for _ in range(1000):
+        looker.judged(hit=True)
+    assert looker.named > 0.0
 
 
 def test_a_steps_children_are_expected_as_they_were_before() -> None:
@@ -68,11 +80,15 @@ def test_candidates_are_taken_while_they_are_worth_their_rows() -> None:
     node = tree.root
     for chance in (0.9, 0.5, 0.2, 0.2):
         (node,) = add(tree, node, chance)
-    outlook = surveyor().look(tree, 4, 2)
-    assert len(outlook.worth(lambda rows: 0.010, 0.005, 32)) == 4, "a flat curve takes all"
-    assert len(outlook.worth(lambda rows: 0.010 + 0.002 * rows, 0.005, 32)) == 2
-    assert not outlook.worth(lambda rows: 0.010 + 0.01 * rows, 0.005, 32)
-    assert len(outlook.worth(lambda rows: 0.050 if rows in (2, 3) else 0.010, 0.005, 32)) == 4, "not monotone"
+    survival = surveyor().look(tree, 4, 2).survival
+
+    def count(verify_s: Callable[[int], float]) -> int:
+        return Prices.of(Costs(verify_s), 0.005).best_count(survival)
+
+    assert count(lambda rows: 0.010) == 4, "a flat curve takes all"
+    assert count(lambda rows: 0.010 + 0.002 * rows) == 2
+    assert count(lambda rows: 0.010 + 0.01 * rows) == 0
+    assert count(lambda rows: 0.050 if rows in (2, 3) else 0.010) == 4, "not monotone"
 
 
 def test_it_learns_the_match_rate_from_commits() -> None:

@@ -22,8 +22,8 @@ from edgespec.core.protocol.messages import MAX_MICROS, Close, Commit, Tree
 from tools.doubles.model import HASH, VOCAB, Rows, next_logits
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-COSTS = Costs(lambda rows: 0.03, 0.005, 0.0, 0.0, 4)
-LINK = LinkView(0.02, 0.03, 0.005, True)
+COSTS = Costs(lambda rows: 0.03)
+LINK = LinkView(0.2, 0.3, 0.005, True)
 
 
 def made(policy: str = "adaptive", count: int = 40, **more: object) -> Generation:
@@ -69,7 +69,7 @@ def of(outputs: Sequence[object], kind: type) -> list[object]:
 
 
 def test_a_commit_states_the_rounds_period_its_pass_and_its_depth() -> None:
-    generation = decoding("adaptive")
+    generation = decoding("plain")  # it verifies whenever it is asked
     generation.decide(LINK, COSTS, 0.9)
     (first,) = (output.body for output in of(verify(generation, 1.0), steps.Send))  # type: ignore[attr-defined]
     generation.handle(steps.FrameArrived("w", frame(generation)), 1.01)

@@ -1,0 +1,101 @@
+"""What an action is worth: tokens at their price, less its time and its passes. One equation a function.
+
+Policy `adaptive` maximises tokens emitted per second. That is the same as choosing at each moment the largest of
+`token_s * tokens - seconds`, where `token_s` is the seconds per token that the policy attains (Dinkelbach 1967): the
+best action has a value near zero, and one of greater value lowers the seconds per token. Values are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cloud_gateway.core.policies.actions import Costs
+
+MAX_RUN = 16
+"""Levels of one run that are looked ahead; deeper ones are too unlikely to matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a token is worth and what a pass over so many candidates takes, in seconds."""
+
+    token_s: float
+    pass_s: Callable[[int], float]
+
+    @classmethod
+    def of(cls, costs: Costs, token_s: float) -> Prices:
+        """T_verify over the total rows: the root, the candidates, and what other requests put into the same pass."""
+        base = 1 + costs.other_rows
+        return cls(token_s, lambda candidates: costs.verify_s(base + candidates))
+
+    def row_s(self, candidates: int, span: int = 4) -> float:
+        """Seconds of one more candidate beside so many, over a few rows, since curves have steps."""
+        return max((self.pass_s(candidates + span) - self.pass_s(candidates)) / span, 0.0)
+
+    def best_count(self, survival: Sequence[float]) -> int:
+        """How many of the candidates to verify: argmax over n of token_s * sum(survival[:n]) - pass_s(n)."""
+        best, count, gained = -self.pass_s(0), 0, 0.0
+        for n, chance in enumerate(survival, 1):
+            gained += chance * self.token_s
+            net = gained - self.pass_s(n)
+            if net > best:
+                best, count = net, n
+        return count
+
+    def level_s(self, survival: Sequence[float], found: Sequence[float], limit: int) -> float:
+        """Value of the candidates that one draft step is expected to find, beside those known already; each pays for
+        its row, and only the likeliest `limit` are verified."""
+        row_s = self.row_s(min(len(survival), limit))
+
+        def value(chances: Sequence[float]) -> float:
+            return sum([max(self.token_s * chance - row_s, 0.0) for chance in chances[:limit]])
+
+        return value(sorted([*survival[:limit], *found], reverse=True)) - value(survival)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """So many draft levels in a row, and what they are worth beyond their time."""
+
+    value_s: float = 0.0
+    levels: int = 0
+
+    @classmethod
+    def of(cls, first_s: float, fade: float, step_s: float) -> Run:
+        """Levels while each pays: the first one is worth `first_s`, each further one `fade` of the one before."""
+        value, level, levels = 0.0, first_s, 0
+        while level > step_s and levels < MAX_RUN:
+            value, level, levels = value + level - step_s, level * fade, levels + 1
+        return cls(value, levels)
+
+    @classmethod
+    def per_pass(cls, first_s: float, fade: float, step_s: float, instead_s: float) -> float:
+        """The most that a pass saves on average: max over d of (value of d levels - `instead_s`) / d."""
+        best, value, level = 0.0, -instead_s, first_s
+        for levels in range(1, MAX_RUN + 1):
+            value += level - step_s
+            best = max(best, value / levels)
+            level *= fade
+        return best
+
+
+def credit(kept: float, levels: float) -> float:
+    """Share of a level's worth that is lost where it is not in this pass but the worker has it for the next one.
+
+    The next pass then verifies it with the levels that come meanwhile: 1 + kept + ... + kept^(levels + 1) tokens, where
+    it would have been 1 + kept + ... + kept^levels. So kept^(levels + 1) of the level's worth comes back.
+    """
+    made_good: float = kept ** (levels + 1)
+    return 1 - min(levels, 1.0) * made_good
+
+
+def wait_value(chance: float, soon_s: float, late_s: float, run_s: float) -> float:
+    """Value of waiting for a frame that comes in `soon_s` and is useful with this chance; where it is not, a useful
+    one comes in `late_s`, if that is still worth it. `run_s`: what the worker's levels are worth when they come."""
+    return chance * run_s - soon_s + (1 - chance) * max(run_s - max(late_s - soon_s, 0.0), 0.0)
+
+
+def reading_pays(saved_s: float, uses: float, backlog_s: float) -> bool:
+    """Whether reading the backlog pays over the tokens still to come: this run's saving, and those of later ones."""
+    return saved_s * (1 + uses) > backlog_s

@@ -1,0 +1,114 @@
+"""What actions are worth, against slow twins that try everything."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_gateway.core.policies.actions import Costs
+from cloud_gateway.core.policies.adaptive import Adaptive, Draft
+from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.policies.tree_value import Surveyor
+from cloud_gateway.core.policies.worth import Prices, Run, credit, reading_pays, wait_value
+from cloud_gateway.core.verify.candidates import CandidateTree
+from edgespec.core.drafting.calibration import Calibrator
+
+TT, TD = 0.030, 0.004
+SECONDS = st.floats(0.001, 0.2)
+CHANCE = st.floats(0.01, 0.99)
+
+
+def prices(row_s: float, token_s: float = 0.02, other_rows: int = 0) -> Prices:
+    return Prices.of(Costs(lambda rows: TT + row_s * rows, other_rows=other_rows), token_s)
+
+
+def every_subset(tree: CandidateTree, survival: dict[int, float], row_s: float, token_s: float) -> float:
+    """The greatest net worth of any set of candidates that holds the parents of its members."""
+    nodes, best = list(tree.tree.nodes.values()), -math.inf
+    for size in range(len(nodes) + 1):
+        for chosen in itertools.combinations(nodes, size):
+            if all(node.parent is tree.root or node.parent in chosen for node in chosen):
+                net = token_s * sum(survival[node.id] for node in chosen) - (TT + row_s * (1 + size))
+                best = max(best, net)
+    return best
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), CHANCE), min_size=1, max_size=7), st.floats(0, 0.02))
+def test_the_verified_candidates_are_the_best_of_all_subsets(made: list[tuple[int, float]], row_s: float) -> None:
+    tree = CandidateTree([1, 2])
+    nodes = [tree.root]
+    for parent, chance in made:
+        above = nodes[parent % len(nodes)]
+        nodes.append(tree.add_local(above, 10 + len(nodes), -math.log(chance), 1.0) or above)
+    outlook = Surveyor(Calibrator(rate=0.0)).look(tree, 4, 8)
+    survival = {node.id: 0.0 for node in tree.tree.nodes.values()}
+    survival |= {node.id: chance for node, chance in zip(outlook.nodes, outlook.survival, strict=True)}
+    price = prices(row_s)
+    count = price.best_count(outlook.survival)
+    net = price.token_s * sum(outlook.survival[:count]) - price.pass_s(count)
+    assert net == pytest.approx(every_subset(tree, survival, row_s, price.token_s), abs=1e-4)
+
+
+@given(SECONDS, CHANCE, SECONDS)
+def test_a_run_is_worth_what_the_best_number_of_levels_is(first: float, fade: float, step: float) -> None:
+    lengths = [sum(first * fade**level - step for level in range(count)) for count in range(17)]
+    run = Run.of(first, fade, step)
+    assert run.value_s == pytest.approx(max(lengths))
+    averages = [(value - 0.01) / count for count, value in enumerate(lengths) if count]
+    assert Run.per_pass(first, fade, step, 0.01) == pytest.approx(max(0.0, *averages))
+
+
+@given(CHANCE, SECONDS, SECONDS, SECONDS)
+def test_waiting_is_worth_the_mean_over_what_may_come(chance: float, soon: float, more: float, run: float) -> None:
+    """After a frame that was for nothing one may give up or wait on, whichever is better."""
+    late = soon + more
+    useful, useless = run - soon, max(-soon, run - late)
+    assert wait_value(chance, soon, late, run) == pytest.approx(chance * useful + (1 - chance) * useless)
+
+
+@given(CHANCE, st.integers(1, 12))
+def test_a_level_left_for_the_next_pass_costs_what_that_pass_lacks(kept: float, levels: int) -> None:
+    def tokens(depth: int) -> float:
+        return sum(kept**level for level in range(depth + 1))
+
+    assert 1 - credit(kept, levels) == pytest.approx(tokens(levels + 1) - tokens(levels))
+    assert credit(kept, 0.0) == 1, "what the worker does not bring is lost"
+
+
+@settings(max_examples=60, deadline=None)
+@given(CHANCE, st.floats(0.0, 0.004), st.floats(0.001, 0.06), st.booleans())
+def test_it_drafts_exactly_where_some_run_pays(chance: float, row_s: float, step: float, empty: bool) -> None:
+    """Without a worker: every length of a local run, against verifying now."""
+    policy, tree = Adaptive(PolicySettings(prefer="latency")), CandidateTree([1, 2])
+    if not empty:
+        tree.add_local(tree.root, 5, -math.log(chance), 1.0)
+    costs = Costs(lambda rows: TT + row_s * rows, step, local_leaves=1)
+    drafts = isinstance(policy.decide(tree, None, costs, 0.0), Draft)
+    token_s = min(TT + row_s, (2 * step + TT + 3 * row_s) / (1 + 0.85 + 0.85**2))  # the reference, by the priors
+    mass = 1.0 if empty else Surveyor(Calibrator()).look(tree, 1, 4).found(1)[0] / 0.85
+    shares = (0.85, 0.05, 0.025, 0.025)
+    had = [] if empty else [Surveyor(Calibrator()).look(tree, 1, 4).survival[0]]
+
+    def worth(candidates: list[float]) -> float:
+        return sum(max(token_s * one - row_s, 0.0) for one in candidates)
+
+    gain = worth([*had, *(mass * share for share in shares)]) - worth(had)
+    best = max(sum(gain * fade**level - step for level in range(count))
+               for count in range(1, 17) for fade in (0.85, 0.95))  # fmt: skip
+    if abs(best) > 1e-4:
+        assert drafts == (best > 0)
+
+
+def test_rows_of_other_requests_are_in_every_pass() -> None:
+    alone, beside = prices(0.001), prices(0.001, other_rows=7)
+    assert beside.pass_s(3) - alone.pass_s(3) == pytest.approx(0.007)
+
+
+def test_a_backlog_is_read_where_the_tokens_to_come_pay_for_it() -> None:
+    assert not reading_pays(0.01, 0, 0.05)
+    assert reading_pays(0.01, 10, 0.05)
