@@ -147,7 +147,7 @@ class Matrix:
         """All that is known so far."""
         names = [case.name for case in self.cases]
         rows = self.rows()
-        settings = {name: value for name, value in vars(self.args).items() if name not in ("json", "prompts")}
+        settings = {name: value for name, value in vars(self.args).items() if name not in ("json", "prompts", "run")}
         return {
             "identical": all(row["identical"] == row["answers"] for row in rows),
             "exercised": all(self.exercised(condition, names) >= ENOUGH for condition in CONDITIONS),
