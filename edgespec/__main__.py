@@ -132,7 +132,7 @@ def _pair(args: argparse.Namespace) -> int:
         print(json.dumps(paired))
     else:
         print(
-            f"Paired with {gateway.name} at {gateway.address}, which knows this machine as {me}. "
+            f"Paired with {gateway.name} at {gateway.address}, which lists this machine as {me}. "
             "Start drafting with `edgespec run`."
         )
     return 0

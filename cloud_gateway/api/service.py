@@ -229,7 +229,7 @@ class Api:
             cache_scope=self._scopes.of(key),
             constraint=constraint,
         )
-        most_running = self.limits.key_running if self.several_keys() else None
+        max_running = self.limits.key_running if self.several_keys() else None
         requests = [
             replace(
                 one,
@@ -237,7 +237,7 @@ class Api:
                 key=key.id,
                 key_name=key.name,
                 groups=frozenset(key.groups),
-                most_running=most_running,
+                max_running=max_running,
             )
             for one in requests
         ]

@@ -334,7 +334,7 @@ class Engine:
             self._memory.keep(worker, temperature_class(generation.request.sampling.temperature), learnt)
 
     def _cancel(self, active: Active) -> None:
-        """One in a slot ends with its round; one that still waits gives up its place at once."""
+        """A running request stops after its current round; a queued one is removed immediately."""
         self._queue.remove(active)
         self._steering.step(active, Cancelled())
 

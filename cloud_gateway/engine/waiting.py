@@ -37,7 +37,7 @@ class Waiting:
                     code="queue_full",
                     retry_after_s=max(1.0, length * 0.5),
                 )
-            self._turns.add(request.key, active, request.most_running)
+            self._turns.add(request.key, active, request.max_running)
 
     def take(self) -> Active | None:
         """The next one for a free slot, or None; say `ended` when it has left its slot."""

@@ -98,7 +98,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """What the gateway knows of the worker that drafts for a request."""
+    """The gateway's estimates of the worker that drafts for a request."""
 
     rtt_s: float
     rtt_high_s: float
@@ -123,7 +123,7 @@ class Outcome:
     """Candidate tokens on the longest path that was verified."""
     emitted: int
     at_leaf: bool
-    """The walk ended where no candidate children were known: whether the draft goes on rightly is open."""
+    """The walk ended where no candidate children were known: whether the next draft token matches is unknown."""
     entropy: float
     """Of the target's distribution for the last token emitted."""
     position: int = -1

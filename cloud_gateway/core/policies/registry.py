@@ -205,7 +205,7 @@ class WanSpec:
             self._late = self._drafting = False
 
     def verified(self, outcome: Outcome, now: float) -> None:
-        """A result shorter than the path, or a doubtful last token, marks the worker out of date."""
+        """A result shorter than the path, or a high-entropy last token, marks the worker out of date."""
         self._waits_since = None
         self._commits.append((outcome.position, now))
         mismatch = outcome.emitted < self.k + 1 or not outcome.at_leaf

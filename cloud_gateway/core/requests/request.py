@@ -63,7 +63,7 @@ class GenerationRequest:
     key_name: str = ""
     groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
     """Groups of workers that may draft for it, where `speculation.offload` allows any."""
-    most_running: int | None = None
+    max_running: int | None = None
     """Slots that this key may hold at once; None for all."""
 
 

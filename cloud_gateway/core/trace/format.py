@@ -210,7 +210,7 @@ def unseal(data: bytes) -> tuple[Trace, bytes]:
         name = MAGIC.decode().strip()
         raise TraceError(f"it is not of the format `{name}`: another version of edgespec made it, or it was altered.")
     if not data.startswith(MAGIC) or len(data) <= start:
-        raise TraceError("it is no trace of edgespec, or its first bytes were altered.")
+        raise TraceError("it is not an edgespec trace, or its header is corrupt.")
     public, body = data[len(MAGIC) : len(MAGIC) + KEY_BYTES], data[start:]
     try:
         check_public_key(public)

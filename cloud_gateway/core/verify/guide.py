@@ -1,4 +1,4 @@
-"""What an answer's constraint says of its candidates: what it forces is proposed, what it forbids costs no row.
+"""A constraint and the candidates: forced tokens are added as candidates, forbidden candidates are not verified.
 
 Neither can change a token: the target chooses under the constraint's mask whatever was verified. A JSON schema forces
 much (punctuation, the names of its fields), and a draft that does not know the schema often proposes what it forbids.

@@ -227,7 +227,7 @@ def _named(path: Path) -> Iterator[None]:
     except Exception as error:  # transformers raises errors of any type for a broken file
         kind = type(error).__name__
         if "Unrecognized configuration class" in str(error) or "not supported" in str(error):
-            raise ModelError(f"{path} is not a causal language model that transformers knows.") from error
+            raise ModelError(f"{path} is not a causal language model that transformers can load.") from error
         raise ModelError(f"{path} is corrupt or cannot be used ({kind}: {_first_line(error)}).") from error
 
 

@@ -116,7 +116,7 @@ def spell(act: trace.AnyAct | None) -> str:
     """A decision in words; nodes by their ids."""
     match act:
         case trace.Verify(nodes):
-            return f"verify {nodes}" if nodes else "a plain step"
+            return f"verify {nodes}" if nodes else "a plain decoding step"
         case trace.Draft(leaves, width):
             return f"draft at {leaves}, {width} wide"
         case trace.CatchUp():

@@ -102,7 +102,7 @@ class _Teller:
         if isinstance(act, trace.Verify) and act.nodes:
             return f"depth {depth} ≥ k" if depth >= self._k else f"depth {depth}"
         if isinstance(act, trace.CatchUp):
-            return f"lags {self.player.costs.local_backlog_s * 1000:.0f} ms"
+            return f"backlog {self.player.costs.local_backlog_s * 1000:.0f} ms"
         if link is None:
             return "no worker"
         if not link.ready:
@@ -145,7 +145,7 @@ def tell(recorded: Trace, console: Console) -> None:
 
 
 def _quiet(turn: Turn) -> bool:
-    """A plain step without anything else to show."""
+    """A plain decoding step without anything else to show."""
     return turn.decision == "plain" and turn.same and not turn.frames and not turn.worker_gone
 
 

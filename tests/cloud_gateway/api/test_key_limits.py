@@ -288,5 +288,5 @@ async def test_the_last_slot_is_for_another_key_where_there_is_one(tmp_path: Pat
         await post(echo, CHAT)
         echo.keys.revoke(record.id)
         await post(echo, CHAT)
-        assert [request.most_running for request in echo.engine.requests] == [None, 3, None]
+        assert [request.max_running for request in echo.engine.requests] == [None, 3, None]
         assert len({request.key for request in echo.engine.requests}) == 1

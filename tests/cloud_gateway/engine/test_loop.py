@@ -273,12 +273,12 @@ async def test_long_prompts_reach_the_worker_in_pieces(make: Make) -> None:
 
 async def test_a_key_with_64_requests_does_not_keep_another_waiting(make: Make) -> None:
     engine = make(queue_limit=64)
-    many = [engine.submit(request(400, key="many", most_running=3)) for _ in range(64)]
+    many = [engine.submit(request(400, key="many", max_running=3)) for _ in range(64)]
     with pytest.raises(ClientError) as full:
         for _ in range(4):
-            many.append(engine.submit(request(400, key="many", most_running=3)))
+            many.append(engine.submit(request(400, key="many", max_running=3)))
     assert full.value.code == "queue_full"
-    tokens, done = await complete(engine, request(3, key="one", most_running=3))
+    tokens, done = await complete(engine, request(3, key="one", max_running=3))
     assert tokens == twin(3) and done.finish == "length"
     assert engine.queued >= 60, "the other key's requests are still there"
 

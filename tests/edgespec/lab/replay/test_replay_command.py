@@ -98,7 +98,7 @@ def test_another_decision_than_the_recorded_one_ends_with_status_1(
     path = tmp_path / "other.trace"
     path.write_bytes(seal(Trace(settings, recorded.events), KEY))
     status, out, _ = replay(capsys, path)
-    assert status == 1 and "are not the recorded ones" in out and "is a plain step" in out
+    assert status == 1 and "are not the recorded ones" in out and "is a plain decoding step" in out
     status, out, _ = replay(capsys, path, "--json")
     (row,) = json.loads(out)["traces"]
     assert status == 1 and row["same"] < row["decisions"] and row["differences"][0]["now_act"] == ["verify", []]
@@ -108,7 +108,7 @@ def test_another_decision_than_the_recorded_one_ends_with_status_1(
     ("arguments", "code", "said"),
     [
         (["nowhere.trace"], 65, "cannot be read"),
-        (["README.md"], 65, "no trace"),
+        (["README.md"], 65, "not an edgespec trace"),
         ([ONE, "--policy", "magic"], 78, "there is no such policy"),
         ([ONE, "--k", "0"], 78, "--k"),
         ([ONE, "--k", "17"], 78, "`--k` takes whole numbers from 1 to 16."),

@@ -48,4 +48,4 @@ def test_a_decision_that_would_be_another_now_is_shown_as_such() -> None:
     header = msgspec.structs.replace(recorded.header, settings=plain)
     story = list(turns(Trace(header, recorded.events)))
     changed = [turn for turn in story if not turn.same]
-    assert changed and all(turn.why == "now it would be: a plain step" for turn in changed)
+    assert changed and all(turn.why == "now it would be: a plain decoding step" for turn in changed)
