@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from cloud_gateway.process import commands
-from edgespec.core.errors import EdgespecError
-from edgespec.shared import logs
+from edgespec.shared import command
 
 EPILOG = "docs/operations.md describes how to set a gateway up; exit codes are those of sysexits.h."
 
@@ -112,28 +109,8 @@ def _verb(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. An expected failure is one line on standard error."""
-    args = build_parser().parse_args(argv)
-    with logs.policy():
-        return _outcome(args)
-
-
-def _outcome(args: argparse.Namespace) -> int:
-    try:
-        code: int = args.run(args)
-        sys.stdout.flush()
-    except EdgespecError as error:
-        print(f"cloud-gateway: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of our output left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except Exception as error:  # noqa: BLE001  its text may quote a client: only places are printed
-        print(f"cloud-gateway: {logs.failure(error)}", file=sys.stderr)
-        return EdgespecError.exit_code
-    return code
+    """Runs one command and returns its exit code."""
+    return command.run(build_parser(), argv)
 
 
 if __name__ == "__main__":

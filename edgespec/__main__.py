@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import platform
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec import __version__
-from edgespec.core.errors import EdgespecError
-from edgespec.shared import folders, logs
+from edgespec.shared import command, folders, logs
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.settings import assign
 from edgespec.worker import config
@@ -70,26 +67,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; an expected error is one sentence on stderr and its exit code."""
-    args = build_parser().parse_args(argv)
-    with logs.policy():
-        return _outcome(args)
-
-
-def _outcome(args: argparse.Namespace) -> int:
-    try:
-        return int(args.run(args))
-    except EdgespecError as error:
-        print(f"edgespec: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # avoids a second BrokenPipeError at exit
-        return 128 + signal.SIGPIPE
-    except Exception as error:  # noqa: BLE001  its text may quote a peer: only places are printed
-        print(f"edgespec: {logs.failure(error)}", file=sys.stderr)
-        return EdgespecError.exit_code
+    """Runs one command and returns its exit code."""
+    return command.run(build_parser(), argv)
 
 
 def _verb(

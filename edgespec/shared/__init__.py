@@ -5,6 +5,7 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 Public, by module:
 
 - `address`: `Address`, `DEFAULT_PORT`, `LINK_PATH`, `PAIR_PATH`, `parse_address`, `source_of`
+- `command`: all
 - `control`: all
 - `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `LogLevel`, `machine_name`, `MachineName`, `ModelPath`,
   `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `thread_count`, `Threads`

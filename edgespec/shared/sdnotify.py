@@ -20,11 +20,3 @@ def notify(*states: str) -> bool:
         sender.connect("\0" + address[1:] if address[0] == "@" else address)
         sender.sendall("\n".join(state.replace("\n", " ") for state in states).encode())
     return True
-
-
-def watchdog_interval_s() -> float | None:
-    """Interval of `WATCHDOG=1`: half of what systemd allows; None where it does not watch this process."""
-    period_us = os.environ.get("WATCHDOG_USEC", "")
-    if not period_us.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-        return None
-    return int(period_us) / 2e6

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.shared.sdnotify import notify, watchdog_interval_s
+from edgespec.shared.sdnotify import notify
 
 
 def test_without_systemd_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     assert notify("READY=1") is False
-    assert watchdog_interval_s() is None
 
 
 @pytest.mark.parametrize("abstract", [False, True])
@@ -34,13 +32,3 @@ def test_a_socket_that_cannot_be_reached_is_reported(tmp_path: Path, monkeypatch
         monkeypatch.setenv("NOTIFY_SOCKET", address)
         with pytest.raises(OSError):
             notify("READY=1")
-
-
-def test_the_watchdog_is_fed_twice_per_period_by_the_process_it_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WATCHDOG_USEC", "30000000")
-    monkeypatch.delenv("WATCHDOG_PID", raising=False)
-    assert watchdog_interval_s() == 15
-    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
-    assert watchdog_interval_s() == 15
-    monkeypatch.setenv("WATCHDOG_PID", "1")
-    assert watchdog_interval_s() is None
