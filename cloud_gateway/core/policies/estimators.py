@@ -74,7 +74,7 @@ class StepCurve:
 
     def __init__(self, prior: Mapping[int, float], weight: float = 0.1, *, provisional: bool = False) -> None:
         """`prior`: rows -> seconds, at least one point, each used until passes of so many rows replace it. One that is
-        `provisional` is dropped as a whole with the first pass, whatever its rows."""
+        `provisional` is replaced as a whole by the first pass, whatever its rows."""
         self._provisional = provisional
         self._points = {rows: Ewma(weight, seconds) for rows, seconds in prior.items()}
         self._weight = weight
@@ -92,8 +92,7 @@ class StepCurve:
             self._known.clear()
             if self._provisional:
                 self._provisional = False
-                self._points.clear()
-                self._values.clear()
+                self._values = dict.fromkeys(self._values, cut)
             point = self._points.setdefault(rows, Ewma(self._weight))
             point.sample(cut)
             self._values[rows] = point.value or 0.0

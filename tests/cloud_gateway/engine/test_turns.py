@@ -70,7 +70,7 @@ def test_a_backlog_is_read_in_batches_that_alternate_with_passes() -> None:
     submit(engine, LONG, 12)
     for _ in range(30):
         engine.turn()
-    assert len(batches) > 5 and set(batches) <= {7, 8}, "31 ms at 4 ms a token"
+    assert len(batches) > 5 and set(batches[1:]) <= {7, 8}, "31 ms at 4 ms a token; the first is before any pass"
     assert len([kind for kind, _ in target.calls if kind == "verify"]) >= len(batches)
 
 
@@ -90,7 +90,7 @@ def test_the_cost_curve_is_learnt_from_each_pass_alone() -> None:
     for _ in range(40):
         engine.turn()
     assert any(len(rows) > 1 for kind, rows in target.calls if kind == "verify"), "several requests in one call"
-    assert engine._verify_s.points() == {1: 0.030, 3: pytest.approx(0.033)}, "nothing but three rows was verified"
+    assert engine._verify_s.points() == dict.fromkeys((1, 3), pytest.approx(0.033)), "only three rows were verified"
 
 
 def test_one_request_of_several_is_verified_while_the_others_wait() -> None:
