@@ -55,6 +55,14 @@ MAX_REMAINING = 1 << 30
 """Stands for an answer whose length nobody limits; an integer, so that a trace can hold it."""
 
 
+def at(points: Points, leaves: int) -> float:
+    """Seconds of a step over so many leaves; most often one of those measured."""
+    for measured, seconds in points:
+        if measured == leaves:
+            return seconds
+    return interpolate(dict(points), leaves)
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What the gateway's passes are expected to take, as measured."""
@@ -88,7 +96,7 @@ class Costs:
         """Seconds of a local step over this many leaves, without catch-up; infinite without a local draft."""
         if self.local_step_s is None:
             return float("inf")
-        return interpolate(dict(self.local_points), leaves) if self.local_points else self.local_step_s
+        return at(self.local_points, leaves) if self.local_points else self.local_step_s
 
     @property
     def local_s(self) -> float:
@@ -112,7 +120,7 @@ class LinkView:
 
     def draft_s(self, leaves: int) -> float:
         """Seconds of a draft step over this many leaves at the worker."""
-        return interpolate(dict(self.points), leaves) if self.points else self.step_s
+        return at(self.points, leaves) if self.points else self.step_s
 
 
 @dataclass(frozen=True, slots=True)
