@@ -33,3 +33,10 @@ def test_numbers_of_clients_out_of_range_are_refused(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         bench.main(["clients", "--clients", "1,999"])
     assert "from 1 to 128" in capsys.readouterr().err
+
+
+def test_steps_of_engine_and_bare_loop_are_timed_in_turns(tmp_path: Path) -> None:
+    model, out = make_tiny_gguf(tmp_path / "tiny.gguf"), tmp_path / "out.json"
+    assert bench.main(["steps", "--model", str(model), "--tokens", "9", "--steps", "8", "--json", str(out)]) == 0
+    (row,) = json.loads(out.read_text())
+    assert row["context"] == 9 and row["bare / bare"] == 1 and row["exact p50"] > 0
