@@ -64,7 +64,7 @@ class Target(Protocol):
 
     @property
     def passes(self) -> Sequence[Pass]:
-        """The forward passes of the last `verify`: one for each request, or one for several, as the engine can."""
+        """The forward passes of the last `verify`: usually one over all rows; the cost curve is learnt from each."""
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         """Claims a free slot for a prompt; returns (slot, reused): KV of the first `reused` tokens is in it already.

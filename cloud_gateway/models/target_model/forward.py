@@ -1,4 +1,4 @@
-"""One forward pass of a causal model over the rows of a tree, behind the keys and values of one slot.
+"""One forward pass of a causal model over the rows of trees or prompts, each behind the keys and values of its slot.
 
 `HfForward` runs transformers' own code, for any architecture. `llama_forward.LlamaForward` is the fast path for the
 Llama family; this one is its slow twin.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -20,26 +21,38 @@ from edgespec.core.errors import ModelError
 MASKABLE = {"full_attention", "sliding_attention"}
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One slot's rows in a pass, n of them: `ids` and `positions` are [n].
+
+    `tail` is bool [n, n]: row i attends to row j. Every row also attends to all committed entries of its own slot.
+    """
+
+    kv: SlotKv
+    ids: Tensor
+    positions: Tensor
+    tail: Tensor
+
+
 class Forward(Protocol):
-    """A model's forward pass. It writes the rows' keys and values behind the slot's committed ones, uncommitted."""
+    """A model's forward pass. It writes the rows' keys and values behind the slots' committed ones, uncommitted."""
 
     shapes: Sequence[LayerShape]
     kv_dtype: torch.dtype
     exact: bool
     """Whether a row's logits are meant not to depend on the rows beside it, to the last bit."""
+    batched: bool
+    """Whether a pass may have the rows of several slots."""
 
-    def __call__(self, kv: SlotKv, ids: Tensor, positions: Tensor, tail: Tensor, *, head: bool = True) -> Tensor | None:
-        """Logits [n, vocab_size], or None without `head`.
-
-        `ids` and `positions` are [n]; `tail` is bool [n, n]: row i attends to row j. Every row attends to all
-        committed entries.
-        """
+    def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
+        """Logits [n, vocab_size] of each part, or an empty list without `head`."""
 
 
 class HfForward:
     """transformers' own code. Raises ModelError where the cache cannot be rolled back or positions cannot be set."""
 
     exact = False
+    batched = False
 
     def __init__(self, model: Any) -> None:
         self._model = model.eval()
@@ -50,7 +63,9 @@ class HfForward:
             self.shapes: Sequence[LayerShape] = _layer_shapes(model)
         self.kv_dtype: torch.dtype = model.dtype
 
-    def __call__(self, kv: SlotKv, ids: Tensor, positions: Tensor, tail: Tensor, *, head: bool = True) -> Tensor | None:
+    def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
+        (part,) = parts
+        kv, ids, positions, tail = part.kv, part.ids, part.positions, part.tail
         kv.reserve(len(ids))
         past = torch.arange(kv.length, device=ids.device)
         full = torch.cat([torch.ones(len(ids), kv.length, dtype=torch.bool, device=ids.device), tail], dim=1)
@@ -64,7 +79,7 @@ class HfForward:
             past_key_values=slot_cache(kv, len(self.shapes)),
             use_cache=True,
         )
-        return output.logits[0] if head else None
+        return [output.logits[0]] if head else []
 
     def _mask(self, visible: Tensor) -> Tensor:
         """The attention mask for [n, L + n]: bool, or added to the scores where the implementation is `eager`."""

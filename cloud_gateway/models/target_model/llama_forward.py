@@ -1,11 +1,15 @@
 """The forward pass of the Llama family, written out: a third of the operations that the modules of transformers make.
 
-`exact` makes the logits of a row independent of the rows beside it, bit for bit, and so verification in bfloat16
-equal to plain decoding. Two things are needed on a CPU. Products take at least MIN_EXACT_ROWS rows, from which on
-packed ones sum each row in the same order however many there are (plain ones mostly do). And attention is computed in
-float64, whose rounding disappears when the result is rounded to the model's numbers, so that the order of the keys (a
-tree's siblings lie between a row and its ancestors) has no effect. Keys and values are then kept in float64 too, at
-8 bytes a number. `torch.TorchTarget` measures at loading whether the logits are exact on this machine.
+One pass takes the rows of several slots: products are over all rows together, so that weights are read once, and
+attention is computed slot by slot, each over its own keys and values.
+
+`exact` makes the logits of a row independent of the rows beside it, of its own slot and of others, bit for bit, and so
+verification in bfloat16 equal to plain decoding. Two things are needed on a CPU. Products take at least MIN_EXACT_ROWS
+rows, from which on packed ones sum each row in the same order however many there are (plain ones mostly do). And
+attention is computed in float64, whose rounding disappears when the result is rounded to the model's numbers, so that
+the order of the keys (a tree's siblings lie between a row and its ancestors) has no effect. Keys and values are then
+kept in float64 too, at 8 bytes a number. `torch.TorchTarget` measures at loading whether the logits are exact on this
+machine.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.target_model.cache import LayerShape, SlotKv
+from cloud_gateway.models.target_model.cache import LayerShape
+from cloud_gateway.models.target_model.forward import Part
 from cloud_gateway.models.target_model.linear import Linear, PackedLinear, PlainLinear
 
 Kernels = Literal["packed", "plain"]
@@ -29,6 +34,17 @@ SPARE_POSITIONS = 64
 FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"}
 ROPES = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position only, so that one table serves all passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """One part's rows in a pass, `first` to `end`, and what they attend to."""
+
+    part: Part
+    first: int
+    end: int
+    bias: Tensor
+    """[1, 1, n · group, L + n]: 0 or minus infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,8 @@ def is_plain_llama(model: Any) -> bool:
 class LlamaForward:
     """Uses the weights of a transformers model; with packed kernels that model cannot run afterwards."""
 
+    batched = True
+
     def __init__(self, model: Any, context: int, *, kernels: Kernels = "packed", exact: bool = True) -> None:
         config, body = model.config, model.model
         attention = body.layers[0].self_attn
@@ -80,57 +98,69 @@ class LlamaForward:
             self._layers = [_take_layer(layer, kernels) for layer in body.layers]
             self._head = _take([model.lm_head], kernels)
 
-    def __call__(self, kv: SlotKv, ids: Tensor, positions: Tensor, tail: Tensor, *, head: bool = True) -> Tensor | None:
+    def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
         """See `Forward`."""
-        rows = len(ids)
-        if rows < self._min_rows:
-            ids, positions, tail = _pad(ids, positions, tail, self._min_rows - rows)
-        kv.reserve(len(ids))
+        spans = self._spans(parts)
+        rows = spans[-1].end
+        spare = max(self._min_rows - rows, 0)
+        ids = F.pad(torch.cat([part.ids for part in parts]), (0, spare))
+        positions = F.pad(torch.cat([part.positions for part in parts]), (0, spare))
         # [n, 1, dim]: one angle per row for all heads. The lower half's sine is negated, so that rotating is a roll.
         cos, sin = self._cos[positions], self._sin[positions]
-        bias = self._bias(tail, kv.length)
         x = F.embedding(ids, self._embedding)
-        for layer, stored in zip(self._layers, kv.layers, strict=True):
+        for index, layer in enumerate(self._layers):
             h = F.rms_norm(x, (self._width,), layer.norm_1, self._eps)
-            x = layer.out.plus(self._attend(layer.qkv(h), stored, kv.length, cos, sin, bias), x)
+            x = layer.out.plus(self._attend(layer.qkv(h), index, spans, cos, sin), x)
             h = F.rms_norm(x, (self._width,), layer.norm_2, self._eps)
             x = layer.down.plus(layer.up.times(h, layer.gate.silu(h)), x)
         if not head:
-            return None
-        return self._head(F.rms_norm(x, (self._width,), self._norm, self._eps))[:rows]
+            return []
+        logits = self._head(F.rms_norm(x, (self._width,), self._norm, self._eps))
+        return [logits[span.first : span.end] for span in spans]
 
-    def _attend(self, qkv: Tensor, stored: Tensor, start: int, cos: Tensor, sin: Tensor, bias: Tensor) -> Tensor:
+    def _spans(self, parts: Sequence[Part]) -> list[_Span]:
+        """Where each part's rows lie; makes room for their keys and values."""
+        spans: list[_Span] = []
+        for part in parts:
+            part.kv.reserve(len(part.ids))
+            first = spans[-1].end if spans else 0
+            spans.append(_Span(part, first, first + len(part.ids), self._bias(part.tail, part.kv.length)))
+        return spans
+
+    def _attend(self, qkv: Tensor, layer: int, spans: Sequence[_Span], cos: Tensor, sin: Tensor) -> Tensor:
         """Rotates queries and keys, stores keys and values, attends; [n, heads · dim].
 
-        The queries of all heads that share a key head become rows of one matrix, so that no key is repeated.
+        The queries of all heads that share a key head become rows of one matrix, so that no key is repeated. Rows
+        behind the last span attend to nothing.
         """
         n, heads, group, dim = len(qkv), self._kv_heads, self._group, self._dim
         parts = qkv.view(n, heads * (group + 2), dim)
         turned = parts[:, : heads * (group + 1)]
         turned.copy_(torch.addcmul(turned * cos, torch.roll(turned, dim // 2, -1), sin))
-        end = start + n
-        stored[:, start:end] = parts[:, heads * group :].transpose(0, 1)
-        queries = parts[:, : heads * group].view(n, heads, group, dim).permute(1, 2, 0, 3)
-        queries = queries.reshape(1, heads, group * n, dim).to(self.kv_dtype)
-        keys, values = stored[None, :heads, :end], stored[None, heads:, :end]
-        found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=self._scale)
-        found = found.view(heads, group, n, dim).permute(2, 0, 1, 3)
+        stored = parts[:, heads * group :].transpose(0, 1)
+        queries = parts[:, : heads * group].view(n, heads, group, dim).transpose(0, 1).to(self.kv_dtype)
+        queries = queries.reshape(1, heads, n * group, dim)
+        found = torch.zeros_like(queries)
+        for span in spans:
+            kv, rows = span.part.kv, slice(span.first * group, span.end * group)
+            entries, end = kv.layers[layer], kv.length + span.end - span.first
+            entries[:, kv.length : end] = stored[:, span.first : span.end]
+            found[:, :, rows] = F.scaled_dot_product_attention(
+                queries[:, :, rows],
+                entries[None, :heads, :end],
+                entries[None, heads:, :end],
+                attn_mask=span.bias,
+                scale=self._scale,
+            )
+        found = found.view(heads, n, group, dim).transpose(0, 1)
         return found.reshape(n, heads * group * dim).to(self.dtype)
 
     def _bias(self, tail: Tensor, start: int) -> Tensor:
-        """The attention bias, [1, 1, group · n, L + n]: 0 or minus infinity."""
+        """The attention bias of one slot, [1, 1, n · group, L + n]: 0 or minus infinity."""
         n = len(tail)
-        bias = torch.zeros(self._group, n, start + n, dtype=self.kv_dtype, device=tail.device)
-        bias[:, :, start:].masked_fill_(~tail, float("-inf"))
-        return bias.view(1, 1, self._group * n, start + n)
-
-
-def _pad(ids: Tensor, positions: Tensor, tail: Tensor, extra: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Adds rows that attend only to themselves and that no other row attends to."""
-    n = len(ids)
-    padded = torch.eye(n + extra, dtype=torch.bool, device=tail.device)
-    padded[:n, :n] = tail
-    return F.pad(ids, (0, extra)), F.pad(positions, (0, extra)), padded
+        bias = torch.zeros(n, self._group, start + n, dtype=self.kv_dtype, device=tail.device)
+        bias[:, :, start:].masked_fill_(~tail[:, None], float("-inf"))
+        return bias.view(1, 1, n * self._group, start + n)
 
 
 def _rotary_table(rotary: Any, like: Tensor, length: int) -> tuple[Tensor, Tensor]:

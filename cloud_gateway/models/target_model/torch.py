@@ -19,14 +19,17 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.cache import SlotKv
-from cloud_gateway.models.target_model.forward import Forward, HfForward
+from cloud_gateway.models.target_model.forward import Forward, HfForward, Part
 from cloud_gateway.models.target_model.host import MIN_LOGIT, argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.linear import can_pack
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.slots import SlotTable
 from cloud_gateway.models.target_model.threads import Threads
+from cloud_gateway.models.target_model.tree_batch import groups
 from edgespec.core.errors import ModelError
 
+MAX_PASS_ROWS = 1024
+"""Rows of one pass, unless one tree has more: their logits are 0.3 GB with 150,000 tokens in bf16."""
 SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
 """Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
 
@@ -52,8 +55,9 @@ class TorchVerified:
 class TorchTarget:
     """A target model with KV slots (the Protocol `cloud_gateway.models.target_model.Target`).
 
-    A round takes one forward pass per request; keys and values are written once and never copied, except for those
-    of accepted rows with rejected siblings before them.
+    A round takes one forward pass over all requests' trees, or one for each where transformers' own code computes it.
+    Keys and values are written once and never copied, except for those of accepted rows with rejected siblings before
+    them.
     """
 
     def __init__(
@@ -114,18 +118,22 @@ class TorchTarget:
         ids = torch.tensor(tokens, device=self.device)
         positions = torch.arange(kv.length, kv.length + n, device=self.device)
         tail = torch.ones(n, n, dtype=torch.bool, device=self.device).tril_()
-        self.forward(kv, ids, positions, tail, head=False)
+        self.forward([Part(kv, ids, positions, tail)], head=False)
         kv.length += n
         self._table.extend(slot, tokens)
 
     @torch.inference_mode()
     def verify(self, batch: Sequence[Work]) -> Sequence[TorchVerified]:
-        """One forward pass for each request's tree, each timed by itself."""
-        results, passes = [], []
-        for work in batch:
-            began = time.perf_counter()
-            results.append(self._verify(work.slot, work.tree))
-            passes.append(Pass(len(work.tree), time.perf_counter() - began))
+        """One forward pass over all trees; a few where they have more rows than MAX_PASS_ROWS."""
+        results: list[TorchVerified] = []
+        passes: list[Pass] = []
+        rows = MAX_PASS_ROWS if self.forward.batched else 1
+        for group in groups([(len(work.tree), 0) for work in batch], rows, 0):
+            began, works = time.perf_counter(), [batch[index] for index in group]
+            self._pending.update((work.slot, work.tree) for work in works)
+            logits = self._logits([(self._kv[work.slot], work.tree) for work in works])
+            results += map(TorchVerified, logits)
+            passes.append(Pass(sum(len(work.tree) for work in works), time.perf_counter() - began))
             if self._threads:
                 self._threads.passed(passes[-1].rows, passes[-1].seconds)
         self.passes = passes
@@ -143,16 +151,14 @@ class TorchTarget:
         self._pending.pop(slot, None)
         self._table.release(slot)
 
-    def _verify(self, slot: int, tree: FlatTree) -> TorchVerified:
-        self._pending[slot] = tree
-        return TorchVerified(self._logits(self._kv[slot], tree))
+    def _logits(self, trees: Sequence[tuple[SlotKv, FlatTree]]) -> list[Tensor]:
+        """Of each tree's rows, [n, vocab_size]."""
+        return self.forward([self._part(kv, tree) for kv, tree in trees])
 
-    def _logits(self, kv: SlotKv, tree: FlatTree) -> Tensor:
+    def _part(self, kv: SlotKv, tree: FlatTree) -> Part:
         ids = torch.tensor(tree.tokens, device=self.device)
         positions = torch.tensor(tree.depths, device=self.device) + kv.length
-        logits = self.forward(kv, ids, positions, torch.from_numpy(tree.mask()).to(self.device))
-        assert logits is not None
-        return logits
+        return Part(kv, ids, positions, torch.from_numpy(tree.mask()).to(self.device))
 
     def _new_kv(self) -> SlotKv:
         return SlotKv(self.forward.shapes, self.forward.kv_dtype, self.device, self.context)
@@ -160,26 +166,28 @@ class TorchTarget:
     @torch.inference_mode()
     def _measure(self, threads: Threads) -> None:
         kv = self._new_kv()
-        threads.measure(lambda: self._logits(kv, FlatTree([0], [-1], [0])))
+        threads.measure(lambda: self._logits([(kv, FlatTree([0], [-1], [0]))]))
 
     @torch.inference_mode()
     def _self_test(self, dtype: torch.dtype) -> float:
         """Verifies a small tree whole and path by path; returns the largest difference of the logits, relative.
 
-        An architecture that ignores the mask or the positions would silently change completions. Raises ModelError
-        then.
+        The whole tree shares its pass with others, the paths do not. An architecture that ignores the mask or the
+        positions would silently change completions. Raises ModelError then.
         """
         step = max(self.vocab_size // 7, 1)
         parents = [-1, 0, 0, 2, 1, 3] + [0] * 12
         depths = [0, 1, 1, 2, 2, 3] + [1] * 12
         tokens = [(1 + i * step) % self.vocab_size for i in range(len(parents))]
-        whole = self._logits(self._new_kv(), FlatTree(tokens, parents, depths)).float()
+        tree = FlatTree(tokens, parents, depths)
+        together = [(self._new_kv(), tree) for _ in range(3 if self.forward.batched else 1)]
+        whole = self._logits(together)[-1].float()
         errors: list[float] = []
         for leaf in (4, 5):
             path = list(_ancestors(parents, leaf))
             kv = self._new_kv()
             for row in path:
-                alone = self._logits(kv, FlatTree([tokens[row]], [-1], [0]))[0].float()
+                alone = self._logits([(kv, FlatTree([tokens[row]], [-1], [0]))])[0][0].float()
                 kv.keep([0])
                 errors.append(float((alone - whole[row]).abs().max() / whole[row].std()))
         # The median: on some inputs a model in bfloat16 is ill-conditioned, and a row is far off by rounding alone.

@@ -71,7 +71,7 @@ class SleepingRows:
 
 
 class SleepingTarget:
-    """A `Target` whose passes take as long as the curve says: one for each request, as the torch engine's."""
+    """A `Target` whose passes take as long as the curve says, over the rows of all ready requests together."""
 
     vocab_size, context, slots, eos = VOCABULARY, CONTEXT, 8, frozenset[int]()
 
@@ -95,9 +95,10 @@ class SleepingTarget:
         self.sleeper.until(time.perf_counter() + self._prefill_s)
 
     def verify(self, batch: Sequence[Work]) -> list[SleepingRows]:
-        """Looks the rows up, and returns when the modelled passes would have ended."""
-        self.passes = [Pass(len(work.tree), self._verify(len(work.tree))) for work in batch]
-        due = time.perf_counter() + sum(one.seconds for one in self.passes)
+        """Looks the rows up, and returns when the modelled pass would have ended."""
+        rows_in_all = sum(len(work.tree) for work in batch)
+        self.passes = [Pass(rows_in_all, self._verify(rows_in_all))]
+        due = time.perf_counter() + self.passes[0].seconds
         rows = [SleepingRows(self._open[work.slot], work.tree) for work in batch]
         self.sleeper.until(due)
         return rows

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model.cache import SlotKv
-from cloud_gateway.models.target_model.forward import Forward, HfForward
+from cloud_gateway.models.target_model.forward import Forward, HfForward, Part
 from cloud_gateway.models.target_model.linear import PackedLinear, PlainLinear, can_pack
 from cloud_gateway.models.target_model.llama_forward import MIN_EXACT_ROWS, LlamaForward, is_plain_llama
 from tests.support.tiny_target import load_tiny, make_tiny_target
@@ -97,11 +97,10 @@ def logits(forward: Forward, prompt: list[int], tree: Any) -> torch.Tensor:
     if prompt:
         n = len(prompt)
         causal = torch.ones(n, n, dtype=torch.bool).tril()
-        assert forward(kv, torch.tensor(prompt), torch.arange(n), causal, head=False) is None
+        assert forward([Part(kv, torch.tensor(prompt), torch.arange(n), causal)], head=False) == []
         kv.length = n
     positions = torch.tensor(tree.depths) + len(prompt)
-    found = forward(kv, torch.tensor(tree.tokens), positions, torch.from_numpy(tree.mask()))
-    assert found is not None
+    (found,) = forward([Part(kv, torch.tensor(tree.tokens), positions, torch.from_numpy(tree.mask()))])
     return found.float()
 
 
