@@ -74,7 +74,6 @@ class ChatEndpoint:
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Handles POST /v1/chat/completions."""
         arrived = time.perf_counter()
         self.requests.append(await request.json())
         self.headers.append(dict(request.headers))

@@ -6,6 +6,7 @@ Public, by module:
 - `collector`: `spare_rounds`
 - `events`: `Inbox`, `WorkerReady`
 - `loop`: `Engine`, `EngineSettings`
+- `measure`: `measure`
 - `recorder`: `Recorder`, `RecorderSettings`
 - `stats`: `Stats`
 """

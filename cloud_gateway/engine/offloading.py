@@ -56,11 +56,9 @@ class NoWorkers:
     """A gateway without links: everything is decoded here."""
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        """None."""
         return {}
 
     def view(self, worker: str) -> LinkedWorker | None:
-        """None."""
         return None
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:

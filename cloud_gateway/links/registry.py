@@ -27,8 +27,6 @@ class WorkerInfo:
     session: bytes
     address: str
     hello: Hello
-    linked_at: float
-    """Seconds of the event loop's clock."""
     rtt: RttEstimator = field(default_factory=RttEstimator)
     step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
     draft_points: Points = ()

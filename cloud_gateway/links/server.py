@@ -290,7 +290,6 @@ class _Link:
             session=self._session.session,
             address=self._ws.peer,
             hello=hello,
-            linked_at=asyncio.get_running_loop().time(),
             groups=self._links.paired.groups_of(hello.worker_key),
             wire=self.wire,
         )

@@ -182,7 +182,6 @@ class Gateway:
         sdnotify.notify("READY=1", f"STATUS=serving {model}")
 
     def addresses(self) -> dict[str, str]:
-        """The listeners' URLs."""
         found = {name: listener.url for name, listener in self._listeners.items()}
         return found | {"link": self.worker_address()} if self.links is not None else found
 

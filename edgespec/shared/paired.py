@@ -182,7 +182,6 @@ class PairedGateways(_List[PairedGateway]):
             self._replace(key, address=address)
 
     def forget(self, key: bytes) -> None:
-        """Removes a gateway."""
 
         def change(records: dict[bytes, PairedGateway]) -> None:
             records.pop(key, None)

@@ -115,8 +115,8 @@ class Algorithm1:
 
     def received(self, merged: Merged, now: float) -> None:
         """The printed loop appends speculations and does nothing else."""
-        if self.whole and merged.lost_at >= 0:
-            later = [when for position, when in self.sent if position > merged.lost_at]
+        if self.whole and merged.diverged_at >= 0:
+            later = [when for position, when in self.sent if position > merged.diverged_at]
             self.t_update = max(self.t_update, *later[:1]) if later else self.t_update
 
     def verified(self, outcome: Outcome, now: float) -> None:

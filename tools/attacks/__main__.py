@@ -28,7 +28,6 @@ from tools.attacks.scene import Scene
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """See the module."""
     args = parse(argv)
     console, floods = Console(stderr=True), all_floods()
     if args.list:
@@ -56,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
     names = sorted(all_floods())
     about, each = __doc__.split("\n")[0], "".join(f"\n  {name:18} {flood.text}" for name, flood in all_floods().items())
     parser = argparse.ArgumentParser(

@@ -47,7 +47,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def wait_first_line(self) -> None:

@@ -69,7 +69,6 @@ class InstantTarget:
         self._row: NDArray[np.float32] = rng.normal(0, 2, VOCAB).astype(np.float32)
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
-        """A slot."""
         return 0, len(tokens)
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
@@ -98,7 +97,6 @@ class InstantRows:
         self.argmax, self._row = argmax, row
 
     def entropy(self, row: int) -> float:
-        """The same everywhere."""
         return 0.1
 
     def logits(self, row: int) -> NDArray[np.float32]:
@@ -118,11 +116,9 @@ class BenchLink:
         self._rng = random.Random(1)
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        """The one worker."""
         return {"w": WORKER}
 
     def view(self, worker: str) -> LinkedWorker | None:
-        """The same."""
         return WORKER
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
@@ -130,14 +126,12 @@ class BenchLink:
         self.wire.append(self.gateway.send(body))
 
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
-        """Never happens here."""
         raise error
 
     def diverged(self, worker: str) -> None:
         """Its frames come when the bench says so."""
 
     def note(self, worker: str, reason: str, text: str) -> None:
-        """Never happens here."""
         raise AssertionError(text)
 
     def draft(self, steps: int) -> list[bytes]:
@@ -227,7 +221,7 @@ def views_us(workers: int = 100) -> float:
     registry = Registry()
     absent: Any = None
     for number in range(workers):
-        registry.add(WorkerInfo(f"{number:016x}", "lab", b"", "", absent, 0.0, wire=absent))
+        registry.add(WorkerInfo(f"{number:016x}", "lab", b"", "", absent, wire=absent))
     views = registry.views
     return min(timeit.repeat(lambda: [views.get(worker) for worker in views], number=1, repeat=100)) * 1e6
 

@@ -22,7 +22,6 @@ MAX_RUN_S = 3600.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """See the module."""
     parser = argparse.ArgumentParser(prog="python -m tools.check.busy", description=__doc__)
     parser.add_argument("--runs", type=number(int, 1, 1000), default=10, help="default %(default)s")
     parser.add_argument("--loops", type=number(int, 0, 256), default=os.cpu_count() or 1, help="default: one a core")

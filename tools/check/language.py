@@ -45,7 +45,6 @@ WORDS = {
     "hitherto|thereby|thereof|herein|thrice": "plain words",
     "reckon|reckons|reckoned": "compute, estimate, count",
     "fared|fares": "result",
-    "bare step": "plain decoding step",
     "guess|guesses|guessed": "draft token, candidate, prediction (of a code: attempt)",
     "LEAST_[A-Z]\\w*|MOST_[A-Z]\\w*": "MIN_, MAX_",
     "at hand": "available",

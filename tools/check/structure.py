@@ -31,7 +31,6 @@ class Folder:
 
     @property
     def count(self) -> int:
-        """Number of arrows."""
         return sum(map(len, self.arrows.values()))
 
     @property
@@ -117,7 +116,6 @@ def _reach(room: str, arrows: Arrows) -> set[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
     parser = argparse.ArgumentParser(prog="python -m tools.check.structure", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="rooms, arrows and circles of every folder, for programs")
     args = parser.parse_args(argv)

@@ -47,7 +47,6 @@ class TableTarget:
         return slot, 0
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Takes no time."""
         self.held[slot] += tokens
 
     def verify(self, batch: Sequence[Work]) -> list[Rows]:
@@ -68,7 +67,6 @@ class TableTarget:
         self.held[slot] += [tree.tokens[row] for row in rows]
 
     def close(self, slot: int) -> None:
-        """Frees the slot."""
         del self.held[slot]
         self._trees.pop(slot, None)
 
@@ -113,5 +111,4 @@ class TableDraft:
         return [rank(self.model.logits([*tokens, *path]), path, width) for path in paths]
 
     def close(self, request: Hashable) -> None:
-        """Forgets the request."""
         del self._tokens[request], self._read[request]

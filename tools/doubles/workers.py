@@ -39,24 +39,19 @@ class OneWorker:
         return {self.worker.id: self.worker} if self.up else {}
 
     def view(self, worker: str) -> LinkedWorker | None:
-        """The same."""
         return self.worker if self.up else None
 
     def send(self, worker: str, body: Open | Commit | Close) -> None:
-        """Keeps the message."""
         self.seen.append(body)
 
     def punish(self, worker: str, error: RemoteProtocolError) -> None:
-        """Keeps the error."""
         self.punished.append(error)
         self.up = self.returns
 
     def diverged(self, worker: str) -> None:
-        """Counts."""
         self.divergences += 1
 
     def note(self, worker: str, reason: str, text: str) -> None:
-        """Keeps the reason."""
         self.notes.append(reason)
 
 

@@ -62,7 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
     parser.add_argument("--cases", type=number(int, 1, LIMIT), default=20_000, help="default %(default)s")
     parser.add_argument("--seed", type=number(int, 0, LIMIT), default=1, help="the same one repeats a run exactly")

@@ -107,7 +107,6 @@ class Characters:
         return [max(CHARACTERS.find(character), 1) for character in text or " "]
 
     def spell(self, token: int) -> bytes:
-        """The character."""
         return CHARACTERS[token].encode()
 
     def detokeniser(self) -> Characters:
@@ -115,7 +114,6 @@ class Characters:
         return self
 
     def feed(self, token: int) -> str:
-        """The character."""
         return CHARACTERS[token]
 
     def flush(self) -> str:

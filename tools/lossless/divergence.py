@@ -74,7 +74,6 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """For tables."""
         return f"chain {self.depth}" if self.width == 1 else f"tree {self.width} × {self.depth}"
 
 

@@ -136,7 +136,6 @@ async def serve(settings: config.WorkerSettings, seed: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """See the module."""
     parser = argparse.ArgumentParser(prog="python -m tools.lossless.random_worker", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="worker.toml of a worker that is paired")
     parser.add_argument("--seed", type=int, default=1)

@@ -38,7 +38,6 @@ def honest(scene: Scene, rule: Sampling, seeds: Seeds, path: Path, width: int, r
 
 
 def random(scene: Scene, rule: Sampling, seeds: Seeds, path: Path, width: int, rng: np.random.Generator) -> Tokens:
-    """Any tokens."""
     rows = np.broadcast_to(scene.tokens, (len(seeds), len(scene.tokens)))
     return rng.permuted(rows, axis=1)[:, :width]
 

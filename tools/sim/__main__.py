@@ -33,7 +33,6 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     drawn = [verbs.Verb(name, text, partial(_add_arguments, name), _figure) for name, (_, text) in FIGURES.items()]
     own = [verbs.Verb.of("record", record), verbs.Verb.of("replay-live", replay)]
     return verbs.command("tools.sim", [*drawn, *own], __doc__ or "")

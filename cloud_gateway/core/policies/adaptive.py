@@ -38,7 +38,7 @@ LENGTH_WEIGHT = 0.2
 """Of the newest answer in the mean length."""
 RATE_WEIGHT = 8
 """Tokens that the rate of local runs in earlier answers counts for."""
-LOSS_PRIOR, LOSS_WEIGHT = 0.1, 20
+DIVERGENCE_PRIOR, DIVERGENCE_WEIGHT = 0.1, 20
 """Prior of divergences from the worker's tree per token, and its weight in tokens."""
 MIN_READ = 4
 """Tokens of the shortest batch worth reading: one of a single token takes about as long."""
@@ -210,8 +210,8 @@ class Adaptive:
     @property
     def _kept(self) -> float:
         """Probability that the target stays in the worker's tree for one more token."""
-        seen, losses = self._timeline.hits + self._timeline.losses, self._timeline.losses
-        return 1 - (losses + LOSS_PRIOR * LOSS_WEIGHT) / (seen + LOSS_WEIGHT)
+        seen, divergences = self._timeline.hits + self._timeline.divergences, self._timeline.divergences
+        return 1 - (divergences + DIVERGENCE_PRIOR * DIVERGENCE_WEIGHT) / (seen + DIVERGENCE_WEIGHT)
 
     def _may(self, link: LinkView | None, prices: Prices, remaining: float) -> bool:
         """Whether a run may begin."""
@@ -254,11 +254,11 @@ class Adaptive:
 
     def received(self, merged: Merged, now: float) -> None:
         """Updates the estimate of where the worker's draft stands."""
-        hits, losses = self._timeline.hits, self._timeline.losses
+        hits, divergences = self._timeline.hits, self._timeline.divergences
         self._timeline.frame(merged, now)
         for _ in range(round(self._timeline.hits - hits)):
             self._surveyor.judged(hit=True)
-        if self._timeline.losses > losses:
+        if self._timeline.divergences > divergences:
             self._surveyor.judged(hit=False)
 
     def verified(self, outcome: Outcome, now: float) -> None:

@@ -30,7 +30,6 @@ class Amusd:
     _waits_since: float | None = field(default=None, init=False)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        """The verify process."""
         if tree.depth() > 0:
             return Verify(tree.best(self.settings.verify_nodes))
         if link is None:
@@ -45,5 +44,4 @@ class Amusd:
             self._waits_since = None
 
     def verified(self, outcome: Outcome, now: float) -> None:
-        """A round ended."""
         self._waits_since = None

@@ -2,7 +2,7 @@
 
 A worker on the committed path delivers one level per draft step. When the target leaves the worker's tree, nothing is
 useful until a round trip after the commit with it (WANSpec section 4.1). Frames under way when that happens are useless
-too, and Algorithm 1 as printed does not notice; `Merged.lost_at` and a walk that ended beside known candidates do.
+too, and Algorithm 1 as printed does not notice; `Merged.diverged_at` and a walk that ended beside known candidates do.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Timeline:
         self._since = 0.0
         """When the frontier was reached or, while `lost`, when the commit that ends it was sent."""
         self.lost = True
-        self.hits = self.losses = 0.0
+        self.hits = self.divergences = 0.0
         """Committed tokens that the worker's tree held, and divergences: only where a frame or a walk has shown it."""
         self._level_s = Ewma(0.1)
         """Time between levels on the committed path, which is longer than a step where the worker tries other branches,
@@ -80,13 +80,13 @@ class Timeline:
             if not self.lost:
                 self._level_s.sample((now - self._since) / (merged.reached - self.frontier))
             self.frontier, self._since, self.lost = merged.reached, now, False
-        if merged.lost_at >= self.frontier:
-            self._lose(merged.lost_at)
+        if merged.diverged_at >= self.frontier:
+            self._lose(merged.diverged_at)
 
     def _lose(self, last_right: int) -> None:
         """The worker lacks the token after `last_right`; the first commit that contains it puts it right."""
         self.lost = True
-        self.losses += 1
+        self.divergences += 1
         for position, when in self._commits:
             if position > last_right:
                 self.frontier, self._since = position, when
@@ -94,12 +94,12 @@ class Timeline:
 
     def state(self) -> list[float]:
         """The worker's pace, hits and divergences, as plain numbers; hits and divergences of `CARRIED` at most."""
-        scale = min(1.0, CARRIED / max(self.hits + self.losses, 1.0))
-        return [self._level_s.value or 0.0, self.hits * scale, self.losses * scale]
+        scale = min(1.0, CARRIED / max(self.hits + self.divergences, 1.0))
+        return [self._level_s.value or 0.0, self.hits * scale, self.divergences * scale]
 
     def resume(self, state: Sequence[float]) -> None:
         """Goes on from such a state with another answer."""
-        level_s, self.hits, self.losses = state
+        level_s, self.hits, self.divergences = state
         if level_s > 0:
             self._level_s.sample(level_s)
 

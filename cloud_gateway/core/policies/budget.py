@@ -13,7 +13,7 @@ from cloud_gateway.core.policies.actions import Costs
 AHEAD_TOKENS = 1.0
 """Lead over the reference, in its tokens, from which on an answer that was behind is not any more."""
 BURST = 12.0
-"""Passes that the bucket holds. A steady trickle keeps the worker behind; a burst and a rest does not."""
+"""Passes that the bucket holds. Bursts let the worker catch up in between; steady local drafting does not."""
 
 
 @dataclass(frozen=True, slots=True)

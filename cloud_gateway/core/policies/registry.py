@@ -197,8 +197,8 @@ class WanSpec:
         The second is steps 4 and 5 of the example in section 5.3, which the printed algorithm leaves out. The worker
         is put right by the commit that it had not seen, so the round trip counts from when that was sent.
         """
-        if merged.lost_at >= 0:
-            sent = (time for position, time in self._commits if position > merged.lost_at)
+        if merged.diverged_at >= 0:
+            sent = (time for position, time in self._commits if position > merged.diverged_at)
             self._t_update = max(self._t_update, next(sent, self._t_update))
         elif merged.useful:
             self._last_useful, self._waits_since = now, None

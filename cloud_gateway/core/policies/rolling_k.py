@@ -64,7 +64,6 @@ class RollingWanSpec:
         return action
 
     def received(self, merged: Merged, now: float) -> None:
-        """As Algorithm 1."""
         self.inner.received(merged, now)
 
     def verified(self, outcome: Outcome, now: float) -> None:

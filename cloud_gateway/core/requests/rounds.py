@@ -55,7 +55,6 @@ class RoundTimes:
         self._began = now
 
     def ended(self, now: float) -> None:
-        """It has ended."""
         self.period_us = micros(0.0 if self._ended is None else now - self._ended)
         self.pass_us = min(micros(0.0 if self._began is None else now - self._began), self.period_us or MAX_MICROS)
         self._ended = now

@@ -36,7 +36,7 @@ class Merged(Struct, frozen=True):
     """Committed tokens that the worker knew when it made the frame."""
     reached: int = -1
     """Deepest position that the frame shows on the committed path or among the candidates."""
-    lost_at: int = -1
+    diverged_at: int = -1
     """Deepest committed position whose children the frame names without the token that followed; -1: none."""
 
     @property
@@ -85,7 +85,7 @@ class CandidateTree:
         if not self.prefix.matches(frame.prefix_len, frame.prefix_hash):
             return Merged(stale=len(frame.tokens), prefix=False)
         fresh = stale = 0
-        reached = lost_at = -1
+        reached = diverged_at = -1
         base = frame.prefix_len - 1
         alive, where, at_base = self.tree.nodes, state.where, self._at(base)
         columns = zip(frame.parents, frame.tokens, frame.costs, frame.entropies, strict=True)
@@ -104,16 +104,16 @@ class CandidateTree:
                 position, place = -1 if parent is None else parent + 1, self._committed_at(parent, token)
             if place is None:
                 stale += 1
-                lost_at = max(lost_at, parent) if isinstance(parent, int) else lost_at
+                diverged_at = max(diverged_at, parent) if isinstance(parent, int) else diverged_at
                 continue
             if position > reached:
                 reached = position
                 if position - base > MAX_DEPTH:
                     raise shape_error("depth", f"node {number} lies {position - base} tokens below its prefix")
             where[number] = place
-        lost_at = lost_at if lost_at >= reached else -1
+        diverged_at = diverged_at if diverged_at >= reached else -1
         known = len(frame.tokens) - fresh - stale
-        return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, lost_at=lost_at)
+        return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, diverged_at=diverged_at)
 
     def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
         """A candidate of the gateway's own: of its draft, or of another `owner`; None where the tree is full."""

@@ -80,7 +80,6 @@ class Compared:
         return {"file": str(self.looked.path), **figures, "rows": [asdict(row) for row in (self.ran, *self.rows)]}
 
     def show(self) -> None:
-        """For people."""
         console = Console()
         since = " after the worker had read the prompt" if self.skipped else ""
         table = RichTable(title=f"{self.looked.path.name}: {self.tokens} tokens{since}")

@@ -60,7 +60,6 @@ class Neighbour:
             self.steps += int(self._processes.line(NAME))
 
     def pids(self) -> list[int]:
-        """Its process id."""
         return self._processes.pids()
 
 

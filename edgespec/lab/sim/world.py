@@ -101,11 +101,9 @@ class Worker:
         self.count = 0
 
     def connect(self, up: Pipe, deliver: Callable[[Tree, float], None]) -> None:
-        """Where frames go."""
         self.up, self.deliver = up, deliver
 
     def commit(self, commit: Commit) -> None:
-        """A commit arrived."""
         self.drafting.commit(commit.prefix_len, commit.tokens, commit.prefix_hash)
         self.drafting.rhythm.committed(commit.pass_us / 1e6, self.clock.now)
         self.step()

@@ -83,7 +83,6 @@ class SleepingTarget:
         self._open: dict[int, Answer] = {}
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
-        """Claims a slot."""
         slot = next((i for i in range(self.slots) if i not in self._open), None)
         if slot is None:
             raise IndexError("no slot is free")
@@ -91,7 +90,6 @@ class SleepingTarget:
         return slot, 0
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Takes its time."""
         self.sleeper.until(time.perf_counter() + self._prefill_s)
 
     def verify(self, batch: Sequence[Work]) -> list[SleepingRows]:
@@ -108,7 +106,6 @@ class SleepingTarget:
         self._open[slot].position += len(rows)
 
     def close(self, slot: int) -> None:
-        """Frees the slot."""
         del self._open[slot]
 
 
@@ -137,15 +134,12 @@ class SleepingDraft:
         return 0.0
 
     def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> None:
-        """Begins a request."""
         self._open[request] = self._answers.of(tokens)
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> None:
-        """The answer grows."""
         self._open[request].position += len(tokens)
 
     def backlog(self, request: Hashable) -> int:
-        """The last token."""
         return 1
 
     def catch_up(self, request: Hashable, limit: int) -> None:
@@ -163,7 +157,6 @@ class SleepingDraft:
         return proposals
 
     def close(self, request: Hashable) -> None:
-        """Ends a request."""
         self._open.pop(request, None)
 
 
@@ -181,7 +174,6 @@ class SleepingDrafter:
 
     @property
     def passes(self) -> int:
-        """Steps so far."""
         return self._model.passes
 
     def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
@@ -190,20 +182,16 @@ class SleepingDrafter:
         return 0
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
-        """The answer grows."""
         self._model.commit(request, tokens)
         return len(tokens)
 
     def backlog(self, request: Hashable) -> int:
-        """The last token."""
         return 1
 
     def catch_up(self, request: Hashable, limit: int) -> int:
-        """Nothing to do."""
         return 1
 
     def close(self, request: Hashable, *, keep: bool = True) -> None:
-        """Ends a request."""
         self._model.close(request)
 
     def shutdown(self) -> None:

@@ -83,7 +83,6 @@ class Gateway:
         return await self._links.start("127.0.0.1", 0, self._tls.context())
 
     async def stop(self) -> None:
-        """Ends everything."""
         await self._links.stop()
         await asyncio.to_thread(self._engine.stop)
 

@@ -38,7 +38,6 @@ def settings_of(setting: Setting, state: Path, address: str) -> WorkerSettings:
 
 
 def main(setting: Setting, state: Path, address: str) -> None:
-    """Drafts until SIGTERM."""
     drafter = SleepingDrafter(setting)
     service = Service(settings_of(setting, state, address), lambda _: cast("Drafter", drafter))
     asyncio.run(service.run())

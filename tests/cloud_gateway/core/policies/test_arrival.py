@@ -35,7 +35,7 @@ def test_a_streaming_worker_brings_one_level_a_step() -> None:
 def test_a_miss_costs_a_round_trip_from_the_commit() -> None:
     timeline = streaming()
     timeline.committed(12, 2, 1.01, on_path=False)
-    assert timeline.lost and timeline.losses == 1
+    assert timeline.lost and timeline.divergences == 1
     assert timeline.expect(13, LINK, KEPT, 1.01).soon_s == pytest.approx(R + 1.5 * TD)
 
 
@@ -52,7 +52,7 @@ def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline = streaming()
     timeline.committed(13, 3, 1.002, on_path=True)
     timeline.committed(14, 1, 1.012, on_path=True)
-    timeline.frame(Merged(stale=4, prefix_len=12, reached=-1, lost_at=12), 1.015)
+    timeline.frame(Merged(stale=4, prefix_len=12, reached=-1, diverged_at=12), 1.015)
     assert timeline.lost
     assert timeline.expect(15, LINK, KEPT, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
 
@@ -84,11 +84,11 @@ def test_hits_and_divergences_are_counted_where_they_were_seen() -> None:
     timeline = streaming()
     assert timeline.hits == 0, "nothing was committed yet"
     timeline.committed(13, 3, 1.002, on_path=True)
-    assert (timeline.hits, timeline.losses) == (2, 0), "the last token was not among the candidates"
+    assert (timeline.hits, timeline.divergences) == (2, 0), "the last token was not among the candidates"
     timeline.frame(Merged(fresh=1, prefix_len=11, reached=14), 1.004)
-    assert (timeline.hits, timeline.losses) == (3, 0)
+    assert (timeline.hits, timeline.divergences) == (3, 0)
     timeline.committed(16, 1, 1.010, on_path=False)
-    assert (timeline.hits, timeline.losses) == (3, 1)
+    assert (timeline.hits, timeline.divergences) == (3, 1)
 
 
 def test_a_worker_that_keeps_diverging_is_counted_each_time() -> None:
@@ -97,8 +97,8 @@ def test_a_worker_that_keeps_diverging_is_counted_each_time() -> None:
     timeline.start(10, 0.9)
     for i in range(5):
         timeline.committed(11 + i, 1, 1.0 + i, on_path=True)
-        timeline.frame(Merged(stale=4, prefix_len=11 + i, lost_at=10 + i), 1.5 + i)
-    assert timeline.losses == 5
+        timeline.frame(Merged(stale=4, prefix_len=11 + i, diverged_at=10 + i), 1.5 + i)
+    assert timeline.divergences == 5
 
 
 def test_a_frame_before_the_first_decision_is_taken_in() -> None:

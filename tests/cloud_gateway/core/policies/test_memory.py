@@ -22,7 +22,7 @@ def taught(tokens: int = 60) -> Adaptive:
         policy.decide(tree, LINK, COSTS, 0.03 * i)
         tree.advance([7])
         policy.verified(Outcome(0, 1, True, 0.1, tree.root.position), 0.03 * (i + 1))
-        policy.received(Merged(stale=4, prefix_len=2 + i, lost_at=tree.root.position - 1), 0.03 * (i + 1))
+        policy.received(Merged(stale=4, prefix_len=2 + i, diverged_at=tree.root.position - 1), 0.03 * (i + 1))
     return policy
 
 

@@ -130,7 +130,7 @@ def test_a_frame_off_the_path_marks_the_worker_out_of_date() -> None:
     policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0, position=13), 1.0)
     policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0, position=16), 1.005)
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.006), Wait)
-    policy.received(Merged(stale=1, lost_at=12), 1.007)
+    policy.received(Merged(stale=1, diverged_at=12), 1.007)
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.008), Draft)
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.0 + R + 0.001), Wait), "corrected by the first commit"
 
