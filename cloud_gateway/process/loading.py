@@ -57,7 +57,7 @@ def load_models(settings: GatewaySettings) -> Models:
         vocab_size=target.vocab_size,
         fingerprint=fingerprint(loaded.model_digest, loaded.tokenizer_digest.hex(), loaded.made_by, *choices(settings)),
     )
-    local = _load_draft(settings, target.vocab_size)
+    local = _load_draft(settings, target.vocab_size, target.measured_threads)
     grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
     from cloud_gateway.models.text import Text
 
@@ -67,7 +67,7 @@ def load_models(settings: GatewaySettings) -> Models:
     return Models(target, text, local, loaded.tokenizer_digest, served, grammars)
 
 
-def _load_draft(settings: GatewaySettings, vocab_size: int) -> LocalDraft | None:
+def _load_draft(settings: GatewaySettings, vocab_size: int, threads: int | None) -> LocalDraft | None:
     options = settings.local_draft
     if not options.model:
         return None
@@ -79,7 +79,7 @@ def _load_draft(settings: GatewaySettings, vocab_size: int) -> LocalDraft | None
             path,
             context=max(settings.target.context, MIN_DRAFT_CELLS),
             requests=settings.target.slots,
-            threads=options.threads or len(os.sched_getaffinity(0)),
+            threads=options.threads or threads or len(os.sched_getaffinity(0)),
             prefix_cache=options.prefix_cache,
             target_vocab_size=vocab_size,
         )

@@ -140,6 +140,8 @@ class LlamaCppTarget:
         self.passes: Sequence[Pass] = ()
         self._threads = None if threads else Threads(cores, self._llama.use_threads)
         self._self_test()
+        self.measured_threads = self._threads.count if self._threads else None
+        """The fastest number of threads at the start, where none was given."""
 
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
         """See `Target.open`; the beginning may also be shared with another slot, even one in use."""

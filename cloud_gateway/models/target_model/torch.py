@@ -97,6 +97,8 @@ class TorchTarget:
         if not threads and self.device.type == "cpu":
             self._threads = Threads(cores, torch.set_num_threads)
             self._measure(self._threads)
+        self.measured_threads = self._threads.count if self._threads else None
+        """The fastest number of threads at the start, where none was given."""
 
     @torch.inference_mode()
     def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
