@@ -15,7 +15,7 @@ from edgespec import __version__
 from edgespec.shared import command, folders, logs
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.settings import assign
-from edgespec.worker import config
+from edgespec.worker import config, priority, report
 from edgespec.worker.config import WorkerSettings
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
     pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
     pair.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
-    _verb(verbs, "status", _status, "show what the running worker has drafted")
+    status = _verb(verbs, "status", _status, "show what the running worker drafted, and when it stepped aside and why")
+    status.add_argument("--watch", action="store_true", help="show it again at each change, until Ctrl-C")
     pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
@@ -90,6 +91,8 @@ def _run(args: argparse.Namespace) -> int:
         settings = assign(settings, assignment)
     from edgespec.worker.service import Service  # llama.cpp
 
+    if settings.daemon.priority == "idle":
+        priority.lower_process()
     with logs.policy(settings.daemon.log_level):
         asyncio.run(Service(settings).run())
     return 0
@@ -133,7 +136,18 @@ async def _paired(settings: WorkerSettings, store: KeyStore, code: Code, address
 
 
 def _status(args: argparse.Namespace) -> int:
-    return _ask(args, "status")
+    if not args.watch:
+        return _ask(args, "status")
+    from edgespec.shared import control
+
+    settings = config.load(args.config)
+    states = control.stream(folders.find_socket("worker", settings.daemon.state_dir), "watch")
+    if args.json:
+        for state in states:
+            print(json.dumps(state), flush=True)
+    else:
+        report.show_live(states)
+    return 0
 
 
 def _pause(args: argparse.Namespace) -> int:
@@ -153,8 +167,7 @@ def _ask(args: argparse.Namespace, method: str, **params: str) -> int:
     if args.json:
         print(json.dumps(answer))
     else:
-        for name, value in answer.items():
-            print(f"{name.replace('_', ' '):18} {'-' if value is None else value}")
+        print(report.text(answer))
     return 0
 
 

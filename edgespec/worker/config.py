@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from edgespec.core.drafting.settings import DraftSettings
+from edgespec.core.presence import OwnerPolicy
 from edgespec.shared import settings
 from edgespec.shared.fields import (
     Cores,
     Folder,
     GatewayAddress,
+    Hours,
     LogLevel,
     MachineName,
     ModelPath,
     NetworkText,
     Threads,
+    hours,
     machine_name,
 )
 from edgespec.shared.settings import Section, override
 
-__all__ = ["DaemonSection", "DraftSection", "GatewaySection", "WorkerSettings", "load", "override", "worker_name"]
+__all__ = [
+    "DaemonSection",
+    "DraftSection",
+    "GatewaySection",
+    "OwnerSection",
+    "WorkerSettings",
+    "load",
+    "override",
+    "owner_policy",
+    "worker_name",
+]
 
 
 class DraftSection(DraftSettings, frozen=True, kw_only=True):
@@ -44,6 +61,25 @@ class DaemonSection(Section, frozen=True):
     state_dir: Folder = ""
     log_level: LogLevel = "info"
     cpu: Cores = ()
+    priority: Literal["idle", "normal"] = "idle"
+
+
+class OwnerSection(Section, frozen=True):
+    """[owner]: when this machine's owner comes first. A limit of 0 turns its source off."""
+
+    mode: Literal["when-idle", "always", "never"] = "when-idle"
+    hours: tuple[Hours, ...] = ()
+    idle_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    model: Literal["keep", "free"] = "keep"
+    free_after_s: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
+    input: bool = True
+    terminals: bool = True
+    sessions: bool = True
+    cpu_cores: Annotated[float, Meta(ge=0, le=4096)] = 0.5
+    pressure_percent: Annotated[float, Meta(ge=0, le=100)] = 20.0
+    gpu_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
+    battery: bool = True
+    metered: bool = True
 
 
 class WorkerSettings(Section, frozen=True):
@@ -52,6 +88,24 @@ class WorkerSettings(Section, frozen=True):
     draft: DraftSection = DraftSection()
     gateway: GatewaySection = GatewaySection()
     daemon: DaemonSection = DaemonSection()
+    owner: OwnerSection = OwnerSection()
+
+
+def owner_policy(owner: OwnerSection) -> OwnerPolicy:
+    """The policy that `[owner]` states."""
+    limits = {
+        "input": owner.input,
+        "terminals": owner.terminals,
+        "sessions": owner.sessions,
+        "cpu": owner.cpu_cores,
+        "pressure": owner.pressure_percent,
+        "gpu": owner.gpu_percent,
+        "battery": owner.battery,
+        "metered": owner.metered,
+    }
+    used = {name: float(limit) for name, limit in limits.items() if limit}
+    free_after_s = owner.free_after_s if owner.model == "free" else math.inf
+    return OwnerPolicy(owner.mode, tuple(map(hours, owner.hours)), used, owner.idle_s, free_after_s)
 
 
 def worker_name(settings: WorkerSettings) -> str:

@@ -39,6 +39,7 @@ FromGateway = Open | Commit | Close
 About = TypeVar("About", bound=Drafting | FromGateway)
 Result = TypeVar("Result")
 
+FREED = "the draft model is not loaded"
 FAILED = "drafting for it failed at this worker"
 """The reason sent to the gateway for any unexpected failure."""
 MAX_MODEL_FAILURES = 3
@@ -76,6 +77,8 @@ class Outlet:
     """Passes a message to the event loop. After a `Tree` nothing more is sent until `Daemon.writable()`."""
     broken: Callable[[RemoteProtocolError], None]
     """Ends the link because the gateway violated the protocol."""
+    loaded: Callable[[], None] = lambda: None
+    """The model was loaded after it had been freed."""
 
 
 @dataclass(slots=True)
@@ -92,11 +95,16 @@ class Daemon:
     """Whether later requests of the same cache scope reuse a closed request's common prefix."""
     curve: DraftCurve | None = None
     """Times of a step, from which the best-first rule chooses its leaves; None: always the maximum, and no reports."""
+    load: Callable[[], Drafter] | None = None
+    """Loads the model after it was freed; None: it is never freed."""
     rtt_s: float = 0.0
     """Round trip time of the link."""
     clock: Callable[[], float] = time.perf_counter
     stats: WorkerStats = field(default_factory=WorkerStats)
     paused: bool = False
+    loaded: bool = True
+    """Whether the model is in memory."""
+    _keep: bool = True
     _requests: dict[int, Drafting] = field(default_factory=dict)
     _rankers: dict[int, Ranker] = field(default_factory=dict)
     """Order draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
@@ -140,6 +148,11 @@ class Daemon:
         self.paused = paused
         self._wake.set()
 
+    def keep_model(self, keep: bool) -> None:
+        """Frees the model and all requests after the current step, or loads it and calls `outlet.loaded`."""
+        self._keep = keep or self.load is None
+        self._wake.set()
+
     def stop(self) -> None:
         """Ends `run` after the current step."""
         self._stopping = True
@@ -157,6 +170,7 @@ class Daemon:
         while not self._stopping:
             began, modelled = self.clock(), self.stats.drafting_s
             self._take_in()
+            self._free_or_load()
             work = None if self.paused else self._next()
             self._send_one(math.inf if work is None else began + self._expected_s(*work))
             if work is None:
@@ -165,6 +179,20 @@ class Daemon:
                 continue
             self._draft(*work)
             self.stats.host_s += self.clock() - began - (self.stats.drafting_s - modelled)
+
+    def _free_or_load(self) -> None:
+        """Does what `keep_model` asked for last."""
+        if self._keep == self.loaded:
+            return
+        if self.loaded:
+            self._forget_all()
+            self.drafter.shutdown()
+            self.loaded = False
+        elif self.load is not None:
+            before, self.drafter = self.drafter, self.load()
+            self.drafter.passes, self.drafter.rows = before.passes, before.rows
+            self.loaded = True
+            self.outlet.loaded()
 
     def _rate_wait_s(self) -> float | None:
         """Seconds until the next tree may be sent, where the rate limit holds one back; None: no time limit."""
@@ -315,6 +343,9 @@ class Daemon:
     def _open(self, message: Open) -> None:
         if message.request in self._requests:
             self._close(message.request)
+        if not self.loaded:
+            self._decline(message.request, message.epoch, FREED)
+            return
         if len(self._requests) >= self.max_requests:
             self._decline(message.request, message.epoch, f"{self.max_requests} requests are open already")
             return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from edgespec import __version__
@@ -15,7 +16,8 @@ from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
-from edgespec.core.errors import PairingError, RemoteProtocolError
+from edgespec.core.errors import ModelError, PairingError, RemoteProtocolError
+from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, Tree
 from edgespec.core.protocol.names import key_id
@@ -26,20 +28,35 @@ from edgespec.shared.fields import pin, thread_count
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.worker import priority
 from edgespec.worker.addresses import GatewayAddresses
-from edgespec.worker.config import DraftSection, WorkerSettings, worker_name
+from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import FromGateway, Link, keep_linked
+from edgespec.worker.presence.source import Source
+from edgespec.worker.presence.sources import sources
+from edgespec.worker.presence.watch import Watch
 
 log = logging.getLogger("edgespec.service")
+
+OWNER_FIRST = "its owner comes first"
+LOADING = "it loads its draft model"
+WATCH_S = 1.0
+"""Between two states of `edgespec status --watch` without a change."""
 
 
 class Service:
     """One worker process. Lives on the event loop; implements the link's `Handler`."""
 
-    def __init__(self, settings: WorkerSettings, load: Callable[[WorkerSettings], Drafter] | None = None) -> None:
-        """Reads the keys and loads the draft model, in about a second; `load` replaces `load_drafter` in tests.
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        load: Callable[[WorkerSettings], Drafter] | None = None,
+        watched: Sequence[Source] | None = None,
+    ) -> None:
+        """Reads the keys and loads the draft model, in about a second; `load` replaces `load_drafter` in tests, and
+        `watched` the signs of the owner that this machine has.
 
         Raises PairingError without a paired gateway, KeyStoreError, ModelError.
         """
@@ -62,11 +79,16 @@ class Service:
             drafter.vocab_size,
             rule.sequences,
         )
+        self._load = load or load_drafter
         self.daemon = Daemon(
-            drafter, rule, Outlet(self._send_soon, self._broken_soon), draft.requests, draft.prefill_batch,
-            prefix_cache=draft.prefix_cache, curve=DraftCurve(curve),
+            drafter, rule, Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
+            draft.prefill_batch, prefix_cache=draft.prefix_cache, curve=DraftCurve(curve), load=self._reload,
         )  # fmt: skip
-        self.paused_because: str | None = None
+        self._paused_by_admin: str | None = None
+        self._announced: str | None = None
+        """The reason of the pause that daemon and gateway have; None: no pause."""
+        self.owner = Watch(owner_policy(settings.owner), sources() if watched is None else watched, self._on_owner)
+        self._changed = asyncio.Event()
         self._link: Link | None = None
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
@@ -93,14 +115,15 @@ class Service:
                 self._browser = Browser(wanted=key_id(self.gateway.key), networks=where.networks)
                 await self._browser.start()
             self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser)
+            owner = asyncio.ensure_future(self.owner.run())
             link = asyncio.ensure_future(self._keep_linked())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
-            waits: list[asyncio.Future[Any]] = [link, self._failed, asyncio.ensure_future(stop.wait())]
+            waits: list[asyncio.Future[Any]] = [link, owner, self._failed, asyncio.ensure_future(stop.wait())]
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             sdnotify.notify("STOPPING=1")
             for wait in waits:
                 wait.cancel()
-            await asyncio.gather(link, return_exceptions=True)  # lets it send `Bye`
+            await asyncio.gather(link, owner, return_exceptions=True)  # lets the link send `Bye`
         finally:
             self.daemon.stop()
             if self._browser is not None:
@@ -127,8 +150,8 @@ class Service:
         sdnotify.notify(f"STATUS=linked to {self.gateway.name}")
         if self.daemon.curve is not None:
             link.send(self.daemon.curve.report())
-        if self.paused_because is not None:
-            link.send(Pause(self.paused_because))
+        if self._announced is not None:
+            link.send(Pause(self._announced))
 
     def on_round_trip(self, rtt_s: float) -> None:
         """Passes a measured round trip to the daemon."""
@@ -151,6 +174,8 @@ class Service:
     # --- from the drafting thread ------------------------------------------------------------------------------------
 
     def _draft(self) -> None:
+        if self.settings.daemon.priority == "idle":
+            priority.lower_thread()
         try:
             self.daemon.run()
         except Exception as error:  # noqa: BLE001  any error that stops drafting ends the service, so that systemd restarts it
@@ -176,10 +201,50 @@ class Service:
         if self._link is not None:
             self._link.end(error)
 
+    def _loaded_soon(self) -> None:
+        self._loop.call_soon_threadsafe(self._announce)
+
+    def _reload(self) -> Drafter:
+        """The model again, on the drafting thread. Raises ModelError where the file was replaced."""
+        drafter = self._load(self.settings)
+        if drafter.model_digest != self.identity.model_digest:
+            raise ModelError("The draft model's file was replaced while the worker ran; restart the worker.")
+        return drafter
+
+    # --- pauses: by the admin, or because the owner is present -------------------------------------------------------
+
+    @property
+    def paused_because(self) -> str | None:
+        """The reason of a pause as the gateway gets it: not what the owner does, which is nobody's business there."""
+        if self._paused_by_admin is not None:
+            return self._paused_by_admin
+        if self.owner.verdict is not None and not self.owner.verdict.drafting:
+            return OWNER_FIRST
+        return None if self.daemon.loaded else LOADING
+
+    def _on_owner(self, verdict: Verdict) -> None:
+        if verdict.drafting:
+            log.info("drafting: no sign of the owner")
+        else:
+            log.info("stepped aside: %s%s", verdict.because, "" if verdict.model else "; the draft model is freed")
+        self.daemon.keep_model(verdict.model)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Passes a pause, or its end, to the drafting thread and to the gateway."""
+        because, before = self.paused_because, self._announced
+        self._announced = because
+        self._changed.set()
+        if (because is None) == (before is None):
+            return
+        self.daemon.pause(because is not None)
+        if self._link is not None:
+            self._link.send(Resume() if because is None else Pause(because))
+
     # --- edgespec status, pause, resume ------------------------------------------------------------------------------
 
     def _commands(self) -> dict[str, control.Handler]:
-        return {"status": self._status, "pause": self._pause, "resume": self._resume}
+        return {"status": self._status, "watch": self._watch, "pause": self._pause, "resume": self._resume}
 
     async def _status(self) -> dict[str, object]:
         stats = self.daemon.stats
@@ -201,23 +266,29 @@ class Service:
             "tokens_matched": stats.matched,
             "step_ms": round(stats.drafting_s / max(stats.steps, 1) * 1e3, 3),
             "host_us_per_step": round(stats.host_s / max(stats.steps, 1) * 1e6, 1),
+            "drafting_s": round(stats.drafting_s, 1),
+            "model_loaded": self.daemon.loaded,
+            "owner": self.owner.status(),
         }
 
+    async def _watch(self) -> AsyncIterator[dict[str, object]]:
+        """The status now, at each change of the pause, and every second."""
+        while True:
+            self._changed.clear()
+            yield await self._status()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), WATCH_S)
+
     async def _pause(self, reason: str = "paused by its admin") -> dict[str, object]:
-        if self.paused_because is None:
-            self.paused_because = reason[:200]
-            self.daemon.pause(True)
-            if self._link is not None:
-                self._link.send(Pause(self.paused_because))
+        if self._paused_by_admin is None:
+            self._paused_by_admin = reason[:200]
+            self._announce()
         return {"paused": self.paused_because}
 
     async def _resume(self) -> dict[str, object]:
-        if self.paused_because is not None:
-            self.paused_because = None
-            self.daemon.pause(False)
-            if self._link is not None:
-                self._link.send(Resume())
-        return {"paused": None}
+        self._paused_by_admin = None
+        self._announce()
+        return {"paused": self.paused_because}
 
 
 def load_drafter(settings: WorkerSettings) -> Drafter:

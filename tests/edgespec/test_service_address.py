@@ -12,7 +12,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
-from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
+from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, OwnerSection, WorkerSettings
 from edgespec.worker.service import Service
 from tests.support.links import TOKENIZER, VOCAB, serving, until
 from tools.sim.live.engines import SleepingDrafter
@@ -41,7 +41,8 @@ async def test_where_the_gateway_was_reached_is_kept_and_the_id_is_shown(tmp_pat
         settings = WorkerSettings(
             draft=DraftSection(sequences=1),
             gateway=GatewaySection(address=str(gateway.address), discover=False),
-            daemon=DaemonSection(name="lab-7", state_dir=str(tmp_path / "state")),
+            daemon=DaemonSection(name="lab-7", state_dir=str(tmp_path / "state"), priority="normal"),
+            owner=OwnerSection(mode="always"),
         )
         service = Service(settings, lambda _: cast("Drafter", Draft()))
         running = asyncio.create_task(service.run())

@@ -111,7 +111,7 @@ def configure(folder: Path) -> None:
     )
     (folder / "worker.toml").write_text(
         f'[draft]\nmodel = "{folder}/draft.gguf"\ncontext = 256\n[gateway]\ndiscover = false\n'
-        f'[daemon]\nname = "lab-7"\nstate_dir = "{folder}/w"\n'
+        f'[daemon]\nname = "lab-7"\nstate_dir = "{folder}/w"\npriority = "normal"\n[owner]\nmode = "always"\n'
     )
 
 

@@ -254,6 +254,8 @@ class Rig:
             "gateway.discover": self.by_mdns,
             "daemon.state_dir": str(self.folder / worker),
             "daemon.name": f"demo-{worker}",
+            "daemon.priority": "normal",
+            "owner.mode": "always",  # the gateway on the same machine would count as the owner's work
         }
         return self._write(f"{worker}.toml", config | dict(self.worker_options))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
+from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, OwnerSection, WorkerSettings
 from edgespec.worker.service import Service
 from tools.sim.live.engines import SleepingDrafter
 from tools.sim.live.setting import Setting, read
@@ -33,7 +33,8 @@ def settings_of(setting: Setting, state: Path, address: str) -> WorkerSettings:
     return WorkerSettings(
         draft=DraftSection(**draft),  # type: ignore[arg-type]
         gateway=GatewaySection(address=address, discover=False),
-        daemon=DaemonSection(name="replay-worker", state_dir=str(state)),
+        daemon=DaemonSection(name="replay-worker", state_dir=str(state), priority="normal"),
+        owner=OwnerSection(mode="always"),
     )
 
 

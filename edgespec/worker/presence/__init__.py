@@ -1,0 +1,1 @@
+"""Signs of the owner of this machine, and what the worker does about them (docs/owner.md)."""

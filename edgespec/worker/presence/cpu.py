@@ -1,0 +1,107 @@
+"""Use of the processor by others: their time in /proc/stat, and the pressure of other control groups."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edgespec.worker.presence.source import Rate, Source, Unavailable
+
+MAX_GROUPS = 32
+"""Control groups at one level whose pressure is read, some 20 µs each; a level with more of them is left out."""
+
+
+class OtherPrograms(Source):
+    """Cores that other processes keep busy, without those that run at a low priority themselves (nice over 0).
+
+    /proc/stat counts those apart, so that two workers on one machine do not take each other for the owner.
+    """
+
+    name = "cpu"
+    period_s = 0.25
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._stat, self._self = root / "proc/stat", root / "proc/self/stat"
+        self._rate = Rate()
+
+    async def open(self) -> None:
+        """Checks that both files can be read."""
+        self._rate = Rate()
+        self._others_s()
+
+    def read(self, now: float) -> float:
+        """In cores."""
+        return self._rate.of(now, self._others_s())
+
+    def _others_s(self) -> float:
+        """Processor seconds of others since boot (proc_stat(5), proc_pid_stat(5))."""
+        try:
+            user, _nice, system, _idle, _iowait, irq, softirq = map(int, self._stat.read_text().split(maxsplit=8)[1:8])
+            fields = self._self.read_text().rpartition(")")[2].split()  # the name in brackets may contain anything
+            own_user, own_system, nice = int(fields[11]), int(fields[12]), int(fields[16])
+        except (OSError, ValueError, IndexError) as error:
+            raise Unavailable(f"{self._stat} cannot be read ({type(error).__name__})") from None
+        own = own_system + (own_user if nice <= 0 else 0)  # niced user time is counted apart
+        return (user + system + irq + softirq - own) / os.sysconf("SC_CLK_TCK")
+
+
+class OtherGroups(Source):
+    """Share of time in which some task of another control group waits for a processor (PSI), the worst group's.
+
+    "Other" are the neighbours of this process's group and of each group above it (cgroups version 2).
+    """
+
+    name = "pressure"
+    period_s = 0.25
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = root / "proc/self"
+        self._root = root
+        self._rates: dict[Path, Rate] = {}
+
+    async def open(self) -> None:
+        """Finds the groups. Groups that begin later are found when the source is opened again or a group ends."""
+        self._rates = {group / "cpu.pressure": Rate() for group in self._others()}
+        if not self._rates:
+            raise Unavailable("there is no other control group beside this process's")
+
+    def read(self, now: float) -> float:
+        """In percent."""
+        worst = 0.0
+        for path, rate in self._rates.items():
+            try:
+                some = path.read_text().splitlines()[0]
+                total_us = int(some.rpartition("total=")[2])
+            except (OSError, ValueError, IndexError):
+                raise Unavailable("a control group ended") from None
+            worst = max(worst, rate.of(now, total_us / 1e6) * 100)
+        return worst
+
+    def _others(self) -> list[Path]:
+        mount, own = self._placed()
+        found: list[Path] = []
+        for here in (own, *own.parents):
+            if here == mount:
+                break
+            try:
+                beside = [one for one in here.parent.iterdir() if one != here and (one / "cpu.pressure").is_file()]
+            except OSError as error:
+                raise Unavailable(f"the control groups cannot be listed ({error.strerror})") from None
+            found += beside if len(beside) <= MAX_GROUPS else []
+        return found
+
+    def _placed(self) -> tuple[Path, Path]:
+        """Where cgroups version 2 are mounted, and the folder of this process's group."""
+        try:
+            mounts = [line.split() for line in (self._proc / "mounts").read_text().splitlines()]
+            groups = (self._proc / "cgroup").read_text().splitlines()
+        except OSError as error:
+            raise Unavailable(f"the control groups cannot be read ({error.strerror})") from None
+        places = [fields[1] for fields in mounts if len(fields) > 2 and fields[2] == "cgroup2"]
+        own = next((line[3:] for line in groups if line.startswith("0::")), "/")
+        if not places:
+            raise Unavailable("cgroups version 2 are not mounted")
+        if own == "/":
+            raise Unavailable("this process is in no control group of its own")
+        mount = self._root / places[0].lstrip("/")
+        return mount, mount / own.lstrip("/")

@@ -1,0 +1,87 @@
+"""A worker's service with a real (tiny) model, linked to a gateway's links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from edgespec.core.drafting.settings import MAX_STEP_LEAVES
+from edgespec.core.protocol.messages import Open, Sampling
+from edgespec.llamacpp.drafter import Drafter
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways
+from edgespec.worker.config import DaemonSection, GatewaySection, OwnerSection, WorkerSettings
+from edgespec.worker.presence.source import Source
+from edgespec.worker.service import Service
+from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving
+from tests.support.links import WorkerIdentity as Identity
+from tests.support.links import until as until_within
+from tests.support.tiny_gguf import make_tiny_gguf
+
+PROMPT = [5, 6, 7, 8]
+until = partial(until_within, timeout_s=40)
+"""A worker that was cut off waits up to a second before it comes back, and a busy machine takes its time."""
+ALWAYS = OwnerSection(mode="always")
+
+
+@dataclass
+class Running:
+    """A gateway's links, and a worker's service that is linked to them."""
+
+    gateway: GatewayUnderTest
+    service: Service
+    task: asyncio.Task[None]
+
+    def open(self, number: int, sampling: Sampling | None = None, prompt: Sequence[int] = PROMPT) -> None:
+        body = Open(number, 1, len(prompt), list(prompt), sampling or Sampling())
+        (worker,) = self.gateway.links.workers()
+        self.gateway.links.send(worker.id, body)
+
+    @property
+    def paused_because(self) -> str | None:
+        """The pause as the gateway has it."""
+        (worker,) = self.gateway.links.registry.workers.values()
+        return worker.paused_because
+
+    async def drafts(self, number: int) -> None:
+        """The worker is linked, takes this request and sends a tree for it."""
+        await until(lambda: self.gateway.links.workers() or self.task.done())
+        assert not self.task.done(), self.task.exception()
+        self.open(number)
+        await until(lambda: any(tree.request == number for _, tree in self.gateway.seen.of("tree")))
+
+
+@asynccontextmanager
+async def serving_worker(
+    tmp_path: Path, owner: OwnerSection = ALWAYS, watched: Sequence[Source] | None = None
+) -> AsyncIterator[Running]:
+    """A linked worker with these settings of `[owner]`, and signs of the owner."""
+    model = make_tiny_gguf(tmp_path / "tiny.gguf")
+    state = tmp_path / "state"
+    store = KeyStore(state)
+    key = store.identity()
+
+    def load(settings: WorkerSettings) -> Drafter:
+        drafter = Drafter(model, context=1024, sequences=MAX_STEP_LEAVES)
+        drafter.tokenizer_digest = TOKENIZER
+        return drafter
+
+    async with serving(tmp_path, paired=[Identity(key, "w", TOKENIZER, MODEL, VOCAB, 4)]) as gateway:
+        PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+        settings = WorkerSettings(
+            gateway=GatewaySection(discover=False),
+            daemon=DaemonSection(name="w", state_dir=str(state), priority="normal"),
+            owner=owner,
+        )
+        service = Service(settings, load, watched)
+        task = asyncio.ensure_future(service.run())
+        try:
+            yield Running(gateway, service, task)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            service.daemon.stop()
