@@ -123,10 +123,18 @@ class _Watch(Collector):
         yield _total("fallbacks", "Times that the gateway drafted though a worker was there.", stats.fallbacks)
         yield _totals("drafted_tokens", "Candidate tokens verified, by source.", "source", stats.drafted)
         yield _totals("accepted_tokens", "Candidate tokens accepted, by source.", "source", stats.accepted)
+        yield self._of_sources()
         yield _totals("frames", "Frames of workers by outcome.", "outcome", stats.frames.counts)
         yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", self._engine.queued)
         yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", self._engine.active)
         yield from self._of_workers()
+
+    def _of_sources(self) -> Metric:
+        text = "Candidates of sources without a draft model: proposed, verified, accepted."
+        family = CounterMetricFamily("edgespec_source_tokens", text, labels=["source", "what"])
+        for labels, count in list(self._engine.stats.sources.items()):  # the engine's thread may add a key meanwhile
+            family.add_metric(labels, count)
+        return family
 
     def _of_workers(self) -> Iterator[Metric]:
         linked = list(self._workers())

@@ -37,7 +37,8 @@ def _added(left: Any, right: Any) -> Any:
     if isinstance(left, list):
         return list(dict.fromkeys([*left, *right]))
     if isinstance(left, dict):
-        return {key: left.get(key, 0) + right.get(key, 0) for key in left | right}
+        both = left.keys() & right.keys()
+        return left | right | {key: _added(left[key], right[key]) for key in both}
     return left + right if isinstance(left, int | float) else left or right
 
 
@@ -52,6 +53,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
         "rounds": usage.rounds,
         "drafted": usage.drafted,
         "accepted": usage.accepted,
+        "sources": usage.sources,
         "worker_share": worker_share(usage),
         "offload_share": offload_share(usage),
         "local_draft_passes": usage.local_draft_passes,

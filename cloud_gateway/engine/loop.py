@@ -35,6 +35,7 @@ from cloud_gateway.core.requests.steps import (
     Stopped,
     WorkerGone,
 )
+from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
@@ -181,6 +182,7 @@ class Engine:
             offload=offload,
             verify_nodes=settings.verify_nodes,
             worker_sampling=worker_sampling_of(request.sampling, method, settings.share_seed),
+            sources=make_sources(settings, len(request.tokens)),
             usage=Usage(verification=method, why_off=why_off),
             frames=FrameLedger(self.stats.frames),
         )

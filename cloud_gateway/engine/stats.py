@@ -23,6 +23,8 @@ class Stats:
     local_passes: int = 0
     drafted: dict[str, int] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
+    sources: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Candidates of sources without a draft model: (source, `proposed`, `verified` or `accepted`) -> count."""
     frames: FrameLedger = field(default_factory=FrameLedger)
     """Of all requests, and of those that are over."""
     fallbacks: int = 0
@@ -38,4 +40,7 @@ class Stats:
         for mine, total in ((usage.drafted, self.drafted), (usage.accepted, self.accepted)):
             for source, count in mine.items():
                 total[source] = total.get(source, 0) + count
+        for source, figures in usage.sources.items():
+            for what in ("proposed", "verified", "accepted"):
+                self.sources[source, what] = self.sources.get((source, what), 0) + figures[what]
         self.fallbacks += usage.fallbacks

@@ -31,13 +31,14 @@ async def record(
     dies_after: int | None = None,
     sampling: Sampling | None = None,
     constraint: Constraint | None = None,
+    target: TableTarget | None = None,
     **settings: object,
 ) -> list[Path]:
     """Answers one request after another with the recorder on; returns the files in that order."""
     kept = {"salt": True, "limit_bytes": 2**21, "keep": 1000, **settings}
     recorder = Recorder(RecorderSettings(folder, **kept), KEY)  # type: ignore[arg-type]
     worker = worker or LoopWorker(0.002, 0.8)
-    engine = Engine(TableTarget(), TableDraft(0.7), engine_settings(), worker, recorder=recorder)
+    engine = Engine(target or TableTarget(), TableDraft(0.7), engine_settings(), worker, recorder=recorder)
     worker.engine = engine
     engine.start()
     try:

@@ -66,6 +66,14 @@ class HashModel:
         return float(-(p * np.log(p)).sum())
 
 
+class ShortMemory(HashModel):
+    """The same of the last token alone, so that the completion soon repeats itself."""
+
+    def row(self, tokens: Sequence[int]) -> Logits:
+        """The target's logits after these tokens."""
+        return super().row(tokens[-1:])
+
+
 HASH = HashModel()
 
 

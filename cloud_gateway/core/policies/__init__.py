@@ -6,5 +6,6 @@ Public, by module:
 - `estimators`: `Ewma`, `RttEstimator`, `StepClock`, `StepCurve`
 - `memory`: `Memory`, `temperature_class`
 - `registry`: all
-- `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicyName`, `PolicySettings`, `Prefer`
+- `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicyName`, `PolicySettings`, `Prefer`,
+  `SourceName`
 """

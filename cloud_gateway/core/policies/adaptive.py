@@ -24,7 +24,7 @@ from cloud_gateway.core.policies.estimators import Ewma
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
-from cloud_gateway.core.policies.worth import Level, Prices, Run, credit, reading_pays, wait_value
+from cloud_gateway.core.policies.worth import Prices, Run, credit, reading_pays, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.calibration import Calibrator
 
@@ -125,9 +125,8 @@ class Adaptive:
         self._reference = Reference.of(costs, self._surveyor.match)
         self._guard.look(now)
         prices = Prices.of(costs, self._token_s(self._reference))
-        level = Level(prices, outlook.survival, self.settings.verify_nodes)
-        due, worker = self._remote(outlook, level, link, prices, now)
-        draft = self._local(outlook, level, costs, prices, worker, link)
+        due, worker = self._remote(outlook, tree.root.position, link, prices, now)
+        draft = self._local(outlook, costs, prices, worker, link)
         if draft is not None:
             return draft
         if worker > 0 and due is not None and not self._run:
@@ -141,35 +140,36 @@ class Adaptive:
         return min(pace_s, reference.token_s)
 
     def _remote(
-        self, outlook: Outlook, level: Level, link: LinkView | None, prices: Prices, now: float
+        self, outlook: Outlook, position: int, link: LinkView | None, prices: Prices, now: float
     ) -> tuple[Expected | None, float]:
         """When the worker's next level is due, and what waiting for it is worth."""
-        self._credit = 1.0
-        if link is None or not outlook.leaves:
+        if link is None:
+            self._credit = 1.0
             return None, 0.0
-        kept, position = self._kept, outlook.root
+        kept = self._kept
+        if not outlook.leaves:
+            self._credit = 1.0
+            return None, 0.0
         missing = position + 1 if not outlook.nodes else max(self._timeline.frontier, position) + 1
         due = self._timeline.expect(missing, link, kept, now)
-        level_s, target_s = self._timeline.level_s(link), prices.pass_s(0)
-        first = level.value_s(outlook.found(WORKER_LEAVES)) * credit(kept, target_s / level_s)
-        value = first + Run.of(first * kept, kept, level_s).value_s  # the first level's time is that until it is due
+        level, target_s = self._timeline.level_s(link), prices.pass_s(0)
+        first = prices.level_s(outlook.survival, outlook.found(WORKER_LEAVES), self.settings.verify_nodes)
+        first *= credit(kept, target_s / level)
+        value = first + Run.of(first * kept, kept, level).value_s  # the first level's time is that until it is due
         due_s = due.chance * due.soon_s + (1 - due.chance) * min(due.late_s, target_s)
-        self._credit = credit(kept, max(target_s - due_s, 0.0) / level_s)
+        self._credit = credit(kept, max(target_s - due_s, 0.0) / level)
         return due, wait_value(due.chance, due.soon_s, due.late_s, value)
 
     def _local(
-        self, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float, link: LinkView | None
+        self, outlook: Outlook, costs: Costs, prices: Prices, instead_s: float, link: LinkView | None
     ) -> Action | None:
         """The next pass of a local run, or what has to be read for it; None where neither pays."""
         if costs.local_step_s is None or not outlook.leaves:
             return None
-        leaves, first = self._best_step(outlook, level, costs)
-        step = costs.draft_s(leaves)
-        if first <= step:
-            return None
+        leaves, first = self._best_step(outlook, costs, prices)
+        step, fade = costs.draft_s(leaves), self._fade(costs, prices)
         if self._run:
             return self._draft(outlook, leaves, link) if first > step + self._pass_s else None
-        fade = self._fade(costs, prices)
         above_s = (outlook.leaves[0].position - outlook.root) * costs.local_token_s
         saved = Run.of(first, fade, step).value_s - max(instead_s, 0.0) - above_s
         remaining = self._remaining(costs)
@@ -197,20 +197,15 @@ class Adaptive:
         ]
         return sum(pays)
 
-    def _best_step(self, outlook: Outlook, level: Level, costs: Costs) -> tuple[int, float]:
-        """How many leaves to evaluate, and the value of what they find; any number where none pays for itself."""
-        most, found = len(outlook.leaves), outlook.found(len(outlook.leaves))
+    def _best_step(self, outlook: Outlook, costs: Costs, prices: Prices) -> tuple[int, float]:
+        """How many leaves to evaluate, and the value of what they find."""
+        most = len(outlook.leaves)
         widths = {min(leaves, most) for leaves, _ in costs.local_points or ((most, 0.0),)}
-        steps = sorted([(costs.draft_s(leaves), leaves) for leaves in widths])
-        best, chosen = (0.0, 0), (steps[0][1], 0.0)
-        if self._credit * level.value_s(found) <= steps[0][0]:  # fewer leaves find less
-            return chosen
-        each = len(outlook.shares)
-        for seconds, leaves in steps:
-            first = self._credit * level.value_s(found[: leaves * each])
-            if (first - seconds, leaves) > best:
-                best, chosen = (first - seconds, leaves), (leaves, first)
-        return chosen
+        options = []
+        for leaves in widths:
+            first = self._credit * prices.level_s(outlook.survival, outlook.found(leaves), self.settings.verify_nodes)
+            options.append((first - costs.draft_s(leaves), leaves, first))
+        return max(options)[1:]
 
     @property
     def _kept(self) -> float:

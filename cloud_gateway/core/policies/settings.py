@@ -15,6 +15,7 @@ from edgespec.core.protocol.ranges import Range
 
 PolicyName = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
 NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
+SourceName = Literal["lookup"]
 Prefer = Literal["latency", "balanced", "offload"]
 
 MAX_K = 16
@@ -38,6 +39,8 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
     """Maximum levels verified at once; with k it is the printed algorithm's result.length <= k + 1."""
     prefer: Prefer = "balanced"
+    sources: tuple[SourceName, ...] = ("lookup",)
+    """Sources of candidates without a draft model that policy `adaptive` also uses."""
     share_seed: bool = True
     verification: Method = "shared-noise"
 

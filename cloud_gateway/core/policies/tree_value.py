@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -39,23 +40,23 @@ class Outlook:
     _open: list[tuple[float, int, Node]]
     """Where such a step could add something: (probability that the target's path leaves the tree there, -id, node)."""
     _sequences: int
-    _best: tuple[Sequence[Node], Sequence[float]] | None = None
-    """`leaves` and `masses`, sorted at first use."""
+    _chosen: Sequence[tuple[float, int, Node]] | None = None
 
     @property
     def leaves(self) -> Sequence[Node]:
         """Where one local draft step adds most, best first."""
-        return (self._best or self._sorted())[0]
+        return [leaf for _, _, leaf in self._best()]
 
     @property
     def masses(self) -> Sequence[float]:
         """Probability that the target's path leaves the tree there, for each of `leaves`."""
-        return (self._best or self._sorted())[1]
+        return [mass for mass, _, _ in self._best()]
 
-    def _sorted(self) -> tuple[Sequence[Node], Sequence[float]]:
-        chosen = sorted(self._open, reverse=True)[: self._sequences]
-        self._best = [leaf for _, _, leaf in chosen], [mass for mass, _, _ in chosen]
-        return self._best
+    def _best(self) -> Sequence[tuple[float, int, Node]]:
+        """Sorted at first use: without a local draft nobody asks."""
+        if self._chosen is None:
+            self._chosen = sorted(self._open, reverse=True)[: self._sequences]
+        return self._chosen
 
     def found(self, leaves: int) -> Sequence[float]:
         """Survival of what one more draft step over the best of `leaves` is expected to find."""
@@ -66,8 +67,10 @@ class _Seen(Struct):
     """A node's children as they were at the last look at it, and what was computed of them then."""
 
     children: Sequence[Node]
+    drafted: Sequence[Node]
+    """Those of them that a draft proposed."""
     chances: Sequence[float]
-    """As the calibrator gave them at the first look at each child."""
+    """Of these, as the calibrator gave them at the first look at each."""
     pairs: Sequence[tuple[Node, float]]
     """Each child with its probability given the node."""
     named: float
@@ -76,6 +79,8 @@ class _Seen(Struct):
     """The largest of these, best first."""
     commit: int
     """The number of commits before the look."""
+    revision: int
+    """The node's at the look."""
 
 
 class Surveyor:
@@ -146,7 +151,7 @@ class Surveyor:
                 below = negative * chance
                 if below <= -MIN_REACH:
                     reached.append((below, child.id, child))
-            if len(seen.pairs) >= width:
+            if len(seen.drafted) >= width:
                 full.append((negative, number, seen.ranked))
             elif 1 - seen.named > MIN_OPEN:
                 leaves.append((-negative * (1 - seen.named), -number, node))
@@ -165,6 +170,7 @@ class Surveyor:
         if (
             seen is None
             or len(seen.children) != len(children)
+            or seen.revision != node.revision
             or seen.children[-1] is not next(reversed(children.values()))  # new ones come last, so this and the number
         ):
             seen = self._seen[node] = self._see(node, tuple(children.values()), seen)
@@ -172,18 +178,22 @@ class Surveyor:
         return seen
 
     def _see(self, node: Node, children: Sequence[Node], before: _Seen | None) -> _Seen:
-        base = node.cost
-        costs = [child.cost - base for child in children]
+        base, shared = node.cost, node.revision > 0
+        drafted = [child for child in children if child.drafted] if shared else children
+        costs = [child.cost - base for child in drafted]
         ordered = sorted(costs)
-        ranks = [ordered.index(cost) for cost in costs]  # of a few children; equal costs share the better rank
-        chances = self.calibrator.chances(costs, [child.entropy for child in children], ranks)
+        ranks = [bisect_left(ordered, cost) for cost in costs]
+        chances = self.calibrator.chances(costs, [child.entropy for child in drafted], ranks)
         if before is not None:  # what was estimated of a child stays, though the calibrator has learnt since
-            known = dict(zip(before.children, before.chances))
-            chances = [known.get(child, chance) for child, chance in zip(children, chances)]
-        total = sum(chances)
-        given = chances if total <= 1 else [chance / total for chance in chances]
-        named, ranked = sum(given), sorted(given, reverse=True)[: len(self._shares)]
-        return _Seen(children, chances, list(zip(children, given)), named, ranked, self._commits)
+            known = dict(zip(before.drafted, before.chances))
+            chances = [known.get(child, chance) for child, chance in zip(drafted, chances)]
+        together = _together(children, dict(zip(drafted, chances))) if shared else chances
+        total = sum(together)
+        given = together if total <= 1 else [chance / total for chance in together]
+        ranked = [chance for child, chance in zip(children, given) if child.drafted] if shared else given
+        ranked = sorted(ranked, reverse=True)[: len(self._shares)]
+        pairs = list(zip(children, given))
+        return _Seen(children, drafted, chances, pairs, sum(given), ranked, self._commits, node.revision)
 
     def _learn(self, tree: CandidateTree) -> None:
         """Updates the calibrator with the candidates that the last commits decided on."""
@@ -193,19 +203,36 @@ class Surveyor:
                 seen = self._seen.get(node)
                 if seen is None or seen.commit != self._commits:
                     break
-                children = sorted(seen.children, key=_cost)
-                tokens = [child.token for child in children]
-                chosen = tokens.index(token) if token in tokens else None
-                self.calibrator.observe([child.cost - node.cost for child in children], children[0].entropy, chosen)
-                self._best_right += chosen == 0
-                self._observed += 1
+                if seen.drafted:
+                    self._compare(node, seen.drafted, token)
+                chosen = next((child for child in seen.children if child.token == token), None)
                 if chosen is None:
                     break
-                node = children[chosen]
+                node = chosen
             self._commits += 1
             if len(self._seen) > MAX_REMEMBERED:
                 self._seen = {n: seen for n, seen in self._seen.items() if n in tree.tree}
         self._root = root
+
+    def _compare(self, node: Node, drafted: Sequence[Node], token: int) -> None:
+        """What a draft proposed after a committed prefix, and the token that followed."""
+        children = sorted(drafted, key=_cost)
+        tokens = [child.token for child in children]
+        chosen = tokens.index(token) if token in tokens else None
+        self.calibrator.observe([child.cost - node.cost for child in children], children[0].entropy, chosen)
+        self._best_right += chosen == 0
+        self._observed += 1
+
+
+def _together(children: Sequence[Node], drafts: Mapping[Node, float]) -> list[float]:
+    """Each child's probability by all that proposed it, as if each were right or wrong independently of the others."""
+    found = []
+    for child in children:
+        wrong = 1 - drafts.get(child, 0.0)
+        for chance in (child.evidence or {}).values():
+            wrong *= 1 - chance
+        found.append(1 - wrong)
+    return found
 
 
 _cost = attrgetter("cost")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Controller
@@ -92,14 +93,17 @@ class Account:
         usage = self.usage
         usage.rounds += 1
         usage.completion_tokens += len(taken.tokens)
-        for node in flat.nodes:
-            source = _source(node)
-            usage.drafted[source] = usage.drafted.get(source, 0) + 1
-        for row in taken.rows[1:]:
-            source = _source(flat.nodes[row - 1])
-            usage.accepted[source] = usage.accepted.get(source, 0) + 1
+        self._credit(flat.nodes, usage.drafted, "verified")
+        self._credit([flat.nodes[row - 1] for row in taken.rows[1:]], usage.accepted, "accepted")
         self.first_token = self.first_token or now
         usage.decode_s, usage.total_s = now - self.first_token, now - self._admitted
+
+    def _credit(self, nodes: Sequence[Node], counts: dict[str, int], what: str) -> None:
+        for node in nodes:
+            source = _source(node)
+            counts[source] = counts.get(source, 0) + 1
+            for name in node.evidence or ():
+                self.usage.sources[name][what] += 1
 
     def policy_ended(self, controller: Controller) -> None:
         """This policy decides no more for it."""
@@ -108,4 +112,4 @@ class Account:
 
 
 def _source(node: Node) -> str:
-    return node.owner if node.owner in (LOCAL, GRAMMAR) else "worker"
+    return node.owner if node.owner in (LOCAL, GRAMMAR) or not node.drafted else "worker"

@@ -54,7 +54,8 @@ from cloud_gateway.core.requests.steps import (
     WorkerGone,
     WorkerWanted,
 )
-from cloud_gateway.core.verify.accept import Walk, walk
+from cloud_gateway.core.sources.asking import Sources
+from cloud_gateway.core.verify.accept import Walk, at_open_end, walk
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree, flatten
 from cloud_gateway.core.verify.guide import Guide
@@ -88,6 +89,7 @@ class Generation:
     """Candidates of the pass that ends a round whose budget is used up."""
     worker_sampling: Sampling = field(default_factory=Sampling)
     """The sampling parameters as sent to workers: the seed removed unless it is shared."""
+    sources: Sources | None = None
     usage: Usage = field(default_factory=Usage)
     frames: FrameLedger = field(default_factory=FrameLedger)
     status: Status = field(default=Status.QUEUED, init=False)
@@ -177,6 +179,9 @@ class Generation:
     def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
         self._inform()
+        for source, suggestions in self.sources.ask(self.tree, self.usage.sources) if self.sources is not None else ():
+            if self.listener is not None:
+                self.listener.suggested(source, suggestions)
         asked = replace(costs, remaining=self.remaining)
         action = self._rounds.bound(self.controller.decide(self.tree, link, asked, now), self.tree, now)
         if isinstance(action, Verify):
@@ -306,7 +311,7 @@ class Generation:
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
         taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
         self._account.round(flat, taken, now)
-        at_leaf = taken.at_leaf and not self._forbade(flat, taken.rows[-1])
+        at_leaf = at_open_end(flat, taken) and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
         if self.request.constraint is not None:
@@ -383,7 +388,7 @@ class Generation:
         outputs = [*self._release("moved"), DropDraft()]
         self._account.policy_ended(self.controller)
         self._account.not_assigned(f"decoded plainly since {why}")
-        self.controller, self._guide, self.offload, self._unheard = Plain(), None, False, None
+        self.controller, self._guide, self.sources, self.offload, self._unheard = Plain(), None, None, False, None
         self.tree = CandidateTree(self.tree.prefix.tokens)
         self.plain_since_fault = True
         return outputs

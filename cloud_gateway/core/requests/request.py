@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.settings import PHI, K, PolicySettings, Prefer
+from cloud_gateway.core.policies.settings import PHI, K, PolicySettings, Prefer, SourceName
 from cloud_gateway.core.verify.interface import Constraint, Method, TokenLogprob
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol.messages import Sampling
@@ -26,6 +26,7 @@ class Speculation(Struct, frozen=True):
     k: Annotated[int, K.meta] | None = None
     phi: Annotated[float, PHI.meta] | None = None
     prefer: Prefer | None = None
+    sources: tuple[SourceName, ...] | None = None
     offload: Offload | None = None
     verification: Method | None = None
 
@@ -36,6 +37,7 @@ class Speculation(Struct, frozen=True):
             "k": self.k,
             "phi": self.phi,
             "prefer": self.prefer,
+            "sources": self.sources,
             "verification": self.verification,
         }
         return replace(configured, **{name: value for name, value in asked.items() if value is not None})
@@ -76,9 +78,12 @@ class Usage:
     rounds: int = 0
     """Verify passes of the target after the prefill."""
     drafted: dict[str, int] = field(default_factory=dict)
-    """Candidate tokens verified, by source (`worker`, `local`, `grammar`)."""
+    """Candidate tokens verified, by source (`worker`, `local`, `grammar`, `lookup`); a draft's where one did."""
     accepted: dict[str, int] = field(default_factory=dict)
     """Candidate tokens that the target emitted too, by source."""
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of each source without a draft model: candidates `proposed`, `verified`, `accepted`, those that drafts proposed
+    too included, and `why` it proposed nothing when last asked (None: it did)."""
     local_draft_passes: int = 0
     """Forward passes of a draft model at the gateway."""
     frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})

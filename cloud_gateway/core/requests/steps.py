@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView
 from cloud_gateway.core.requests.request import Finish, TokensEvent
+from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
@@ -244,6 +245,9 @@ class Listener(Protocol):
 
     def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
         """The policy was asked."""
+
+    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None:
+        """A source put candidates into the tree, right before the policy was asked."""
 
     def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
         """The constraint made `chosen` of `nodes`: without what it forbids, with what it forces."""

@@ -120,6 +120,16 @@ class Guided(Event, tag="guided", frozen=True):
     forced: list[int]
 
 
+class Suggested(Event, tag="suggested", frozen=True):
+    """A source without a draft model put these candidates into the tree: indices of their parents in this list (-1: the
+    last committed token), tokens, and the probability of each given its parent."""
+
+    source: str
+    parents: list[int]
+    tokens: list[int]
+    chances: list[float]
+
+
 class Verified(Event, tag="verified", frozen=True):
     """A pass over what was decided on last: the tokens that the target chose, the entropies (nats) of its choices."""
 
@@ -155,7 +165,7 @@ class Link(Event, tag="link", frozen=True):
 
 Input = Step | Frame | Drafted | Verified
 Seen = PassCosts | Costs | Link
-AnyEvent = Decided | Guided | Input | Seen
+AnyEvent = Decided | Guided | Suggested | Input | Seen
 
 
 class Header(Struct, forbid_unknown_fields=True, frozen=True):
@@ -254,6 +264,8 @@ def _renamed(event: AnyEvent, number: Callable[[Sequence[int]], list[int]]) -> A
             return replace(event, tokens=number(event.tokens), forced=number(event.forced))
         case Guided():
             return replace(event, forced=number(event.forced))
+        case Suggested():
+            return replace(event, tokens=number(event.tokens))
     return event
 
 

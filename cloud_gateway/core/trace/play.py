@@ -17,6 +17,8 @@ from cloud_gateway.core.policies import actions, registry
 from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.sources.asking import put
+from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Header, Trace
 from cloud_gateway.core.trace.record import act_of
@@ -128,6 +130,9 @@ class Player:
             self._look(event)
         elif isinstance(event, trace.Guided):
             self._select(event)
+        elif isinstance(event, trace.Suggested):
+            found = map(Suggestion, event.parents, event.tokens, event.chances)
+            put(self.generation.tree, self.generation.usage.sources, event.source, list(found))
         else:
             before = len(self.tree.tree)
             outputs = self.generation.handle(self._input(event), event.now)

@@ -13,6 +13,7 @@ from cloud_gateway.core.policies import actions
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.trace import format as trace
 from edgespec.core.drafting.tree import Node
 
@@ -83,6 +84,12 @@ class InputLog:
         size = len(self.generation.tree.tree)
         self._add(trace.Decided(now, size, act_of(action)), size)
         self.decisions += 1
+
+    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None:
+        """A source without a draft model put candidates into the tree."""
+        columns = ([one.parent for one in suggestions], [one.token for one in suggestions])
+        event = trace.Suggested(source, *columns, [one.chance for one in suggestions])
+        self._add(event, 4 * len(suggestions))
 
     def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
         """The completion's constraint made these candidates of those."""

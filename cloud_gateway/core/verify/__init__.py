@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `accept`: `Walk`, `walk`
+- `accept`: `at_open_end`, `Walk`, `walk`
 - `candidates`: `CandidateTree`, `LOCAL`, `Merged`
 - `flatten`: `flatten`, `FlatTree`
 - `guide`: `GRAMMAR`, `Guide`

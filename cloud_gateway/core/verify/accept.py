@@ -46,3 +46,18 @@ def walk(
             return Walk(tokens, rows, at_leaf=not children[row])
         row = following
         rows.append(row)
+
+
+def at_open_end(flat: FlatTree, taken: Walk) -> bool:
+    """`taken.at_leaf` as far as drafts go: whether none of a draft's candidates was refuted on the way.
+
+    What a source without a draft model proposed says nothing of where a draft stands.
+    """
+    if all(node.evidence is None for node in flat.nodes):
+        return taken.at_leaf
+    children = flat.children()
+    for row, token in zip(taken.rows, taken.tokens, strict=True):
+        drafted = {tok for tok, child in children[row].items() if flat.nodes[child - 1].drafted}
+        if drafted and token not in drafted:
+            return False
+    return True

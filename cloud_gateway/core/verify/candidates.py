@@ -7,6 +7,7 @@ its ids to where those nodes are now: in the tree, or among the committed tokens
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -99,6 +100,9 @@ class CandidateTree:
                 if place is None:
                     place = self._append(parent, token, cost / 1000, entropy / 1000, owner)
                     fresh += place is not None
+                elif place.evidence is not None and not place.drafted:
+                    self._adopt(place, cost / 1000, entropy / 1000, owner)
+                    fresh += 1
                 parent.expanded = True
             else:
                 position, place = -1 if parent is None else parent + 1, self._committed_at(parent, token)
@@ -118,7 +122,28 @@ class CandidateTree:
     def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
         """A candidate of the gateway's own: of its draft, or of another `owner`; None where the tree is full."""
         parent.expanded = True
-        return parent.children.get(token) or self._append(parent, token, cost, entropy, owner)
+        known = parent.children.get(token)
+        if known is None:
+            return self._append(parent, token, cost, entropy, owner)
+        if not known.drafted:
+            self._adopt(known, cost, entropy, owner)
+        return known
+
+    def suggest(self, parent: Node, token: int, chance: float, source: str) -> Node | None:
+        """A candidate of a source without a draft model, its probability given `parent`; None where the tree is full.
+
+        One that is there already is shared: the evidence of all who proposed it adds.
+        """
+        node, cost = parent.children.get(token), -math.log(chance)
+        if node is None:
+            node = self._append(parent, token, cost, 0.0, source)
+            if node is None:
+                return None
+        elif not node.drafted:
+            _reprice(node, parent.cost + cost)
+        node.evidence = {**(node.evidence or {}), source: chance}
+        parent.revision += 1
+        return node
 
     def advance(self, tokens: Sequence[int]) -> list[Node]:
         """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it."""
@@ -160,7 +185,13 @@ class CandidateTree:
     def discard(self, owner: str) -> None:
         """Drops the candidates below which only this owner's lie (a revoked worker's trees)."""
         for node in sorted(self.tree.nodes.values(), key=lambda node: -node.position):
-            if node.owner == owner and not node.children and node.parent is not None:
+            if node.owner != owner or node.parent is None:
+                continue
+            if node.evidence:
+                node.owner, chance = next(iter(node.evidence.items()))
+                node.parent.revision += 1
+                _reprice(node, node.parent.cost - math.log(chance))
+            elif not node.children:
                 del node.parent.children[node.token]
                 del self.tree.nodes[node.id]
 
@@ -188,6 +219,13 @@ class CandidateTree:
         """The least position that a frame may still name."""
         return self.root.position - COMMITTED_SPAN
 
+    def _adopt(self, node: Node, cost: float, entropy: float, owner: str) -> None:
+        """A draft proposes what only sources without a draft model had: cost and entropy become the draft's."""
+        assert node.parent is not None
+        node.owner, node.entropy = owner, entropy
+        node.parent.revision += 1
+        _reprice(node, node.parent.cost + cost)
+
     def _append(self, parent: Node, token: int, cost: float, entropy: float, owner: str) -> Node | None:
         """A candidate that is not there yet; None where the tree is full."""
         if len(self.tree.nodes) >= self.max_nodes:
@@ -199,3 +237,12 @@ class CandidateTree:
     def _committed_at(self, parent: int | None, token: int) -> int | None:
         """The position after `parent` where it holds this token; None where the frame is off the committed path."""
         return None if parent is None or self.prefix.tokens[parent + 1] != token else parent + 1
+
+
+def _reprice(node: Node, cost: float) -> None:
+    """Sets a node's cost, and moves those below it by as much."""
+    change, stack = cost - node.cost, [node]
+    while stack:
+        one = stack.pop()
+        one.cost += change
+        stack.extend(one.children.values())

@@ -32,7 +32,16 @@ class Node(Struct, eq=False):
     wire: int = 0
     """Id under which the node was sent; 0 until then."""
     owner: str = ""
-    """Who proposed it first, at the gateway."""
+    """Who proposed it at the gateway: a draft where one did, else a source without a draft model."""
+    evidence: dict[str, float] | None = None
+    """Its probability given its parent, by each source without a draft model that proposed it."""
+    revision: int = 0
+    """Grows when more is found out about a child that is there already."""
+
+    @property
+    def drafted(self) -> bool:
+        """Whether a draft proposed it, so that cost and entropy are a draft's."""
+        return self.evidence is None or self.owner not in self.evidence
 
     def path(self, root: Node) -> tuple[int, ...]:
         """Tokens below `root` down to and including this node; empty for the root itself."""

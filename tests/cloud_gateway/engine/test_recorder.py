@@ -67,7 +67,7 @@ async def test_a_trace_holds_frames_costs_links_and_decisions(tmp_path: Path) ->
     paths = await record(tmp_path / "t", [SETTINGS["wanspec"], SETTINGS["colocated"]], 80, worker=LoopWorker(0.01, 0.6))
     events = [event for path in paths for event in read(path).events]
     kinds = {type(event) for event in events} | {type(e.act) for e in events if isinstance(e, Decided)}
-    assert {*AnyEvent.__args__, Verify, Draft} - {trace.Guided} <= kinds  # type: ignore[attr-defined]
+    assert {*AnyEvent.__args__, Verify, Draft} - {trace.Guided, trace.Suggested} <= kinds  # type: ignore[attr-defined]
 
 
 async def test_salted_ids_are_another_numbering_of_the_same_tokens(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ EVENTS: list[AnyEvent] = [
     trace.Decided(1.0, 2, trace.CatchUp()),
     trace.Decided(1.0, 2, trace.Wait(1 / 3)),
     trace.Link(None),
+    trace.Suggested("lookup", [-1, 0], [900, 31], [0.5, 1 / 7]),
 ]
 TRACE = Trace(HEADER, EVENTS)
 

@@ -1,0 +1,7 @@
+"""Sources of candidates that need no draft model. They fill the same candidate tree as drafts do.
+
+Public, by module:
+
+- `asking`: `make`, `put`, `Sources`
+- `interface`: `Suggestion`
+"""

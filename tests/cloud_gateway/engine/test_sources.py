@@ -1,0 +1,73 @@
+"""Sources without a draft model in the real engine: the text stays the same, the passes fall, a replay is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.core.policies.settings import SourceName
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.play import check
+from cloud_gateway.core.verify.interface import Method
+from cloud_gateway.engine.stats import Stats
+from edgespec.core.protocol.messages import Sampling
+from tests.support.engines import complete, engines
+from tests.support.traced import PROMPT, read, record
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.model import ShortMemory
+from tools.doubles.workers import LoopWorker
+
+COUNT = 80
+"""Tokens of a completion: the model's text repeats itself after some twenty."""
+
+
+async def answer(
+    sources: tuple[SourceName, ...], *, draft: bool = False, worker: bool = False
+) -> tuple[list[int], Usage, Stats]:
+    wanted = GenerationRequest(
+        PROMPT, COUNT, ignore_eos=True, speculation=Speculation(policy="adaptive", sources=sources)
+    )
+    with engines() as make:
+        local = TableDraft(model=ShortMemory(right=0.7)) if draft else None
+        engine = make(LoopWorker(0.002, 0.8) if worker else None, local, TableTarget(pass_s=0, model=ShortMemory()))
+        tokens, done = await complete(engine, wanted)
+        return tokens, done.usage, engine.stats
+
+
+async def test_lookup_alone_saves_passes_and_changes_no_token() -> None:
+    plain, before, _ = await answer(())
+    found, usage, stats = await answer(("lookup",))
+    assert found == plain
+    assert before.rounds == COUNT and usage.rounds <= COUNT / 2
+    counts = usage.sources["lookup"]
+    assert usage.accepted == {"lookup": counts["accepted"]} and counts["accepted"] == COUNT - usage.rounds
+    assert counts["proposed"] >= counts["verified"] >= counts["accepted"]
+    assert stats.sources["lookup", "accepted"] == counts["accepted"]
+
+
+@pytest.mark.parametrize("worker", [False, True])
+async def test_with_other_drafts_the_text_is_the_same_too(worker: bool) -> None:
+    plain, _, _ = await answer(())
+    found, usage, _ = await answer(("lookup",), draft=True, worker=worker)
+    assert found == plain
+    assert usage.sources["lookup"]["accepted"] <= sum(usage.accepted.values())
+
+
+async def test_a_text_without_repetitions_is_left_alone_with_a_reason() -> None:
+    with engines() as make:
+        wanted = GenerationRequest([*range(20)], 8, ignore_eos=True, speculation=Speculation(policy="adaptive"))
+        _, done = await complete(make(target=TableTarget(pass_s=0)), wanted)
+    usage = done.usage
+    assert usage.sources["lookup"]["proposed"] == 0 and usage.sources["lookup"]["why"]
+
+
+@pytest.mark.parametrize("method", ["shared-noise", "rejection"])
+async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, method: Method) -> None:
+    wanted, sampling = Speculation(policy="adaptive", verification=method), Sampling(temperature=0.3, seed=7)
+    target = TableTarget(model=ShortMemory())
+    (path,) = await record(tmp_path / "t", [wanted], COUNT, sampling=sampling, target=target)
+    recorded = read(path)
+    assert any(isinstance(event, trace.Suggested) for event in recorded.events)
+    assert check(recorded).differences == [] and trace.emitted(recorded.events) == COUNT
