@@ -24,6 +24,9 @@ class Active:
     local: bool = False
     """Whether the local draft holds this request; not when it has no room for it."""
 
+    rows: int = 0
+    """Rows that it put into the turn's pass, as last decided: what other requests expect of it."""
+
     @property
     def id(self) -> int:
         """Unique in this process."""

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from cloud_gateway.core.requests.steps import (
     Declined,
     FrameArrived,
     HostTime,
-    Prefilled,
     Status,
     Stopped,
     WorkerGone,
@@ -43,6 +42,7 @@ from cloud_gateway.engine.events import ClientLeft, InboxEvent, WorkerReady
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.engine.output_queue import Stream
+from cloud_gateway.engine.prefill import Pace, Prefill
 from cloud_gateway.engine.recorder import Recorder
 from cloud_gateway.engine.recovery import Recovery
 from cloud_gateway.engine.stats import Stats
@@ -70,6 +70,7 @@ class EngineSettings:
 
     policy: PolicySettings
     prefill_chunk: int
+    prefill_ms: float
     queue_limit: int
 
 
@@ -108,6 +109,8 @@ class Engine:
         )
         self.recovery = Recovery(target, self.offloading, self.stats, steering)
         steering.offloading, steering.recovery = self.offloading, self.recovery
+        pace = Pace(settings.prefill_chunk, settings.prefill_ms / 1000)
+        self.prefill = Prefill(steering, self.local, self._active, clock, pace)
         self._steering, self._verifier = steering, Verifier(steering, self._verify_s)
         self._wake, self._written = threading.Event(), threading.Event()
         self._stopping = False
@@ -218,15 +221,17 @@ class Engine:
         self._take_in()
         self._admit()
         self._flush()  # a worker can read the prompt while the target does
-        prefilled = self._prefill_chunk()
         verifies, drafts, wake = self._decide(self.clock())
         for active, action in drafts:
             self.local.run(active, action)
         if verifies:
             self._verifier.run(verifies)
+            self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
-        if not (verifies or drafts or prefilled):
-            return wake
+        computed = bool(verifies or drafts)
+        pause = self._read(computed, wake)
+        if not computed and pause is not None:
+            return pause
         models = self.stats.target_s + self.stats.draft_s - modelled
         self._charge(verifies, self.clock() - began - models)
         return None
@@ -267,31 +272,18 @@ class Engine:
             if self.recovery.open(active):
                 self.local.open(active)
 
-    def _prefill_chunk(self) -> bool:
-        """One chunk of one prompt, so that long prompts don't stall other answers."""
-        reading = (a for a in self._active.values() if a.generation.status is Status.PREFILL)
-        active = next(reading, None)
-        if active is None:
-            return self._prefill_draft_chunk()
-        generation = active.generation
-        end = min(generation.prefilled + self.settings.prefill_chunk, len(generation.reading) - 1)
-        began = self.clock()
-        with Caught() as caught:
-            self.target.prefill(active.slot, generation.reading[generation.prefilled : end])
-        if caught.error is not None:
-            self.recovery.pass_failed([active], caught.error)
-            return True
-        spent = self.clock() - began
-        self.stats.target_s += spent
-        self._steering.step(active, Prefilled(end - generation.prefilled, spent))
-        return True
+    def _read(self, computed: bool, wake: float) -> float | None:
+        """One chunk of a prompt, where it is due; returns when to wake, or None after a chunk.
 
-    def _prefill_draft_chunk(self) -> bool:
-        """One chunk of a prompt for the local draft, where the policy drafts from the first token on."""
-        active = next((a for a in self._active.values() if self.local.prompt_pending(a)), None)
-        if active is not None:
-            self.local.prefill(active, self.settings.prefill_chunk)
-        return active is not None
+        `computed`: whether other requests drafted or verified in this turn.
+        """
+        prompts = self.prefill.waiting()
+        if not prompts:
+            return wake
+        if self.prefill.due(running=len(prompts) < len(self._active), idle=not computed):
+            self.prefill.read(prompts[0])
+            return None
+        return min(wake, self.prefill.next_at)
 
     def _decide(self, now: float) -> tuple[list[tuple[Active, Verify]], list[tuple[Active, Draft | CatchUp]], float]:
         """Asks every controller; returns what to verify, what to draft, and when to ask again."""
@@ -303,6 +295,7 @@ class Engine:
                 self._steering.step(active, Stopped())
             elif active.generation.status is Status.DECODE and not self.local.prompt_pending(active):
                 action = self._action(active, now)
+                active.rows = 1 + len(action.nodes) if isinstance(action, Verify) else 0
                 if isinstance(action, Verify):
                     verifies.append((active, action))
                 elif isinstance(action, Wait):
@@ -314,7 +307,10 @@ class Engine:
     def _action(self, active: Active, now: float) -> Action:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
         with self.recovery.guard(active, "deciding"):
-            return active.generation.decide(self.offloading.link_of(active), self.local.costs(active), now)
+            costs = self.local.costs(active)
+            if others := sum(other.rows for other in self._active.values()) - active.rows:
+                costs = replace(costs, other_rows=others)
+            return active.generation.decide(self.offloading.link_of(active), costs, now)
         return Wait(now)
 
     def _finish(self, active: Active, finish: Finish, error: str | None) -> None:

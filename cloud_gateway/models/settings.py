@@ -16,6 +16,7 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=1, le=1024)] = 4
     context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
     prefill_chunk: Annotated[int, Meta(ge=1, le=8192)] = 128
+    prefill_ms: Annotated[float, Meta(ge=1, le=60_000)] = 250.0
     prefix_cache: bool = True
 
 

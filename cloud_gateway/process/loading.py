@@ -89,7 +89,8 @@ def _load_draft(settings: GatewaySettings, vocab_size: int, threads: int | None)
 
 def engine_settings(settings: GatewaySettings) -> EngineSettings:
     """The engine's part of the configuration."""
-    return EngineSettings(settings.policy, settings.target.prefill_chunk, settings.api.queue_limit)
+    target = settings.target
+    return EngineSettings(settings.policy, target.prefill_chunk, target.prefill_ms, settings.api.queue_limit)
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:

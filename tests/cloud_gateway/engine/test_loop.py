@@ -107,12 +107,6 @@ async def test_the_table_of_workers_is_made_for_assignments_not_for_decisions(ma
     assert done.usage.rounds > 10 and worker.tables <= 2
 
 
-async def test_the_cost_curve_knows_each_pass_by_its_own_rows(make: Make) -> None:
-    engine = make(None, TableDraft(1.0), policy="colocated", k=2)
-    await asyncio.gather(*(complete(engine, request(40, [7, i, 2])) for i in range(4)))
-    assert set(engine._verify_s.points()) <= {1, 3}, "no request verifies more than two candidates"
-
-
 async def test_the_completion_ends_at_the_end_of_sequence_token(make: Make) -> None:
     prompts = ([5, i] for i in range(1000))
     ends = ((prompt, plain_greedy(prompt, 50, ignore_eos=False)) for prompt in prompts)

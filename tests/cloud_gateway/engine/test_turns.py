@@ -57,7 +57,7 @@ def test_a_long_prompt_is_read_in_chunks_between_the_passes_of_others() -> None:
         engine.turn()
     chunks = [size for kind, size in target.calls if kind == "prefill"]
     assert chunks == [16] * 6 + [3], "all but the last token, in chunks"
-    assert [kind for kind, _ in target.calls] == ["prefill", "verify"] * 7, "a pass of the other after every chunk"
+    assert [kind for kind, _ in target.calls] == ["verify", "prefill"] * 7, "a pass of the other before every chunk"
 
 
 def test_a_backlog_is_read_in_batches_that_alternate_with_passes() -> None:

@@ -1,0 +1,105 @@
+"""Prompts of the target and of the local draft, read in chunks between the rounds of other requests.
+
+Beside completions that run, at most one chunk is read between two rounds, of at most `prefill_ms` by the speed of the
+chunks before; and the time after a chunk until the next is at least what it took, so that the others keep half of their
+speed. Prompts take turns. With nothing else to compute, chunks follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cloud_gateway.core.requests.steps import Prefilled, Status
+from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.caught import Caught
+from cloud_gateway.engine.local_draft import LocalDrafting
+from cloud_gateway.engine.steering import Steering
+
+FIRST_TOKENS = 32
+"""Tokens of the target's first chunk, whose speed is not known yet."""
+MIN_TOKENS = 8
+"""Tokens of a chunk, however slow the model is: fewer cost as much, since a pass reads all weights."""
+LATEST = 0.5
+"""Weight of the latest chunk in the expected time of a token, which grows with the length of the prompt."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many tokens of a prompt are read in a chunk: at most `max_tokens`, in about `limit_s`."""
+
+    max_tokens: int
+    limit_s: float
+    token_s: float | None = None
+    """Expected seconds of a token for the target; None until a chunk was read."""
+
+    def tokens(self) -> int:
+        """Of the target's next chunk."""
+        return min(FIRST_TOKENS, self.max_tokens) if self.token_s is None else self.fitting(self.token_s)
+
+    def fitting(self, token_s: float) -> int:
+        """Of a chunk of a model that reads a token in so many seconds."""
+        if token_s * self.max_tokens <= self.limit_s:
+            return self.max_tokens
+        return min(max(int(self.limit_s / token_s), MIN_TOKENS), self.max_tokens)
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """Notes a chunk of the target. The short end of a prompt says nothing: it takes as long as some tokens more."""
+        if tokens >= max(self.tokens() // 2, MIN_TOKENS):
+            before = seconds / tokens if self.token_s is None else self.token_s
+            self.token_s = before + LATEST * (seconds / tokens - before)
+
+
+@dataclass(slots=True)
+class Prefill:
+    """Chooses when a chunk is read, of which prompt and how long, and reads it. Lives on the engine's thread."""
+
+    steering: Steering
+    local: LocalDrafting
+    active: Mapping[int, Active]
+    clock: Callable[[], float]
+    pace: Pace
+    next_at: float = 0.0
+    """Beside running completions, no chunk is read before."""
+    _round_since: bool = field(default=True, init=False)
+    _last: int = field(default=0, init=False)
+
+    def round_ended(self) -> None:
+        """Running completions were verified."""
+        self._round_since = True
+
+    def waiting(self) -> list[Active]:
+        """Requests with a prompt to read, for the target or for the local draft, in the order of their turns."""
+        found = [a for a in self.active.values() if self._reads_for_target(a) or self.local.prompt_pending(a)]
+        return sorted(found, key=lambda active: (active.id <= self._last, active.id))
+
+    def due(self, *, running: bool, idle: bool) -> bool:
+        """Whether a chunk may be read now; `running`: beside completions, `idle`: which have nothing to compute now."""
+        return not running or (self.clock() >= self.next_at and (idle or self._round_since))
+
+    def read(self, active: Active) -> None:
+        """One chunk of its prompt."""
+        began = self.clock()
+        if self._reads_for_target(active):
+            self._target(active)
+        elif self.local.model is not None:
+            self.local.prefill(active, self.pace.fitting(self.local.model.token_s))
+        now = self.clock()
+        self._last, self._round_since, self.next_at = active.id, False, now + (now - began)
+
+    def _reads_for_target(self, active: Active) -> bool:
+        return active.generation.status is Status.PREFILL
+
+    def _target(self, active: Active) -> None:
+        generation, steering = active.generation, self.steering
+        end = min(generation.prefilled + self.pace.tokens(), len(generation.reading) - 1)
+        began = self.clock()
+        with Caught() as caught:
+            steering.target.prefill(active.slot, generation.reading[generation.prefilled : end])
+        if caught.error is not None:
+            steering.recovery.pass_failed([active], caught.error)
+            return
+        spent, tokens = self.clock() - began, end - generation.prefilled
+        steering.stats.target_s += spent
+        self.pace.took(tokens, spent)
+        steering.step(active, Prefilled(tokens, spent))

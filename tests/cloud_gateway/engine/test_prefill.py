@@ -1,0 +1,133 @@
+"""Long prompts beside running completions, on a driven clock: chunks, rounds between them, and whose turn it is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Verify
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.prefill import FIRST_TOKENS, MIN_TOKENS, Pace
+from cloud_gateway.models.target_model import Work
+from tests.support.engines import engine_settings
+from tools.doubles.engines import TableDraft, TableTarget
+
+TOKEN_S, PASS_S = 0.004, 0.060
+"""A token of a prompt, and a pass over a few rows: about the demo's on a busy core."""
+PROMPT = [1 + i % 30 for i in range(2586)]
+
+
+class Timed(TableTarget):
+    """Moves a clock by what it computes, and notes when."""
+
+    def __init__(self) -> None:
+        super().__init__(slots=6, context=4096, pass_s=PASS_S)
+        self.now = 0.0
+        self.sleep = self._advance
+        self.calls: list[tuple[str, int, float, float]] = []
+        """Kind, slot or number of requests, begin and end."""
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        super().prefill(slot, tokens)
+        self._noted("chunk", slot, lambda: self._advance(TOKEN_S * len(tokens)))
+
+    def verify(self, batch: Sequence[Work]) -> list[Any]:
+        return self._noted("round", len(batch), lambda: super(Timed, self).verify(batch))
+
+    def time(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def _noted(self, kind: str, what: int, compute: Any) -> Any:
+        began = self.now
+        found = compute()
+        self.calls.append((kind, what, began, self.now))
+        return found
+
+    def _advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def started(prompts: Sequence[Sequence[int]], tokens: int = 400, **settings: Any) -> tuple[Engine, Timed]:
+    target = Timed()
+    engine = Engine(target, None, engine_settings(policy="plain", **settings), clock=target.time)
+    for prompt in prompts:
+        submit(engine, prompt, tokens)
+    return engine, target
+
+
+def submit(engine: Engine, prompt: Sequence[int], tokens: int) -> None:
+    engine.submit(GenerationRequest(list(prompt), tokens, ignore_eos=True))
+
+
+def turn(engine: Engine, target: Timed, count: int) -> None:
+    for _ in range(count):
+        wake = engine.turn()
+        target.now = max(target.now, wake or 0.0)
+
+
+def test_a_long_prompt_costs_others_at_most_half_and_one_chunk() -> None:
+    engine, target = started([[3, 1], [4, 1], [5, 9]])
+    turn(engine, target, 20)
+    target.calls.clear()
+    submit(engine, PROMPT, 20)
+    turn(engine, target, 250)
+    last = max(i for i, call in enumerate(target.calls) if call[0] == "chunk")
+    calls = target.calls[: last + 2]
+    ends = [end for kind, _, _, end in calls if kind == "round"]
+    gaps = [later - sooner for sooner, later in itertools.pairwise(ends)]
+    assert len([call for call in calls if call[0] == "chunk"]) > 2586 * TOKEN_S / 0.250
+    assert max(gaps) < 0.250 + PASS_S + 0.01, "one chunk and one round"
+    assert len(gaps) / sum(gaps) > 0.5 / PASS_S * 0.95, "half of their speed"
+
+
+def test_chunks_follow_each_other_where_nothing_else_runs() -> None:
+    engine, target = started([PROMPT])
+    turn(engine, target, 60)
+    chunks = [call for call in target.calls if call[0] == "chunk"]
+    assert sum(end - began for _, _, began, end in chunks) == pytest.approx(2585 * TOKEN_S, rel=1e-3)
+    assert all(later[2] - sooner[3] < 1e-3 for sooner, later in itertools.pairwise(chunks))
+
+
+def test_prompts_take_turns() -> None:
+    engine, target = started([[3, 1], PROMPT, PROMPT[:1000]])
+    turn(engine, target, 60)
+    slots = [slot for kind, slot, _, _ in target.calls if kind == "chunk"]
+    assert slots[:13] == [0, *[1, 2] * 6]
+
+
+@pytest.mark.parametrize(("token_s", "tokens"), [(1e-5, 128), (0.004, 62), (0.05, MIN_TOKENS)])
+def test_a_chunk_takes_what_is_allowed_by_the_speed_of_those_before(token_s: float, tokens: int) -> None:
+    pace = Pace(128, 0.250)
+    assert pace.tokens() == FIRST_TOKENS
+    pace.took(MIN_TOKENS - 1, 9.9)
+    assert pace.tokens() == FIRST_TOKENS, "the end of a prompt says nothing"
+    for _ in range(3):
+        pace.took(pace.tokens(), token_s * pace.tokens())
+    assert pace.tokens() == tokens
+    assert Pace(5, 0.250).tokens() == 5 and Pace(5, 0.250).fitting(1.0) == 5
+
+
+def test_policies_receive_the_rows_of_others_that_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Timed()
+    engine = Engine(target, TableDraft(1.0), engine_settings(policy="colocated", k=2), clock=target.time)
+    verifies: list[int] = []
+    decide = Generation.decide
+
+    def noted(generation: Generation, link: LinkView | None, costs: Costs, now: float) -> Action:
+        action = decide(generation, link, costs, now)
+        if isinstance(action, Verify):
+            verifies.append(costs.other_rows)
+        return action
+
+    monkeypatch.setattr(Generation, "decide", noted)
+    for prompt in ([3], [4], [5]):
+        submit(engine, prompt, 60)
+    turn(engine, target, 30)
+    assert {call[1] for call in target.calls} == {3}, "all in one pass"
+    assert verifies[:3] == [0, 3, 6], "those that have decided"
