@@ -7,6 +7,7 @@ costs, not what a model says. `--device cuda` needs a GPU.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--requests", type=int, nargs="+", default=[1])
     parser.add_argument("--context", type=int, default=128, help="committed tokens of each request (default: 128)")
+    parser.add_argument("--exact", choices=("yes", "no", "both"), default="yes", help="the bits of plain decoding")
     parser.add_argument("--identity", type=int, default=64, metavar="N", help="tokens of the comparison with trees")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
@@ -52,17 +54,22 @@ def run(options: argparse.Namespace) -> int:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("CUDA was asked for and torch finds no GPU; use --device cpu.", file=sys.stderr)
         return 1
-    target = make_target(options, max(2, *options.requests))
-    slots = [fill(target, options.context, seed) for seed in range(max(options.requests))]
+    ways = [exact for exact in (True, False) if options.exact in ("both", "yes" if exact else "no")]
+    targets = {exact: make_target(options, max(2, *options.requests), exact) for exact in ways}
+    slots = {
+        exact: [fill(target, options.context, seed) for seed in range(max(options.requests))]
+        for exact, target in targets.items()
+    }
     cells = []
-    for requests in options.requests:
-        for rows in options.rows:
-            cells.append(measure(target, slots[:requests], rows, options.repeats))
-            cell = cells[-1]
-            times = f"{cell['pass_ms']:8.2f} ms (launched after {cell['launch_ms']:.2f})"
-            print(f"{requests:3} requests x {rows:3} rows: {times}", flush=True)
-    for slot in slots:
-        target.close(slot)
+    for requests, rows, exact in itertools.product(options.requests, options.rows, ways):
+        cell = measure(targets[exact], slots[exact][:requests], rows, options.repeats) | {"exact": exact}
+        cells.append(cell)
+        times = f"{cell['pass_ms']:8.2f} ms (launched after {cell['launch_ms']:.2f})"
+        print(f"{requests:3} requests x {rows:3} rows{'' if exact else ', not exact'}: {times}", flush=True)
+    for exact, target in targets.items():
+        for slot in slots[exact]:
+            target.close(slot)
+    target = targets[ways[0]]
     same, count, passes = identity(target, options.context, options.identity)
     print(f"greedy with trees equals plain decoding for {same} of {count} tokens, in {passes} passes")
     if options.json:
@@ -71,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     return int(same < count and options.dtype == "float32")
 
 
-def make_target(options: argparse.Namespace, slots: int) -> TorchTarget:
+def make_target(options: argparse.Namespace, slots: int, exact: bool = True) -> TorchTarget:
     """A Llama of the shape with random weights, on the device."""
     import transformers
 
@@ -95,6 +102,7 @@ def make_target(options: argparse.Namespace, slots: int) -> TorchTarget:
         slots=slots,
         context=options.context + options.identity + 128,
         threads=options.threads,
+        exact=exact,
         prefix_cache=False,
     )
 
