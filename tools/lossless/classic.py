@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.sources.interface import ROOT as NO_PARENT
+from cloud_gateway.core.sources.interface import Suggestion
+from cloud_gateway.core.sources.lookup import Lookup
 from cloud_gateway.core.verify.accept import walk
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.rejection import Rejection, RejectionChooser
@@ -70,12 +73,30 @@ def steps(
     return tokens, hits
 
 
-def replay(scene: Scene, rule: Sampling, width: int, rng: np.random.Generator) -> list[int]:
-    """One answer by the gateway's own loop: drawn trees, `RejectionChooser`, `walk` and commits."""
+def lookup(scene: Scene, committed: Path) -> Sequence[Suggestion]:
+    """What the source `lookup` suggests after a prompt that begins with every short sequence of the scene's tokens."""
+    before = np.random.default_rng(1).choice(scene.tokens, 192).tolist()
+    source = Lookup(len(before))
+    source.committed([*before, *scene.prompt, *committed])
+    return source.propose(8)
+
+
+def replay(
+    scene: Scene,
+    rule: Sampling,
+    width: int,
+    rng: np.random.Generator,
+    suggest: Callable[[Scene, Path], Sequence[Suggestion]] = lambda scene, committed: (),
+) -> list[int]:
+    """One answer by the gateway's own loop: drawn trees, `RejectionChooser`, `walk` and commits.
+
+    `suggest`: candidates that no draft drew; they are matched against the target's choice, and never tested.
+    """
     chooser = RejectionChooser(rule, scene.prompt, rng)
     answer: list[int] = []
     while len(answer) < scene.length:
-        flat = _drawn_tree(scene, chooser, tuple(answer), width)
+        drawn = _drawn_tree(scene, chooser, tuple(answer), width)
+        flat = _together(drawn, suggest(scene, tuple(answer)))
         rows = PathRows(scene, tuple(answer), flat)
         taken = walk(flat, chooser.at(flat, rows), limit=scene.length - len(answer))
         chooser.committed(taken.tokens)
@@ -94,6 +115,22 @@ def _drawn_tree(scene: Scene, chooser: RejectionChooser, committed: Path, width:
             depths.append(depths[row] + 1)
             paths.append((*paths[row], token))
         row += 1
+    return FlatTree(tokens, parents, depths)
+
+
+def _together(drawn: FlatTree, suggestions: Sequence[Suggestion]) -> FlatTree:
+    """The tree with the suggestions in it; one that was drawn too is the same row."""
+    tokens, parents, depths = list(drawn.tokens), list(drawn.parents), list(drawn.depths)
+    row_of = {(parent, token): row for row, (parent, token) in enumerate(zip(parents, tokens))}
+    rows: list[int] = []
+    for one in suggestions:
+        parent = 0 if one.parent == NO_PARENT else rows[one.parent]
+        row = row_of.setdefault((parent, one.token), len(tokens))
+        if row == len(tokens):
+            tokens.append(one.token)
+            parents.append(parent)
+            depths.append(depths[parent] + 1)
+        rows.append(row)
     return FlatTree(tokens, parents, depths)
 
 

@@ -105,6 +105,15 @@ class BestInsteadOfDrawn(Rejection):
         return LocalDraftDistribution(q, np.argsort(-q, axis=1)[:, :width])
 
 
+class SuggestionTestedAsDrawn(Rejection):
+    """A candidate that lookup found is tested as if the draft had drawn it from q."""
+
+    def draw(self, q: Floats, width: int) -> LocalDraftDistribution:
+        drawn = super().draw(q, width).siblings
+        found = np.where((drawn == shared_noise.FAVOURITE).any(axis=1), drawn[:, 0], shared_noise.FAVOURITE)
+        return LocalDraftDistribution(q, np.concatenate([found[:, None], drawn[:, 1:]], axis=1))
+
+
 class UnlikelySiblingsSkipped(Rejection):
     """Siblings that the draft thinks improbable are not tested, to save room in the tree."""
 
@@ -152,6 +161,7 @@ MUTANTS = (
     Mutant(ResidualIsTarget, 1, "plain"),
     Mutant(QNotRenormalised, 3, "plain"),
     Mutant(BestInsteadOfDrawn, 2, "plain"),
+    Mutant(SuggestionTestedAsDrawn, 1, "plain"),
     Mutant(UnlikelySiblingsSkipped, 2, "plain"),
 )
 
