@@ -174,8 +174,6 @@ class Service:
     # --- from the drafting thread ------------------------------------------------------------------------------------
 
     def _draft(self) -> None:
-        if self.settings.daemon.priority == "idle":
-            priority.lower_thread()
         try:
             self.daemon.run()
         except Exception as error:  # noqa: BLE001  any error that stops drafting ends the service, so that systemd restarts it
@@ -224,9 +222,13 @@ class Service:
 
     def _on_owner(self, verdict: Verdict) -> None:
         if verdict.drafting:
-            log.info("drafting: no sign of the owner")
+            log.info("drafting (`owner.mode` is %s)", self.settings.owner.mode)
         else:
-            log.info("stepped aside: %s%s", verdict.because, "" if verdict.model else "; the draft model is freed")
+            log.info(
+                "not drafting: %s (`[owner]`, docs/owner.md)%s",
+                verdict.because,
+                "" if verdict.model else "; the draft model is freed",
+            )
         self.daemon.keep_model(verdict.model)
         self._announce()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 from edgespec.worker.presence.source import Rate, Source, Unavailable
 
 MAX_GROUPS = 32
-"""Control groups at one level whose pressure is read, some 20 µs each; a level with more of them is left out."""
+"""Control groups at one level whose pressure is read, a file each; a level with more of them is left out."""
+RESCAN_S = 2.0
+"""After which groups that began meanwhile are found."""
 
 
 class OtherPrograms(Source):
@@ -58,33 +61,40 @@ class OtherGroups(Source):
         self._proc = root / "proc/self"
         self._root = root
         self._rates: dict[Path, Rate] = {}
+        self._scan_at = -math.inf
 
     async def open(self) -> None:
-        """Finds the groups. Groups that begin later are found when the source is opened again or a group ends."""
-        self._rates = {group / "cpu.pressure": Rate() for group in self._others()}
-        if not self._rates:
-            raise Unavailable("there is no other control group beside this process's")
+        """Checks that the kernel measures pressure, and that this process has a group of its own."""
+        if not (self._root / "proc/pressure/cpu").exists():
+            raise Unavailable("this kernel does not measure pressure (PSI)")
+        self._rates, self._scan_at = {}, -math.inf
+        self._others()
 
     def read(self, now: float) -> float:
-        """In percent."""
+        """In percent. Of a group that began since, from the second read on."""
+        if now >= self._scan_at:
+            self._rates = {path: self._rates.get(path) or Rate() for path in self._others()}
+            self._scan_at = now + RESCAN_S
         worst = 0.0
         for path, rate in self._rates.items():
             try:
                 some = path.read_text().splitlines()[0]
                 total_us = int(some.rpartition("total=")[2])
-            except (OSError, ValueError, IndexError):
-                raise Unavailable("a control group ended") from None
+            except (OSError, ValueError, IndexError):  # the group ended
+                continue
             worst = max(worst, rate.of(now, total_us / 1e6) * 100)
         return worst
 
     def _others(self) -> list[Path]:
+        """The files to read."""
         mount, own = self._placed()
         found: list[Path] = []
         for here in (own, *own.parents):
             if here == mount:
                 break
             try:
-                beside = [one for one in here.parent.iterdir() if one != here and (one / "cpu.pressure").is_file()]
+                files = [one / "cpu.pressure" for one in here.parent.iterdir() if one != here]
+                beside = [one for one in files if one.is_file()]
             except OSError as error:
                 raise Unavailable(f"the control groups cannot be listed ({error.strerror})") from None
             found += beside if len(beside) <= MAX_GROUPS else []

@@ -25,7 +25,6 @@ def nices():
     return [os.getpriority(os.PRIO_PROCESS, int(t)) for t in os.listdir("/proc/self/task")]
 found = {}
 def draft():
-    priority.lower_thread()
     before = set(os.listdir("/proc/self/task"))
     drafter.open("r", [1, 2, 3])
     drafter.step("r", [()], 1)
@@ -44,7 +43,5 @@ def test_a_worker_started_by_hand_runs_at_idle_priority(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT, str(model)], capture_output=True, text=True, check=True, timeout=60
     )
     found = json.loads(done.stdout)
-    assert found["drafting"] == os.SCHED_IDLE
-    assert set(found["workers"]) == {os.SCHED_IDLE}  # the threads of llama.cpp that a step starts
-    assert set(found["nices"]) == {19}
-    assert found["main"] == os.SCHED_OTHER  # so that a pause still leaves a busy machine
+    assert set(found["nices"]) == {19}  # also the threads of llama.cpp that a step starts
+    assert {found["drafting"], found["main"], *found["workers"]} == {os.SCHED_OTHER}  # a pause must not wait long
