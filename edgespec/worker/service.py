@@ -28,7 +28,6 @@ from edgespec.shared.fields import pin, thread_count
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
-from edgespec.worker import priority
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
 from edgespec.worker.daemon import Daemon, Outlet

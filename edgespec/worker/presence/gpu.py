@@ -12,8 +12,8 @@ from edgespec.worker.presence.source import Source, Unavailable
 class OtherGpuUse(Source):
     """Share of the busiest GPU's time that other processes take, in percent.
 
-    The driver samples each process and keeps the samples (nvmlDeviceGetProcessUtilization); a process that only holds memory has
-    none. Needs `nvidia-ml-py`, which is not installed with a worker. Not tried on a GPU.
+    The driver samples each process and keeps the samples; a process that only holds memory has none. `nvidia-ml-py`,
+    which is not installed with a worker. Not tried on a GPU.
     """
 
     name = "gpu"
