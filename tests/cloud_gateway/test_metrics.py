@@ -7,12 +7,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cloud_gateway.api.listener import listen
+from cloud_gateway.api.listener import METRICS_LIMITS, listen
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.engine.stats import Stats
 from cloud_gateway.metrics import MAX_REASONS, Metrics, metrics_app
 from edgespec.core.errors import AddressError
 from tests.support.echo import echo_gateway
+from tools.doubles.limits import TIMES
 
 CHAT = {"model": "echo", "messages": [{"role": "user", "content": "tell nobody"}]}
 
@@ -97,7 +98,7 @@ def test_a_hostile_worker_cannot_grow_the_metrics_without_bound() -> None:
 async def test_the_listener_serves_metrics_and_nothing_else() -> None:
     metrics = Metrics()
     metrics.rejected("sequence")
-    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "metrics")
+    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "metrics", METRICS_LIMITS, TIMES)
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{listener.url}/metrics") as response:
             assert response.status == 200
@@ -108,10 +109,10 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
         async with session.post(f"{listener.url}/metrics") as response:
             assert response.status == 405
     with pytest.raises(AddressError, match=rf"127.0.0.1 port {listener.port} .*in use.*`metrics.port`"):
-        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics")
+        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", METRICS_LIMITS, TIMES)
     await listener.close()
     await asyncio.sleep(0)
-    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics")
+    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", METRICS_LIMITS, TIMES)
     await again.close()
 
 
@@ -121,7 +122,9 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
      ("evil.example", 403), ("127.0.0.1.evil.example:9464", 403), ("localhost@evil.example", 403), ("", 403)],
 )  # fmt: skip
 async def test_a_name_that_a_web_page_chose_is_refused(host: str, status: int) -> None:
-    listener = await listen(metrics_app(Metrics(), ["prometheus.lan"]), "127.0.0.1", 0, "metrics")
+    listener = await listen(
+        metrics_app(Metrics(), ["prometheus.lan"]), "127.0.0.1", 0, "metrics", METRICS_LIMITS, TIMES
+    )
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{listener.url}/metrics", headers={"Host": host}) as response:
             assert response.status == status

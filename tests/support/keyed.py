@@ -21,7 +21,7 @@ from cloud_gateway.process.loading import Models, engine_settings, load_models
 from edgespec.shared.settings import override
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
-from tools.doubles.limits import request_limits
+from tools.doubles.limits import TIMES, api_limits, request_limits
 
 
 @dataclass
@@ -83,7 +83,7 @@ async def keyed_gateway(state: Path, settings: GatewaySettings) -> AsyncIterator
     models = load_models(settings)
     engine, keys = Engine(models.target, models.local, engine_settings(settings)), KeyRing(state / "keys")
     api = Api(request_limits(), Metrics())
-    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api")
+    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)
     keyed = Keyed(listener.url, keys, models)
     prefill = models.target.prefill
 

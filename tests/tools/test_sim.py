@@ -94,7 +94,7 @@ def test_adaptive_is_never_much_slower_than_colocated_decoding() -> None:
         for loss in (0.0, 0.05)
     ]
     for row in rows_of(cells, processes=1):
-        assert row["latency_ratio"] <= 1.06, row  # ten answers; `offload` at 50 ms with 5 % lost is the slowest
+        assert row["latency_ratio"] <= 1.04, row
 
 
 def test_adaptive_gains_on_algorithm_1_in_both_measures() -> None:

@@ -1,7 +1,8 @@
 """Whose work is next, where several API keys wait for the same slots or the same thread.
 
 First come, first served within a key. Between keys the one with the fewest items under way is next, and of equals the
-one whose last turn is longest ago, so a key that queues a hundred items delays another key by one item at most.
+one whose last turn is longest ago, so a key that queues a hundred items delays another key by one item at most. Of keys
+that had no turn yet the one that has had something waiting for longest is next.
 """
 
 from __future__ import annotations

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.arrival import Expected, Timeline
-from cloud_gateway.core.policies.budget import Budget, Guard, Reference, worker_pace
+from cloud_gateway.core.policies.budget import Budget, Lead, Reference, worker_pace
 from cloud_gateway.core.policies.estimators import Ewma
+from cloud_gateway.core.policies.guard import Guard
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
-from cloud_gateway.core.policies.worth import Prices, Run, credit, reading_pays, wait_value
+from cloud_gateway.core.policies.worth import Level, Prices, Run, credit, reading_pays, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.calibration import Calibrator
 
@@ -69,7 +70,9 @@ class Adaptive:
     _surveyor: Surveyor = field(init=False)
     _timeline: Timeline = field(default_factory=Timeline, init=False)
     _budget: Budget | None = field(default=None, init=False)
+    _lead: Lead = field(default_factory=Lead, init=False)
     _guard: Guard = field(default_factory=Guard, init=False)
+    _link: LinkView | None = field(default=None, init=False)
     _reference: Reference | None = field(default=None, init=False)
     _run: int = field(default=0, init=False)
     """Local levels since the last verify."""
@@ -103,6 +106,8 @@ class Adaptive:
         self._surveyor.resume(learnt["draft"])
         self._timeline.resume(learnt["worker"])
         self._length, self._pace_s, self._rate = learnt["answers"]
+        if "guard" in learnt:
+            self._guard.resume(learnt["guard"])
 
     def state(self) -> Learnt:
         """What the next answer of this kind starts with, as plain data: bounded, and exact when it is read back."""
@@ -112,6 +117,7 @@ class Adaptive:
             "calibration": self.calibrator.state(),
             "draft": self._surveyor.state(),
             "worker": self._timeline.state(),
+            "guard": list(self._guard.state()),
             "answers": [length, self._pace_s if self._reference is None else self._token_s(self._reference), rate],
         }
 
@@ -123,14 +129,31 @@ class Adaptive:
         deepest = tree.root.position + costs.remaining - 1
         outlook = self._surveyor.look(tree, min(self.sequences, costs.local_leaves), self.width, deepest)
         self._reference = Reference.of(costs, self._surveyor.match)
-        self._guard.look(now)
+        self._lead.look(now)
         prices = Prices.of(costs, self._token_s(self._reference))
-        due, worker = self._remote(outlook, tree.root.position, link, prices, now)
-        draft = self._local(outlook, costs, prices, worker, link)
+        self._link = link
+        if link is not None:
+            if not self._run:
+                self._guard.choose(costs, self._reference, self._remaining(costs), ready=link.ready)
+            if self._guard.mode != "normal":
+                return self._alone(outlook, costs, prices, link)
+        level = Level(prices, outlook.survival, self.settings.verify_nodes)
+        due, worker = self._remote(outlook, level, link, prices, now)
+        draft = self._local(outlook, level, costs, prices, worker, link)
         if draft is not None:
             return draft
         if worker > 0 and due is not None and not self._run:
             return self._wait(due, costs, now)
+        return Verify(outlook.nodes[: prices.best_count(outlook.survival[: self.settings.verify_nodes])])
+
+    def _alone(self, outlook: Outlook, costs: Costs, prices: Prices, link: LinkView) -> Action:
+        """As without a worker, whose candidates are verified where they are available."""
+        self.why = self._reason(link)
+        if self._guard.mode == "local":
+            if costs.local_backlog_s > costs.batch_backlog_s:
+                return CatchUp()
+            if self._run < 2 and outlook.leaves:
+                return self._draft(outlook, 1, link)
         return Verify(outlook.nodes[: prices.best_count(outlook.survival[: self.settings.verify_nodes])])
 
     def _token_s(self, reference: Reference) -> float:
@@ -140,36 +163,35 @@ class Adaptive:
         return min(pace_s, reference.token_s)
 
     def _remote(
-        self, outlook: Outlook, position: int, link: LinkView | None, prices: Prices, now: float
+        self, outlook: Outlook, level: Level, link: LinkView | None, prices: Prices, now: float
     ) -> tuple[Expected | None, float]:
         """When the worker's next level is due, and what waiting for it is worth."""
-        if link is None:
-            self._credit = 1.0
+        self._credit = 1.0
+        if link is None or not outlook.leaves:
             return None, 0.0
-        kept = self._kept
-        if not outlook.leaves:
-            self._credit = 1.0
-            return None, 0.0
+        kept, position = self._kept, outlook.root
         missing = position + 1 if not outlook.nodes else max(self._timeline.frontier, position) + 1
         due = self._timeline.expect(missing, link, kept, now)
-        level, target_s = self._timeline.level_s(link), prices.pass_s(0)
-        first = prices.level_s(outlook.survival, outlook.found(WORKER_LEAVES), self.settings.verify_nodes)
-        first *= credit(kept, target_s / level)
-        value = first + Run.of(first * kept, kept, level).value_s  # the first level's time is that until it is due
+        level_s, target_s = self._timeline.level_s(link), prices.pass_s(0)
+        first = level.value_s(outlook.found(WORKER_LEAVES)) * credit(kept, target_s / level_s)
+        value = first + Run.of(first * kept, kept, level_s).value_s  # the first level's time is that until it is due
         due_s = due.chance * due.soon_s + (1 - due.chance) * min(due.late_s, target_s)
-        self._credit = credit(kept, max(target_s - due_s, 0.0) / level)
+        self._credit = credit(kept, max(target_s - due_s, 0.0) / level_s)
         return due, wait_value(due.chance, due.soon_s, due.late_s, value)
 
     def _local(
-        self, outlook: Outlook, costs: Costs, prices: Prices, instead_s: float, link: LinkView | None
+        self, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float, link: LinkView | None
     ) -> Action | None:
         """The next pass of a local run, or what has to be read for it; None where neither pays."""
         if costs.local_step_s is None or not outlook.leaves:
             return None
-        leaves, first = self._best_step(outlook, costs, prices)
-        step, fade = costs.draft_s(leaves), self._fade(costs, prices)
+        leaves, first = self._best_step(outlook, level, costs)
+        step = costs.draft_s(leaves)
+        if first <= step:
+            return None
         if self._run:
             return self._draft(outlook, leaves, link) if first > step + self._pass_s else None
+        fade = self._fade(costs, prices)
         above_s = (outlook.leaves[0].position - outlook.root) * costs.local_token_s
         saved = Run.of(first, fade, step).value_s - max(instead_s, 0.0) - above_s
         remaining = self._remaining(costs)
@@ -182,7 +204,7 @@ class Adaptive:
         if costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
             self._read_last = not self._read_last
             return CatchUp() if self._read_last else None
-        limited = self._budget is not None and not self._guard.behind
+        limited = self._budget is not None and not self._lead.behind
         self._pass_s = Run.per_pass(first, fade, step, max(instead_s, 0.0)) if limited else 0.0
         return self._draft(outlook, leaves, link)
 
@@ -197,15 +219,20 @@ class Adaptive:
         ]
         return sum(pays)
 
-    def _best_step(self, outlook: Outlook, costs: Costs, prices: Prices) -> tuple[int, float]:
-        """How many leaves to evaluate, and the value of what they find."""
-        most = len(outlook.leaves)
+    def _best_step(self, outlook: Outlook, level: Level, costs: Costs) -> tuple[int, float]:
+        """How many leaves to evaluate, and the value of what they find; any number where none pays for itself."""
+        most, found = len(outlook.leaves), outlook.found(len(outlook.leaves))
         widths = {min(leaves, most) for leaves, _ in costs.local_points or ((most, 0.0),)}
-        options = []
-        for leaves in widths:
-            first = self._credit * prices.level_s(outlook.survival, outlook.found(leaves), self.settings.verify_nodes)
-            options.append((first - costs.draft_s(leaves), leaves, first))
-        return max(options)[1:]
+        steps = sorted([(costs.draft_s(leaves), leaves) for leaves in widths])
+        best, chosen = (0.0, 0), (steps[0][1], 0.0)
+        if self._credit * level.value_s(found) <= steps[0][0]:  # fewer leaves find less
+            return chosen
+        each = len(outlook.shares)
+        for seconds, leaves in steps:
+            first = self._credit * level.value_s(found[: leaves * each])
+            if (first - seconds, leaves) > best:
+                best, chosen = (first - seconds, leaves), (leaves, first)
+        return chosen
 
     @property
     def _kept(self) -> float:
@@ -221,7 +248,7 @@ class Adaptive:
         if link is not None:
             recovery_s = link.rtt_s + 1.5 * link.step_s
             pace_s = worker_pace(self._timeline.level_s(link), recovery_s, self._kept, plain_s)
-        return self._guard.judge(self._reference, pace_s, min(remaining, RECOVERY_TOKENS)) or self._budget.open
+        return self._lead.judge(self._reference, pace_s, min(remaining, RECOVERY_TOKENS)) or self._budget.open
 
     def _remaining(self, costs: Costs) -> float:
         return min(costs.remaining, self._length)
@@ -248,7 +275,11 @@ class Adaptive:
         """Why the gateway drafts."""
         if link is None:
             return "no worker drafts for it"
-        if self._guard.behind:
+        if self._guard.mode == "plain":
+            return f"with the worker, {link.rtt_s * 1000:.0f} ms away, it was slower than plain decoding"
+        if self._guard.mode == "local":
+            return f"with the worker, {link.rtt_s * 1000:.0f} ms away, it was slower than drafting here"
+        if self._lead.behind:
             return f"the worker, {link.rtt_s * 1000:.0f} ms away, was too slow to keep up with drafting here"
         return f"at {link.rtt_s * 1000:.0f} ms it was faster to draft here while the worker was on another path"
 
@@ -267,11 +298,14 @@ class Adaptive:
         self._wanted += self._wants
         self._wants = False
         self._tokens += outcome.emitted
+        if self._link is not None and self._reference is not None:
+            steps = (now - self._began) / self._reference.plain_s
+            self._guard.round(outcome.emitted, steps, ready=self._link.ready)
         self._times.sample(now - self._began)
         self._counts.sample(outcome.emitted)
         self._began = now
         if self._reference is not None:
-            self._guard.emitted(outcome.emitted, self._reference)
+            self._lead.emitted(outcome.emitted, self._reference)
             if self._budget is not None:
                 self._budget.earn(outcome.emitted, self._reference)
         self._timeline.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf)

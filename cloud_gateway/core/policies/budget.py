@@ -23,13 +23,19 @@ class Reference:
     token_s: float
     passes: float
     """Of co-located k = 2 per token, also where plain decoding is faster."""
+    plain_s: float = 0.0
+    together_s: float = 0.0
+    """Per token: plain decoding, and co-located k = 2 with reading its last draft token where that was accepted, which
+    the closed form leaves out; the latter is infinite without a local draft."""
 
     @classmethod
     def of(cls, costs: Costs, match: float) -> Reference:
         """By the closed form."""
         tokens, rows = 1 + match + match * match, costs.other_rows
         together = (2 * costs.draft_s(1) + costs.verify_s(3 + rows)) / tokens
-        return cls(min(costs.verify_s(1 + rows), together), 2 / tokens)
+        plain = costs.verify_s(1 + rows)
+        read_s = match * match * costs.local_token_s / tokens
+        return cls(min(plain, together), 2 / tokens, plain, together + read_s)
 
 
 def worker_pace(level_s: float, recovery_s: float, kept: float, plain_s: float) -> float:
@@ -62,7 +68,7 @@ class Budget:
         self._credit -= 1
 
 
-class Guard:
+class Lead:
     """Compares an answer's time with its reference's for the same tokens."""
 
     def __init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -40,23 +39,23 @@ class Outlook:
     _open: list[tuple[float, int, Node]]
     """Where such a step could add something: (probability that the target's path leaves the tree there, -id, node)."""
     _sequences: int
-    _chosen: Sequence[tuple[float, int, Node]] | None = None
+    _best: tuple[Sequence[Node], Sequence[float]] | None = None
+    """`leaves` and `masses`, sorted at first use."""
 
     @property
     def leaves(self) -> Sequence[Node]:
         """Where one local draft step adds most, best first."""
-        return [leaf for _, _, leaf in self._best()]
+        return (self._best or self._sorted())[0]
 
     @property
     def masses(self) -> Sequence[float]:
         """Probability that the target's path leaves the tree there, for each of `leaves`."""
-        return [mass for mass, _, _ in self._best()]
+        return (self._best or self._sorted())[1]
 
-    def _best(self) -> Sequence[tuple[float, int, Node]]:
-        """Sorted at first use: without a local draft nobody asks."""
-        if self._chosen is None:
-            self._chosen = sorted(self._open, reverse=True)[: self._sequences]
-        return self._chosen
+    def _sorted(self) -> tuple[Sequence[Node], Sequence[float]]:
+        chosen = sorted(self._open, reverse=True)[: self._sequences]
+        self._best = [leaf for _, _, leaf in chosen], [mass for mass, _, _ in chosen]
+        return self._best
 
     def found(self, leaves: int) -> Sequence[float]:
         """Survival of what one more draft step over the best of `leaves` is expected to find."""
@@ -182,7 +181,7 @@ class Surveyor:
         drafted = [child for child in children if child.drafted] if shared else children
         costs = [child.cost - base for child in drafted]
         ordered = sorted(costs)
-        ranks = [bisect_left(ordered, cost) for cost in costs]
+        ranks = [ordered.index(cost) for cost in costs]  # of a few children; equal costs share the better rank
         chances = self.calibrator.chances(costs, [child.entropy for child in drafted], ranks)
         if before is not None:  # what was estimated of a child stays, though the calibrator has learnt since
             known = dict(zip(before.drafted, before.chances))

@@ -35,23 +35,39 @@ class Prices:
 
     def best_count(self, survival: Sequence[float]) -> int:
         """How many of the candidates to verify: argmax over n of token_s * sum(survival[:n]) - pass_s(n)."""
-        best, count, gained = -self.pass_s(0), 0, 0.0
+        pass_s, token_s = self.pass_s, self.token_s
+        best, count, gained = -pass_s(0), 0, 0.0
         for n, chance in enumerate(survival, 1):
-            gained += chance * self.token_s
-            net = gained - self.pass_s(n)
+            gained += chance * token_s
+            net = gained - pass_s(n)
             if net > best:
                 best, count = net, n
         return count
 
-    def level_s(self, survival: Sequence[float], found: Sequence[float], limit: int) -> float:
-        """Value of the candidates that one draft step is expected to find, beside those known already; each pays for
-        its row, and only the likeliest `limit` are verified."""
-        row_s = self.row_s(min(len(survival), limit))
 
-        def value(chances: Sequence[float]) -> float:
-            return sum([max(self.token_s * chance - row_s, 0.0) for chance in chances[:limit]])
+class Level:
+    """Value of the candidates that one draft step is expected to find, beside those known already: each pays for its
+    row, and only the likeliest `limit` are verified."""
 
-        return value(sorted([*survival[:limit], *found], reverse=True)) - value(survival)
+    def __init__(self, prices: Prices, survival: Sequence[float], limit: int) -> None:
+        """`survival`: of the candidates known, in falling order."""
+        self._known, self._limit, self._token_s = survival[:limit], limit, prices.token_s
+        self._row_s = prices.row_s(len(self._known))
+        self._had_s = self._paid(self._known)
+
+    def value_s(self, found: Sequence[float]) -> float:
+        """`found`: the survival of what the step finds."""
+        return self._paid(sorted([*self._known, *found], reverse=True)[: self._limit]) - self._had_s
+
+    def _paid(self, falling: Sequence[float]) -> float:
+        """What these are worth beyond their rows, those that pay for them."""
+        token_s, row_s, value = self._token_s, self._row_s, 0.0
+        for chance in falling:
+            net = token_s * chance - row_s
+            if net <= 0:
+                break
+            value += net
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tests.support.engines import engine_settings
 from tests.support.hostile import ToEngine, opened
 from tests.support.links import GatewayUnderTest, client, serving
 from tools.doubles.engines import TableTarget
-from tools.doubles.limits import request_limits
+from tools.doubles.limits import TIMES, api_limits, request_limits
 from tools.doubles.model import plain_greedy
 
 MODEL = ServedModel("table", created=1_700_000_000, context=512, vocab_size=256, fingerprint="es_table")
@@ -62,7 +62,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         engine.start()
         api = Api(request_limits(), Metrics())
         api.serve(Backend(engine, ByteText(), MODEL))
-        listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api")
+        listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)
         yield Served(gateway, engine, listener.url, {"alice": alice, "bob": bob}, gone)
         await api.drain(0)
         await listener.close()

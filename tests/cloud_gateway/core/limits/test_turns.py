@@ -29,16 +29,27 @@ class SlowTwin:
     items: list[tuple[str, int]] = field(default_factory=list)
     under_way: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
+    since: dict[str, int] = field(default_factory=dict)
+    """From when on a key has had something waiting."""
+
+    def add(self, key: str, number: int) -> None:
+        if all(waiting != key for waiting, _ in self.items):
+            self.since[key] = number
+        self.items.append((key, number))
 
     def take(self) -> int | None:
         ready = [item for item in self.items if self.most is None or self.under_way.count(item[0]) < self.most]
         if not ready:
             return None
-        taken = min(ready, key=lambda item: (self.under_way.count(item[0]), self._last(item[0]), item[1]))
+        taken = min(ready, key=self._rank)
         self.items.remove(taken)
         self.under_way.append(taken[0])
         self.history.append(taken[0])
         return taken[1]
+
+    def _rank(self, item: tuple[str, int]) -> tuple[int, int, int, int]:
+        key, number = item
+        return self.under_way.count(key), self._last(key), self.since[key], number
 
     def _last(self, key: str) -> int:
         return max((i for i, served in enumerate(self.history) if served == key), default=-1)
@@ -52,7 +63,7 @@ def test_turns_are_those_of_the_slow_twin(steps: list[tuple[str, str | int]], mo
     for number, (step, what) in enumerate(steps):
         if step == "add":
             turns.add(str(what), number, most)
-            twin.items.append((str(what), number))
+            twin.add(str(what), number)
         elif step == "take":
             assert turns.take() == twin.take()
         elif step == "end" and what in twin.under_way:
@@ -65,6 +76,15 @@ def test_turns_are_those_of_the_slow_twin(steps: list[tuple[str, str | int]], mo
         assert len(turns) == len(twin.items)
         assert sorted(turns) == sorted(item for _, item in twin.items)
         assert [turns.waiting(key) for key in KEYS] == [[k for k, _ in twin.items].count(key) for key in KEYS]
+
+
+def test_of_new_keys_the_one_that_waits_longest_is_next() -> None:
+    """Also where the item that it came with was taken back."""
+    turns: Turns[int] = Turns()
+    for number, key in enumerate(("a", "b", "a")):
+        turns.add(key, number)
+    turns.remove("a", 0)
+    assert [turns.take(), turns.take()] == [2, 1]
 
 
 def test_a_key_with_a_hundred_items_delays_another_by_one() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from cloud_gateway.core.policies.actions import Costs
-from cloud_gateway.core.policies.budget import BURST, Budget, Guard, Reference, worker_pace
+from cloud_gateway.core.policies.budget import BURST, Budget, Lead, Reference, worker_pace
 
 TT, TD = 0.01034, 0.00373
 COSTS = Costs(lambda rows: TT, TD)
@@ -48,8 +48,8 @@ def test_without_a_share_no_run_begins() -> None:
     assert not budget.open
 
 
-def guard(seconds: float, tokens: int) -> Guard:
-    found = Guard()
+def lead(seconds: float, tokens: int) -> Lead:
+    found = Lead()
     found.look(5.0)
     found.emitted(tokens, REFERENCE)
     found.look(5.0 + seconds)
@@ -58,13 +58,13 @@ def guard(seconds: float, tokens: int) -> Guard:
 
 def test_an_answer_is_behind_where_it_would_end_behind() -> None:
     late = 10 * REFERENCE.token_s + 0.01
-    assert guard(late, 10).judge(REFERENCE, REFERENCE.token_s, 100), "nothing is gained on the way"
-    assert not guard(late, 10).judge(REFERENCE, 0.9 * REFERENCE.token_s, 100), "the rest makes up for it"
-    assert guard(late, 10).judge(REFERENCE, 0.9 * REFERENCE.token_s, 5), "too few are left"
+    assert lead(late, 10).judge(REFERENCE, REFERENCE.token_s, 100), "nothing is gained on the way"
+    assert not lead(late, 10).judge(REFERENCE, 0.9 * REFERENCE.token_s, 100), "the rest makes up for it"
+    assert lead(late, 10).judge(REFERENCE, 0.9 * REFERENCE.token_s, 5), "too few are left"
 
 
 def test_once_behind_it_stays_so_until_it_has_caught_up() -> None:
-    found = guard(10 * REFERENCE.token_s + 0.01, 10)
+    found = lead(10 * REFERENCE.token_s + 0.01, 10)
     assert found.judge(REFERENCE, REFERENCE.token_s, 5)
     assert found.judge(REFERENCE, 0.5 * REFERENCE.token_s, 100), "not yet"
     found.emitted(10, REFERENCE)

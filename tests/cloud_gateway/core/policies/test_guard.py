@@ -1,0 +1,112 @@
+"""The guard: when the worker's way is left, for what, and when it is tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud_gateway.core.policies.actions import Costs
+from cloud_gateway.core.policies.budget import Reference
+from cloud_gateway.core.policies.guard import FIRST_INTERVAL, MIN_TOKENS, UNREADY_TOKENS, Guard, Mode
+from edgespec.lab.link_model import LinkModel
+from tools.sim.config import load
+from tools.sim.experiment import Arm, Cell, simulate
+from tools.sim.process import Iid
+from tools.sim.sweep import WORKER, Place, steps_at
+
+TT, TD = 0.1, 0.01
+COSTS = Costs(lambda rows: TT, TD)
+REFERENCE = Reference.of(COSTS, 0.8)
+ALONE_S = REFERENCE.together_s
+
+
+def after(guard: Guard, tokens: int, token_s: float, *, ready: bool = True) -> Guard:
+    for _ in range(tokens):
+        guard.round(1, token_s / TT, ready=ready)
+    return guard
+
+
+def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100, *, ready: bool = True) -> Mode:
+    return guard.choose(costs, Reference.of(costs, 0.8), remaining, ready=ready)
+
+
+@pytest.mark.parametrize(
+    ("pace", "costs", "remaining", "mode"),
+    [
+        (0.9 * ALONE_S, COSTS, 100, "normal"),
+        (1.1 * ALONE_S, COSTS, 100, "local"),
+        (1.1 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 100, "normal"),
+        (2.0 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 100, "local"),
+        (2.0 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 5, "normal"),
+        (1.1 * TT, Costs(lambda rows: TT), 100, "plain"),
+        (1.1 * TT, Costs(lambda rows: TT, TD, local_backlog_s=9.0), 100, "plain"),
+    ],
+)
+def test_the_mode_is_the_quickest_for_what_remains(pace: float, costs: Costs, remaining: float, mode: Mode) -> None:
+    assert choice(after(Guard(), 20, pace), costs, remaining) == mode
+
+
+def test_nothing_is_judged_before_it_was_measured() -> None:
+    assert choice(after(Guard(), int(MIN_TOKENS) - 1, 9 * TT)) == "normal"
+    assert choice(after(Guard(), int(MIN_TOKENS), 9 * TT)) == "local"
+
+
+def test_a_worker_may_take_its_time_to_read_but_not_for_ever() -> None:
+    assert choice(after(Guard(), int(UNREADY_TOKENS) - 1, TT, ready=False), ready=False) == "normal"
+    assert choice(after(Guard(), int(UNREADY_TOKENS), TT, ready=False), ready=False) == "local"
+
+
+def test_each_failed_probe_doubles_the_interval() -> None:
+    guard = after(Guard(), 20, 2 * ALONE_S)
+    intervals, local = list[int](), 0
+    for _ in range(int(8 * FIRST_INTERVAL)):
+        if choice(guard) == "local":
+            local += 1
+        elif local:
+            intervals.append(local)
+            local = 0
+        after(guard, 1, 2 * ALONE_S)
+    assert intervals == [FIRST_INTERVAL, 2 * FIRST_INTERVAL, 4 * FIRST_INTERVAL]
+
+
+def test_a_probe_that_succeeds_ends_the_guards_modes() -> None:
+    guard = after(Guard(), 20, 2 * ALONE_S)
+    assert choice(guard) == "local"
+    after(guard, int(FIRST_INTERVAL), ALONE_S)
+    modes = [choice(after(guard, 1, 0.5 * ALONE_S)) for _ in range(100)]
+    assert set(modes) == {"normal"}
+
+
+def test_the_next_answer_goes_on_where_this_one_was() -> None:
+    guard, following = after(Guard(), 20, 2 * ALONE_S), Guard()
+    assert choice(guard) == "local"
+    following.resume(guard.state())
+    assert choice(following) == "local"
+
+
+WORST = {
+    "gets a third of its core": {"ratio": 0.1, "noise": 2.0},
+    "three times slower, other jobs": {"ratio": 0.1, "slower": 3.0, "noise": 1.0},
+    "ten times slower than it says": {"ratio": 0.1, "slower": 10.0},
+    "200 ms away": {"ratio": 0.1, "rtt_ms": 200.0},
+    "stalls after Open": {"ratio": 0.1, "slower": 1e5},
+    "always wrong": {"ratio": 0.1, "match": 0.02},
+}
+
+
+@pytest.mark.parametrize("case", WORST)
+@pytest.mark.parametrize("local", [True, False])
+def test_a_bad_worker_costs_at_most_the_probe(case: str, local: bool) -> None:
+    """Five answers of 80 tokens, each against the better of plain and co-located decoding."""
+    place = Place(**{"curve": "q4_0", "match": 0.75, "rtt_ms": 20.0, **WORST[case]})  # type: ignore[arg-type]
+    steps, net = steps_at(place, load("sweep")), LinkModel(place.rtt_ms / 1000)
+
+    def seconds(arm: Arm) -> list[float]:
+        return [one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, 80, runs=5))]
+
+    alone = [seconds(Arm("plain", "plain"))]
+    if local:
+        alone.append(seconds(Arm("co-located", "colocated")))
+    best = min(alone, key=sum)
+    ours = seconds(Arm("adaptive", "adaptive", WORKER, local=local))
+    ratios = sorted(mine / theirs for mine, theirs in zip(ours, best, strict=True))
+    assert ratios[-2] <= (1.05 if local else 1.02), ratios
