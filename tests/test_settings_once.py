@@ -30,6 +30,7 @@ OTHERS: Mapping[str, str] = {
     "connections_per_s": "one for each port",
     "max_kb": "one for traces and one for the audit log",
     "keep": "one for traces and one for the audit log; elsewhere whether a closed request stays in the cache",
+    "model": "which one; in [owner] what becomes of it",
     "name": "the policy's in [policy], a machine's elsewhere",
     "exact": "`auto` is resolved by the engine that is chosen",
     "requests": "0 is where a count begins",

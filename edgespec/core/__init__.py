@@ -5,4 +5,5 @@ Public, by module:
 - `errors`: all
 - `eviction`: `first_to_go`, `Kept`
 - `numbers`: `interpolate`
+- `presence`: `DAY_S`, `IDLE_S`, `OwnerPolicy`, `Presence`, `Verdict`
 """

@@ -58,6 +58,10 @@ TABLE: Mapping[tuple[State, Event], State] = {
 }
 
 
+IDLE_S = 60.0
+"""A pause in typing is rarely longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class OwnerPolicy:
     """When the worker may draft. Ranges are those of `[owner]` in worker.toml."""
@@ -67,7 +71,7 @@ class OwnerPolicy:
     """(start, end) in seconds since midnight; an end before its start lies on the next day. Empty: all day."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Source -> value from which on the owner counts as present. A source without a limit is not used."""
-    idle_s: float = 60.0
+    idle_s: float = IDLE_S
     free_after_s: float = math.inf
     """Seconds after stepping aside after which the model is freed; infinite: it is kept."""
 

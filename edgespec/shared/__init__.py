@@ -7,8 +7,8 @@ Public, by module:
 - `address`: `Address`, `DEFAULT_PORT`, `LINK_PATH`, `PAIR_PATH`, `parse_address`, `source_of`
 - `command`: all
 - `control`: all
-- `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `LogLevel`, `machine_name`, `MachineName`, `ModelPath`,
-  `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `thread_count`, `Threads`
+- `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `Hours`, `hours`, `LogLevel`, `machine_name`,
+  `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `thread_count`, `Threads`
 - `files`: `locked`, `private_folder`, `read_private`, `write_private`
 - `folders`: all
 - `guarded`: `Guarded`, `GuardedClient`, `PinnedClient`

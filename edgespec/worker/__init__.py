@@ -6,5 +6,7 @@ Public, by module:
 - `discovery`: `Browser`
 - `nearby`: `pair_nearby`
 - `pair`: `pair`, `Pairing`
+- `priority`: all
+- `report`: all
 - `service`: `load_drafter`, `Service`
 """

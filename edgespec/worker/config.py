@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from edgespec.core.drafting.settings import DraftSettings
-from edgespec.core.presence import OwnerPolicy
+from edgespec.core.presence import IDLE_S, OwnerPolicy
 from edgespec.shared import settings
 from edgespec.shared.fields import (
     Cores,
@@ -69,7 +69,7 @@ class OwnerSection(Section, frozen=True):
 
     mode: Literal["when-idle", "always", "never"] = "when-idle"
     hours: tuple[Hours, ...] = ()
-    idle_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    idle_s: Annotated[float, Meta(ge=0, le=86_400)] = IDLE_S
     model: Literal["keep", "free"] = "keep"
     free_after_s: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
     input: bool = True

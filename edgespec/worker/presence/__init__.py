@@ -1,1 +1,8 @@
-"""Signs of the owner of this machine, and what the worker does about them (docs/owner.md)."""
+"""Signs of the owner of this machine, and what the worker does about them (docs/owner.md).
+
+Public, by module:
+
+- `source`: `Source`
+- `sources`: `sources`
+- `watch`: `Watch`
+"""

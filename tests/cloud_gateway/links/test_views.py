@@ -25,7 +25,7 @@ WORKERS = 100
 
 def linked(number: int) -> WorkerInfo:
     hello: Any = None
-    return WorkerInfo(f"{number:016x}", "lab", b"", "address", hello, 0.0, groups=frozenset({"default"}), wire=hello)
+    return WorkerInfo(f"{number:016x}", "lab", b"", "address", hello, groups=frozenset({"default"}), wire=hello)
 
 
 class Table(OneWorker):

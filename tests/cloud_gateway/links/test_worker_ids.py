@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links
 from edgespec.core.errors import PairingError, RemoteProtocolError
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin
@@ -30,6 +31,7 @@ from tests.support.links import (
     until,
     worker_identity,
 )
+from tools.doubles.limits import link_limits
 
 LIAR = worker_identity(name="lab-7 of Prof. X")
 ID = key_id(LIAR.key.public)
@@ -48,7 +50,7 @@ async def gateway(tmp_path: Path, paired: PairedWorkers) -> AsyncIterator[Gatewa
     context, pin = make_certificate(tmp_path)
     seen = Seen()
     me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)
-    links = Links(me, VOCAB, paired, seen.refused)
+    links = Links(me, VOCAB, paired, seen.refused, limits=LinkLimits(link_limits()))
     links.inbox = seen
     port = await links.start("127.0.0.1", 0, context)
     yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), {}, context)
