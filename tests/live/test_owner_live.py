@@ -1,0 +1,72 @@
+"""A worker falls silent within a second of a key in a real terminal: real service, link, drafter and source."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgespec.worker.config import OwnerSection
+from edgespec.worker.presence.devices import Terminals
+from edgespec.worker.service import OWNER_FIRST
+from tests.support.services import Running, serving_worker
+
+RETURNS = 5
+LIMIT_S = 1.0
+SILENT_S = 0.3
+"""Without a step after the pause: longer than any step of the tiny model."""
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of a pseudo-terminal: keyboard and program."""
+    ends = os.openpty()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def press(keyboard: int, program: int) -> None:
+    """A key that the program reads."""
+    os.write(keyboard, b"\n")
+    os.read(program, 1)
+
+
+async def silence(running: Running) -> float:
+    """Monotonic time of the last change of the step count, once the gateway has the pause and no step follows."""
+    drafter = running.service.daemon.drafter
+    passes, last = drafter.passes, time.monotonic()
+    while running.paused_because != OWNER_FIRST or time.monotonic() < last + SILENT_S:
+        if running.paused_because != OWNER_FIRST or drafter.passes != passes:
+            passes, last = drafter.passes, time.monotonic()
+        await asyncio.sleep(0.002)
+    return last
+
+
+async def test_five_keys_each_silence_the_worker(tmp_path: Path, terminal: tuple[int, int]) -> None:
+    times: list[float] = []
+    async with serving_worker(tmp_path, OwnerSection(idle_s=1.0), [Terminals()]) as running, asyncio.timeout(120):
+        for number in range(1, RETURNS + 1):
+            os.utime(os.ttyname(terminal[1]), (1000, 1000))  # the kernel sets the time only where it is 8 s old
+            await asyncio.sleep(2 * Terminals.period_s)  # until the source has seen it
+            await running.drafts(number)
+            began = time.monotonic()
+            press(*terminal)
+            times.append(await silence(running) - began)
+            if number == RETURNS:
+                break
+            while running.paused_because is not None:  # noqa: ASYNC110  set by the link
+                await asyncio.sleep(0.02)
+        passes = running.service.daemon.drafter.passes
+        running.open(100 + number)  # with an empty tree
+        await asyncio.sleep(SILENT_S)
+        assert running.service.daemon.drafter.passes == passes
+    print(f"time to silence: p50 {statistics.median(times):.3f} s, max {max(times):.3f} s")
+    assert statistics.median(times) <= LIMIT_S
