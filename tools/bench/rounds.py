@@ -236,8 +236,8 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "engine_and_send": [], "round": []}
     tokens = frames_seen = 0
     spare_rounds()  # as `cloud-gateway serve` does
-    while not engine.stats.rounds:  # admits the request, reads its prompt, takes a plain decoding step
-        engine.turn()
+    while not engine.stats.rounds:  # admits the request, reads its prompt, waits for no frame, decodes plainly
+        target.now = max(target.now, engine.turn() or 0.0)
     await asyncio.sleep(0)
     await anext(aiter(stream))
     for number in range(setup.rounds + WARM_UP):
