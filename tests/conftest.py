@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 
 # Read by libraries when they are first imported, so set before any test module is.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -46,6 +47,13 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for variable in [name for name in os.environ if name.startswith(("EDGESPEC_", "CLOUD_GATEWAY_"))]:
             patch.delenv(variable)
         yield
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For sockets, whose paths may have 103 bytes: a test's own folder has more where several processes test."""
+    with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,7 @@ def unbounded_entropies_and_scores(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_outlook_without_floor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(outlook.Calibrator, "__call__", lambda *_: math.nan)
+    patch.setattr(outlook.Calibrator, "chances", lambda _, costs, *__: [math.nan] * len(costs))
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from edgespec.shared.paired import PairedWorkers
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user without configuration, state or a running gateway."""
     for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_folder))
     for variable in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -11,10 +11,11 @@ from edgespec.__main__ import build_parser, main
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user without configuration, pairing or a running worker."""
     for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_folder))
     for variable in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY", "CREDENTIALS_DIRECTORY"):
         monkeypatch.delenv(variable, raising=False)
     return tmp_path
