@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 LOWEST_NICE = 19
-"""Not SCHED_IDLE: a drafting thread of that class that is preempted while it holds Python's lock stops the event loop,
-and with it the pause, for longer (dev/LOG.md, "The owner first")."""
+"""Not SCHED_IDLE: a process of that class paused later on a busy machine, since a thread that is preempted while it
+holds Python's lock stops the event loop (dev/LOG.md, "The owner first")."""
 
 
 def lower_process() -> None:
