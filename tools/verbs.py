@@ -9,13 +9,14 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from edgespec.core.errors import EdgespecError
 
@@ -63,6 +64,20 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int
 def console() -> Console:
     """Where tables go: as wide as the terminal, or 120 columns in a file."""
     return Console() if sys.stdout.isatty() else Console(width=120)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """At least one row, all with the same keys: these are the head."""
+    shown = Table(*rows[0])
+    for row in rows:
+        shown.add_row(*map(str, row.values()))
+    return shown
+
+
+def print_json(report: Any, path: Path | None) -> None:
+    """Prints a report, and writes it where that was asked for."""
+    print(json.dumps(report, indent=2))
+    write_json(path, report)
 
 
 def write_json(path: Path | None, report: Any) -> None:

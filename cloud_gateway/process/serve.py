@@ -44,7 +44,7 @@ from edgespec.shared.control import ControlServer
 from edgespec.shared.fields import machine_name
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
-from edgespec.shared.settings import assign, override
+from edgespec.shared.settings import assign, overridden
 
 log = logging.getLogger("cloud_gateway.process.serve")
 GRACE_S = 30.0
@@ -243,15 +243,8 @@ def run(args: argparse.Namespace) -> int:
 
 def configured(args: argparse.Namespace) -> GatewaySettings:
     """The configuration file with the overrides of the command line. Raises ConfigError."""
-    settings = config.load(args.config)
-    overrides: list[tuple[str, object]] = [
-        ("api.port", args.port),
-        ("link.port", args.link_port),
-        ("metrics.port", args.metrics_port),
-    ]
-    for key, value in overrides:
-        if value is not None:
-            settings = override(settings, key, value)
+    ports = {"api.port": args.port, "link.port": args.link_port, "metrics.port": args.metrics_port}
+    settings = overridden(config.load(args.config), ports)
     for assignment in args.set:
         settings = assign(settings, assignment)
     return settings

@@ -111,6 +111,14 @@ def override(settings: Settings, key: str, value: object) -> Settings:
     return _checked(type(settings), table, complain)
 
 
+def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
+    """As `override`, for each key whose value is not None. Raises ConfigError."""
+    for key, value in values.items():
+        if value is not None:
+            settings = override(settings, key, value)
+    return settings
+
+
 def assign(settings: Settings, assignment: str) -> Settings:
     """As `override`, for `KEY=VALUE` from a command line. Raises ConfigError."""
     key, equals, value = assignment.partition("=")

@@ -18,7 +18,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings, load_models
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 from tools.doubles.limits import TIMES, api_limits, request_limits
@@ -62,8 +62,7 @@ def tiny_settings(folder: Path) -> GatewaySettings:
 
 
 def chosen(target: Path, draft: Path, context: int, policy: str) -> GatewaySettings:
-    settings = GatewaySettings()
-    options: dict[str, object] = {
+    options = {
         "target.model": str(target),
         "target.dtype": "float32",
         "target.context": context,
@@ -72,9 +71,7 @@ def chosen(target: Path, draft: Path, context: int, policy: str) -> GatewaySetti
         "local_draft.threads": 1,
         "policy.name": policy,
     }
-    for key, value in options.items():
-        settings = override(settings, key, value)
-    return settings
+    return overridden(GatewaySettings(), options)
 
 
 @asynccontextmanager

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from edgespec.shared import models
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden, override
 from tools import options, verbs
 
 POLICIES = ("plain", "colocated", "adaptive")
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints a table; writes figures where asked."""
     rows = measure(args)
-    verbs.console().print(table(rows))
+    verbs.console().print(verbs.table(rows))
     verbs.write_json(args.json, {"settings": {"engine": args.engine, "max_tokens": args.max_tokens}, "levels": rows})
     return 0
 
@@ -51,7 +50,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each policy and number of clients. Raises ModelError."""
     draft = "" if args.policy == ["plain"] else str(models.requantised())
     values = {
-        "target.model": args.model or models.quantised(),
+        "target.model": str(args.model or models.quantised()),
         "target.engine": args.engine,
         "target.threads": args.threads,
         "target.slots": max(args.clients),
@@ -59,9 +58,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
         "local_draft.model": draft,
         "local_draft.threads": args.threads,
     }
-    settings = GatewaySettings()
-    for key, value in values.items():
-        settings = override(settings, key, str(value))
+    settings = overridden(GatewaySettings(), values)
     loaded = load_models(settings)
     rows = []
     for policy in args.policy:
@@ -102,14 +99,6 @@ def figures(times: Sequence[Sequence[float]], seconds: float) -> dict[str, float
     for name, values in (("first_ms", first), ("between_ms", between)):
         found |= {f"{name}_p{q}": float(np.percentile(values, q)) for q in (50, 95)}
     return {name: round(value, 2) for name, value in found.items()}
-
-
-def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The rows, for a terminal."""
-    shown = Table(*rows[0])
-    for row in rows:
-        shown.add_row(*map(str, row.values()))
-    return shown
 
 
 def _counts(text: str) -> list[int]:

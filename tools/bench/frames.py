@@ -7,7 +7,6 @@ of its shape on the other. Likewise the gateway's `Commit` of 3 tokens. The goal
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -19,6 +18,7 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, WorkerIdentity
 from edgespec.core.protocol.session import GatewaySession, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
+from tools import verbs
 
 VOCAB = 49_152
 GOAL_US = 120
@@ -104,8 +104,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; returns 0."""
-    figures = measure(options.frames, options.nodes)
-    print(json.dumps(figures, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    verbs.print_json(measure(options.frames, options.nodes), options.json)
     return 0

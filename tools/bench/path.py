@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import socket
 import statistics
@@ -34,8 +33,9 @@ from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.messages import Close, Commit, Open, Tree, check_tree_shape
+from tools import verbs
 from tools.bench.path_worker import pack, unpack
-from tools.bench.rounds import BenchLink, InstantTarget
+from tools.bench.rounds import BenchLink, InstantTarget, p99
 from tools.bench.target import SHAPES, make_target
 
 PROMPT = 32
@@ -134,11 +134,6 @@ async def _decode(target: TorchTarget, gateway: socket.socket, seconds: float) -
     }
 
 
-def p99(times: Sequence[float]) -> float:
-    """The 99th percentile."""
-    return statistics.quantiles(times, n=100)[98]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.bench path`."""
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -150,8 +145,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; returns 0."""
-    figures = measure(options)
-    print(json.dumps(figures, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    verbs.print_json(measure(options), options.json)
     return 0

@@ -44,6 +44,7 @@ from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Close, Commit, Open, Tree, check_tree_shape
+from tools import verbs
 from tools.bench.frames import linked_sessions
 
 VOCAB = 49_152
@@ -273,7 +274,7 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
             frames_seen += len(frames)
         assert chunk
     medians = {f"{name}_us": round(statistics.median(values) * 1e6, 1) for name, values in parts.items()}
-    slowest = {f"{name}_p99_us": round(statistics.quantiles(v, n=100)[98] * 1e6, 1) for name, v in parts.items()}
+    slowest = {f"{name}_p99_us": round(p99(v) * 1e6, 1) for name, v in parts.items()}
     return {
         "rounds": setup.rounds,
         **medians,
@@ -282,6 +283,11 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
         "frames_per_round": round(frames_seen / setup.rounds, 2),
         "tokens_per_round": round(tokens / setup.rounds, 2),
     }
+
+
+def p99(times: Sequence[float]) -> float:
+    """The 99th percentile."""
+    return statistics.quantiles(times, n=100)[98]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -301,7 +307,5 @@ def run(options: argparse.Namespace) -> int:
     """Measures and prints; returns 0."""
     how = measure_log if options.traces else measure
     figures = how(Setup(options.rounds, options.match, options.branching, options.policy, options.frames))
-    print(json.dumps(figures, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    verbs.print_json(figures, options.json)
     return 0

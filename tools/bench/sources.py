@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from rich.table import Table
-
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, TokensEvent, Usage
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.text import Text
@@ -21,7 +19,7 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden
 from tools import options, verbs
 from tools.bench.source_prompts import TEXTS
 
@@ -52,10 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints a table; writes figures where asked. 1 where an arm's text is not that of the first arm."""
     rows, same = asyncio.run(measure(args))
-    shown = Table(*rows[0])
-    for row in rows:
-        shown.add_row(*map(str, row.values()))
-    verbs.console().print(shown)
+    verbs.console().print(verbs.table(rows))
     verbs.console().print("the text was the same in every arm" if same else "the arms' texts differ")
     verbs.write_json(args.json, {"same_text": same, "max_tokens": args.max_tokens, "rows": rows})
     return 0 if same else 1
@@ -63,11 +58,9 @@ def run(args: argparse.Namespace) -> int:
 
 async def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
     """A row for each kind of text and arm; whether all arms gave the same text. Raises ModelError."""
-    settings = GatewaySettings()
     values = {"target.engine": args.engine, "target.threads": args.threads, "target.slots": 1, "target.context": 2048}
     values |= {"target.exact": "yes", "local_draft.model": args.draft, "local_draft.threads": args.threads}
-    for key, value in values.items():
-        settings = override(settings, key, str(value))
+    settings = overridden(GatewaySettings(), values)
     loaded = load_models(settings)
     alone, drafting = (Engine(loaded.target, draft, engine_settings(settings)) for draft in (None, loaded.local))
     engines = {arm: alone if arm in ALONE else drafting for arm in args.arms}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Work
@@ -35,10 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints a table; writes figures where asked."""
     path = args.model or models.quantised()
     rows = [measure(path, int(tokens), args.steps, args.threads) for tokens in args.tokens]
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    verbs.console().print(table)
+    verbs.console().print(verbs.table(rows))
     verbs.write_json(args.json, rows)
     return 0
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import random
 import statistics
 import sys
@@ -22,6 +21,7 @@ from cloud_gateway.core.verify.accept import walk
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.torch import TorchTarget
+from tools import verbs
 
 SHAPES = {
     # layers, hidden, intermediate, heads, kv heads, vocabulary
@@ -72,9 +72,8 @@ def run(options: argparse.Namespace) -> int:
     target = targets[ways[0]]
     same, count, passes = identity(target, options.context, options.identity)
     print(f"greedy with trees equals plain decoding for {same} of {count} tokens, in {passes} passes")
-    if options.json:
-        found = {"shape": options.shape, "device": device_name(target), "dtype": options.dtype, "cells": cells}
-        options.json.write_text(json.dumps(found | {"same": same, "of": count, "passes": passes}, indent=1) + "\n")
+    found = {"shape": options.shape, "device": device_name(target), "dtype": options.dtype, "cells": cells}
+    verbs.write_json(options.json, found | {"same": same, "of": count, "passes": passes})
     return int(same < count and options.dtype == "float32")
 
 

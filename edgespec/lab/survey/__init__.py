@@ -55,10 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from edgespec.lab.survey.runner import Survey, check
     from edgespec.lab.survey.sample import SampleFile
 
-    settings = config.load(args.config)
-    for name, key in _OVERRIDES.items():
-        if (value := getattr(args, name)) is not None:
-            settings = config.override(settings, key, value)
+    values = {key: getattr(args, name) for name, key in _OVERRIDES.items()}
+    settings = config.overridden(config.load(args.config), values)
     check(settings)
     with SampleFile(args.out or default_file()) as file:
         survey = Survey(settings, file)

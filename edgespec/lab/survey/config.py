@@ -14,9 +14,9 @@ from msgspec import Meta
 
 from edgespec.shared import settings
 from edgespec.shared.fields import MachineName
-from edgespec.shared.settings import Section, override
+from edgespec.shared.settings import Section, overridden
 
-__all__ = ["EndpointSection", "RequestSection", "ScheduleSection", "SurveySettings", "is_local", "load", "override"]
+__all__ = ["EndpointSection", "RequestSection", "ScheduleSection", "SurveySettings", "is_local", "load", "overridden"]
 
 HOST_GAP_S = 10.0
 """Minimum mean time between two requests to one host. The paper's study (WANSpec, section 3) had 22.5 s."""
