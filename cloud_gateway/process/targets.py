@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from edgespec.core.errors import ModelError, TokenizerMismatch
 from edgespec.shared.models import resolve_model
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
 
 if TYPE_CHECKING:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
@@ -50,7 +50,7 @@ def check_models(settings: GatewaySettings) -> Engine:
 
         check_file(path, settings.target.n_gpu_layers)
     if settings.local_draft.model:
-        check_same_tokenizer(_tokenizer_digest(path), resolve_model(settings.local_draft.model))
+        check_same_tokenizer(path, resolve_model(settings.local_draft.model))
     return engine
 
 
@@ -76,13 +76,13 @@ def engine_for(options: TargetSection, path: Path) -> Engine:
     return options.engine
 
 
-def check_same_tokenizer(tokenizer_digest: bytes, draft: Path) -> None:
+def check_same_tokenizer(target: Path, draft: Path) -> None:
     """Raises TokenizerMismatch where the local draft has another tokenizer than the target."""
-    other = gguf_tokenizer_digest(draft)
-    if other != tokenizer_digest:
+    difference = vocabulary(target).difference(gguf_vocabulary(draft))
+    if difference is not None:
         raise TokenizerMismatch(
-            f"The local draft {draft.name} has the tokenizer {other.hex()[:16]} and the target "
-            f"{tokenizer_digest.hex()[:16]}; set `local_draft.model` to a draft of the target's family, or to nothing."
+            f"The local draft {draft.name} cannot draft for {target.name}: its tokenizer {difference}; set "
+            "`local_draft.model` to a draft of the target's family, or to nothing."
         )
 
 
@@ -148,10 +148,6 @@ def needs(advice: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ModelError(f"The package {error.name} is missing; {advice}.") from error
-
-
-def _tokenizer_digest(path: Path) -> bytes:
-    return hf_tokenizer_digest(path) if path.is_dir() else gguf_tokenizer_digest(path)
 
 
 def _installed(package: str) -> bool:

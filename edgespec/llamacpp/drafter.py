@@ -23,7 +23,7 @@ from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Kept, first_to_go
 from edgespec.llamacpp.context import Context, Row
 from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows, common_prefix
-from edgespec.shared.vocabfiles import gguf_tokenizer
+from edgespec.shared.vocabfiles import gguf_vocabulary
 
 IDS_PER_REQUEST = 8
 """Sequence ids per request on average: its trunk, its cached prefix after it is closed, and its tips."""
@@ -71,7 +71,8 @@ class Drafter:
         for (name, most), value in zip(_LIMITS.items(), given, strict=True):
             if not 1 <= value <= most:
                 raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose 1 to {most}")
-        self.tokenizer_digest, entries = gguf_tokenizer(path)
+        vocabulary = gguf_vocabulary(path)
+        self.tokenizer_digest, entries = vocabulary.digest, len(vocabulary.entries)
         with path.open("rb") as file:
             self.model_digest = hashlib.file_digest(file, "sha256").digest()
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)

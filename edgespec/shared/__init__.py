@@ -23,7 +23,7 @@ Public, by module:
 - `settings`: all
 - `throttle`: `Throttle`
 - `tls`: `client_context`, `peer_spki_hash`
-- `vocabfiles`: `gguf_metadata`, `gguf_tokenizer`, `gguf_tokenizer_digest`, `hf_tokenizer_digest`
+- `vocabfiles`: `gguf_metadata`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`, `vocabulary`
 - `wire`: `WEBSOCKET_OPTIONS`, `Wire`
 - `words`: `new_code`, `parse_code`
 """

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import mmap
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ModelError
-from edgespec.core.protocol.vocabulary import drop_padding, fill_gaps, tokenizer_digest
+from edgespec.core.protocol.vocabulary import canonical, fill_gaps, tokenizer_digest
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -22,36 +23,70 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 """GGUF value type -> struct format (specification: ggml-org/ggml, docs/gguf.md)."""
 
 
+PREPENDS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
+"""`tokenizer.ggml.pre` of byte-level tokenizers that put a token before each prompt, where the file does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A tokenizer as two models must share it."""
+
+    entries: list[bytes]
+    """In id order, as `canonical` writes them."""
+    bos: int | None
+    """The token before each prompt."""
+
+    @property
+    def digest(self) -> bytes:
+        """As in `Hello` and `Challenge`."""
+        return tokenizer_digest(self.entries, self.bos)
+
+    def difference(self, other: Vocabulary) -> str | None:
+        """What another one has differently, as the end of "its tokenizer ..."; None for nothing."""
+        if len(self.entries) != len(other.entries):
+            return f"has {len(other.entries)} tokens instead of {len(self.entries)}"
+        for number, (ours, theirs) in enumerate(zip(self.entries, other.entries)):
+            if ours != theirs:
+                return f"has another token {number}"
+        if self.bos != other.bos:
+            mine, its = ("no token" if bos is None else f"token {bos}" for bos in (self.bos, other.bos))
+            return f"begins a prompt with {its} instead of {mine}"
+        return None
+
+
+def vocabulary(path: Path) -> Vocabulary:
+    """The tokenizer of a GGUF file or of a Hugging Face folder; no weights are read. Raises ModelError."""
+    return hf_vocabulary(path) if path.is_dir() else gguf_vocabulary(path)
+
+
 def gguf_tokenizer_digest(path: Path) -> bytes:
-    """Digest of the tokenizer inside a GGUF file. Raises ModelError as `gguf_tokenizer` does."""
-    return gguf_tokenizer(path)[0]
+    """Digest of the tokenizer inside a GGUF file. Raises ModelError as `gguf_vocabulary` does."""
+    return gguf_vocabulary(path).digest
 
 
-def gguf_tokenizer(path: Path) -> tuple[bytes, int]:
-    """Digest and number of entries, unused ones at the end aside, of the tokenizer inside a GGUF file.
-
-    Raises ModelError: missing, corrupt, or without a vocabulary.
-
-    A SentencePiece vocabulary (`tokenizer.ggml.model` = `llama`) has scores in place of merges, so its digest
-    equals that of another GGUF file only.
-    """
+def gguf_vocabulary(path: Path) -> Vocabulary:
+    """The tokenizer inside a GGUF file. Raises ModelError: missing, corrupt, or without a vocabulary."""
     metadata = gguf_metadata(path)
-    vocabulary = metadata.get("tokenizer.ggml.tokens")
-    merges = metadata.get("tokenizer.ggml.merges", [])
-    if not isinstance(vocabulary, list) or not isinstance(merges, list) or not vocabulary:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens:
         raise ModelError(f"{path} has no tokenizer vocabulary: choose a GGUF file of a language model")
-    bos, eos = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    usual = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in PREPENDS
+    bos = metadata.get("tokenizer.ggml.bos_token_id")
+    prepends = metadata.get("tokenizer.ggml.add_bos_token", usual) and isinstance(bos, int)
     try:
-        entries = drop_padding(vocabulary)
-        return tokenizer_digest(entries, merges, bos, eos), len(entries)
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        return Vocabulary(canonical(tokens), bos if prepends else None)
+    except (TypeError, AttributeError) as error:
         raise ModelError(f"the tokenizer in {path} cannot be read ({error}): fetch the file again") from error
 
 
 def hf_tokenizer_digest(path: Path) -> bytes:
-    """Digest of a `tokenizer.json`, or of the one in a folder.
+    """Digest of a `tokenizer.json`, or of the one in a folder. Raises ModelError as `hf_vocabulary` does."""
+    return hf_vocabulary(path).digest
 
-    It does not name the tokens that begin and end a sequence: those come from `tokenizer_config.json` beside it.
+
+def hf_vocabulary(path: Path) -> Vocabulary:
+    """The tokenizer of a `tokenizer.json`, or of the one in a folder, with what stands in the files beside it.
+
     Raises ModelError: missing, not JSON, or not a tokenizer with a vocabulary.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -62,14 +97,19 @@ def hf_tokenizer_digest(path: Path) -> bytes:
         pairs = vocab.items() if isinstance(vocab, dict) else ((text, i) for i, (text, _) in enumerate(vocab))
         entries = {int(i): str(text).encode() for text, i in pairs}
         entries |= {int(token["id"]): str(token["content"]).encode() for token in added}
-        merges = [_merge(pair) for pair in description["model"].get("merges", [])]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelError(f"{file} is not a tokenizer description: its vocabulary or merges cannot be read") from error
+        begin = _begins_prompts(description)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"{file} is not a tokenizer description: its vocabulary cannot be read") from error
     ids = {text: i for i, text in entries.items()}
-    config = file.with_name("tokenizer_config.json")
-    special = _read_json(config) if config.exists() else {}
-    bos, eos = (ids.get(_content(special.get(f"{name}_token")) or b"") for name in ("bos", "eos"))
-    return tokenizer_digest(drop_padding(fill_gaps(entries.items())), merges, bos, eos)
+    special, config = (_optional_json(file.with_name(name)) for name in ("tokenizer_config.json", "config.json"))
+    configured = special.get("add_bos_token")
+    if configured is not None:
+        begin = _content(special.get("bos_token")) if configured else None
+    text_config = config.get("text_config")
+    size = (text_config if isinstance(text_config, dict) else config).get("vocab_size")
+    if isinstance(size, int):  # the model has no output for tokens beyond it
+        entries = {i: text for i, text in entries.items() if i < size}
+    return Vocabulary(canonical(fill_gaps(entries.items())), ids.get(begin) if begin else None)
 
 
 def gguf_metadata(path: Path) -> dict[str, Any]:
@@ -150,9 +190,17 @@ def _read_json(path: Path) -> dict[str, Any]:
     return read
 
 
-def _merge(pair: str | list[str]) -> bytes:
-    """Older files write a merge as "a b", newer ones as ["a", "b"]."""
-    return (pair if isinstance(pair, str) else " ".join(pair)).encode()
+def _optional_json(path: Path) -> dict[str, Any]:
+    return _read_json(path) if path.exists() else {}
+
+
+def _begins_prompts(description: dict[str, Any]) -> bytes | None:
+    """The text of the token that a `TemplateProcessing` step puts before a single text."""
+    post = description.get("post_processor") or {}
+    for step in post.get("processors", [post]):
+        if step.get("type") == "TemplateProcessing" and "SpecialToken" in step["single"][0]:
+            return str(step["single"][0]["SpecialToken"]["id"]).encode()
+    return None
 
 
 def _content(token: Any) -> bytes | None:

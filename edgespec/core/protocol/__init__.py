@@ -15,5 +15,5 @@ Public, by module:
 - `session`: `DEFAULT_TIMERS`, `Event`, `GatewaySession`, `Linked`, `RttSample`, `Session`, `State`, `Timers`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `spki_hash`, `verify`
-- `vocabulary`: `drop_padding`, `fill_gaps`, `tokenizer_digest`
+- `vocabulary`: `canonical`, `fill_gaps`, `tokenizer_digest`
 """

@@ -3,8 +3,10 @@
 The hash runs over, in this order, every integer being four bytes, little-endian:
 
 1. the number of vocabulary entries, then each entry in id order as its length in bytes and its UTF-8 bytes;
-2. the number of merges, then each merge in order of rank, in the same way, its two halves joined by one space;
-3. the id of the beginning-of-sequence token, then of the end-of-sequence token; `NO_TOKEN` where there is none.
+2. the id of the token that begins every prompt; `NO_TOKEN` where prompts begin with none.
+
+Merges, scores and the tokens that end a completion are not part of it: they matter to the gateway alone, which cuts
+text into tokens and ends completions, and a Hugging Face folder and a GGUF file of one model write them differently.
 """
 
 from __future__ import annotations
@@ -14,15 +16,25 @@ from collections.abc import Iterable, Sequence
 
 NO_TOKEN = 2**32 - 1
 """Stands for a special token that the tokenizer does not have."""
+_SPACE = "\u2581".encode()
+"""SentencePiece's sign for a space. A GGUF file has spaces in its place in added tokens, a folder does not."""
+_IMAGE = b"<image_soft_token>"
+"""Gemma 3's place of an image, which only its larger models have."""
 
 
-def tokenizer_digest(vocabulary: Sequence[bytes], merges: Sequence[bytes], bos: int | None, eos: int | None) -> bytes:
+def tokenizer_digest(vocabulary: Sequence[bytes], bos: int | None) -> bytes:
     """SHA-256 (32 bytes) of a tokenizer's canonical description, as defined in this module's docstring."""
-    sha = hashlib.sha256(_strings(vocabulary))
-    sha.update(_strings(merges))
-    for token in (bos, eos):
-        sha.update(_u32(NO_TOKEN if token is None else token))
+    sha = hashlib.sha256(_u32(len(vocabulary)))
+    for text in vocabulary:
+        sha.update(_u32(len(text)))
+        sha.update(text)
+    sha.update(_u32(NO_TOKEN if bos is None else bos))
     return sha.digest()
+
+
+def canonical(vocabulary: Sequence[bytes]) -> list[bytes]:
+    """The entries as they are hashed: SentencePiece's spaces as spaces, nothing at the end that stands for no text."""
+    return [entry.replace(_SPACE, b" ") for entry in drop_padding(vocabulary)]
 
 
 def fill_gaps(entries: Iterable[tuple[int, bytes]]) -> list[bytes]:
@@ -32,20 +44,12 @@ def fill_gaps(entries: Iterable[tuple[int, bytes]]) -> list[bytes]:
 
 
 def drop_padding(vocabulary: Sequence[bytes]) -> Sequence[bytes]:
-    """The vocabulary without the `[PAD<id>]` entries at its end, which only pad it to the model's output size."""
+    """The vocabulary without the entries at its end that stand for no text, as `[PAD<id>]`, up to the output's size."""
     end = len(vocabulary)
-    while end and vocabulary[end - 1] == b"[PAD%d]" % (end - 1):
+    while end and vocabulary[end - 1] in (b"[PAD%d]" % (end - 1), _IMAGE):
         end -= 1
     return vocabulary[:end]
 
 
 def _u32(value: int) -> bytes:
     return value.to_bytes(4, "little")
-
-
-def _strings(strings: Sequence[bytes]) -> bytes:
-    parts = [_u32(len(strings))]
-    for text in strings:
-        parts.append(_u32(len(text)))
-        parts.append(text)
-    return b"".join(parts)

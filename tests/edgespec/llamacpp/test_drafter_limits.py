@@ -17,7 +17,7 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import TokenPath, best_children
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
-from edgespec.shared.vocabfiles import gguf_tokenizer
+from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.slow_drafter import SlowDrafter
 from tests.support.tiny_gguf import make_tiny_gguf
 
@@ -258,6 +258,7 @@ def test_unused_entries_at_the_end_of_the_vocabulary_are_never_proposed(tmp_path
 
 
 def test_unused_entries_do_not_change_the_digest(tmp_path: Path) -> None:
-    padded = gguf_tokenizer(make_tiny_gguf(tmp_path / "a.gguf", vocab=300, unused=20))
-    assert padded[1] == 280 and gguf_tokenizer(make_tiny_gguf(tmp_path / "b.gguf", vocab=300, unused=0))[1] == 300
-    assert padded[0] == gguf_tokenizer(make_tiny_gguf(tmp_path / "c.gguf", vocab=310, unused=30))[0]
+    padded = gguf_vocabulary(make_tiny_gguf(tmp_path / "a.gguf", vocab=300, unused=20))
+    assert len(padded.entries) == 280
+    assert len(gguf_vocabulary(make_tiny_gguf(tmp_path / "b.gguf", vocab=300, unused=0)).entries) == 300
+    assert padded.digest == gguf_vocabulary(make_tiny_gguf(tmp_path / "c.gguf", vocab=310, unused=30)).digest

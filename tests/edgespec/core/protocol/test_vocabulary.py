@@ -7,36 +7,37 @@ import struct
 
 import pytest
 
-from edgespec.core.protocol.vocabulary import NO_TOKEN, drop_padding, fill_gaps, tokenizer_digest
+from edgespec.core.protocol.vocabulary import NO_TOKEN, canonical, drop_padding, fill_gaps, tokenizer_digest
 
 VOCABULARY = [b"<s>", b"a", "é".encode(), b""]
-MERGES = [b"a b"]
 
 
 def test_digest_is_the_hash_of_the_documented_bytes() -> None:
     described = struct.pack("<I", 4)
     for text in VOCABULARY:
         described += struct.pack("<I", len(text)) + text
-    described += struct.pack("<I", 1) + struct.pack("<I", 3) + b"a b" + struct.pack("<II", 0, NO_TOKEN)
-    assert tokenizer_digest(VOCABULARY, MERGES, 0, None) == hashlib.sha256(described).digest()
+    assert tokenizer_digest(VOCABULARY, 0) == hashlib.sha256(described + struct.pack("<I", 0)).digest()
+    assert tokenizer_digest(VOCABULARY, None) == hashlib.sha256(described + struct.pack("<I", NO_TOKEN)).digest()
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        (VOCABULARY[::-1], MERGES, 0, None),
-        (VOCABULARY[:-1], MERGES, 0, None),
-        ([b"<s>a", b"", *VOCABULARY[2:]], MERGES, 0, None),
-        (VOCABULARY, [], 0, None),
-        (VOCABULARY, [b"b a"], 0, None),
-        ([*VOCABULARY, b"a b"], [], 0, None),
-        (VOCABULARY, MERGES, 1, None),
-        (VOCABULARY, MERGES, None, 0),
-        (VOCABULARY, MERGES, 0, 0),
+        (VOCABULARY[::-1], 0),
+        (VOCABULARY[:-1], 0),
+        ([b"<s>a", b"", *VOCABULARY[2:]], 0),
+        ([*VOCABULARY, b"a b"], 0),
+        (VOCABULARY, 1),
+        (VOCABULARY, None),
     ],
 )
-def test_any_difference_changes_the_digest(changed: tuple[list[bytes], list[bytes], int | None, int | None]) -> None:
-    assert tokenizer_digest(*changed) != tokenizer_digest(VOCABULARY, MERGES, 0, None)
+def test_any_difference_changes_the_digest(changed: tuple[list[bytes], int | None]) -> None:
+    assert tokenizer_digest(*changed) != tokenizer_digest(VOCABULARY, 0)
+
+
+def test_canonical_entries_have_plain_spaces_and_end_with_text() -> None:
+    entries = ["▁the".encode(), b"[PAD1]", "▁▁".encode(), b"<image_soft_token>", b"[PAD4]"]
+    assert canonical(entries) == [b" the", b"[PAD1]", b"  "]
 
 
 def test_padding_at_the_end_does_not_count_but_gaps_do() -> None:
