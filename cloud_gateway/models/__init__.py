@@ -2,6 +2,7 @@
 
 Public, by module:
 
+- `families`: `check_torch`
 - `grammar`: all
 - `settings`: `TargetSettings`
 - `text`: `Text`

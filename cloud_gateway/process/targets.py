@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from cloud_gateway.models.families import check_torch
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from edgespec.core.errors import ModelError, TokenizerMismatch
 from edgespec.shared.models import resolve_model
@@ -49,6 +50,8 @@ def check_models(settings: GatewaySettings) -> Engine:
         from cloud_gateway.models.target_model.llamacpp import check_file
 
         check_file(path, settings.target.n_gpu_layers)
+    else:
+        check_torch(path)
     if settings.local_draft.model:
         check_same_tokenizer(path, resolve_model(settings.local_draft.model))
     return engine

@@ -23,7 +23,8 @@ Public, by module:
 - `settings`: all
 - `throttle`: `Throttle`
 - `tls`: `client_context`, `peer_spki_hash`
-- `vocabfiles`: `gguf_metadata`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`, `vocabulary`
+- `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,
+  `vocabulary`
 - `wire`: `WEBSOCKET_OPTIONS`, `Wire`
 - `words`: `new_code`, `parse_code`
 """

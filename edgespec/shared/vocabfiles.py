@@ -7,8 +7,11 @@ the `gguf` package's reader takes two seconds for 49,152 vocabulary entries, the
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,9 +120,22 @@ def gguf_metadata(path: Path) -> dict[str, Any]:
 
     Raises ModelError where the file is missing, unreadable, cut short or not GGUF version 2 or 3.
     """
+    with _reading(path) as reader:
+        return reader.metadata()
+
+
+def gguf_tensors(path: Path) -> list[tuple[str, int]]:
+    """Name and number of weights of each tensor of a GGUF file. Raises ModelError as `gguf_metadata` does."""
+    with _reading(path) as reader:
+        reader.metadata()
+        return [reader.tensor() for _ in range(reader.tensors)]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[_Reader]:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Reader(data).metadata()
+            yield _Reader(data)
     except OSError as error:
         raise ModelError(f"the model file {path} cannot be read ({error.strerror or error}): check its path") from error
     except (struct.error, ValueError, KeyError, RecursionError) as error:
@@ -130,7 +146,7 @@ class _Reader:
     """A cursor over a GGUF file. Raises struct.error or ValueError past the end, KeyError for an unknown type."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at = data, 0
+        self.data, self.at, self.tensors = data, 0, 0
 
     def metadata(self) -> dict[str, Any]:
         if self._bytes(4) != _MAGIC:
@@ -138,13 +154,21 @@ class _Reader:
         version = self._number("<I")
         if version not in _VERSIONS:
             raise ValueError(f"version {version} is not one of {_VERSIONS}")
-        self._number("<Q")  # number of tensors
+        self.tensors = self._number("<Q")
         count = self._number("<Q")
         found: dict[str, Any] = {}
         for _ in range(count):
             key = self._string().decode()
             found[key] = self._value(self._number("<I"))
         return found
+
+    def tensor(self) -> tuple[str, int]:
+        """Name and number of weights of the next tensor, behind the metadata."""
+        name = self._string().decode()
+        sizes = [self._number("<Q") for _ in range(self._number("<I"))]
+        self._number("<I")  # its type
+        self._number("<Q")  # its place
+        return name, math.prod(sizes)
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:

@@ -56,9 +56,10 @@ class HfForward:
 
     def __init__(self, model: Any) -> None:
         self._model = model.eval()
-        self._float_mask = model.config._attn_implementation == "eager"
-        self._masks = _mask_kinds(model.config)
-        self._window = int(getattr(model.config, "sliding_window", None) or 0)
+        config = model.config.get_text_config()  # of a model that takes images too, the part that makes text
+        self._float_mask = config._attn_implementation == "eager"
+        self._masks = _mask_kinds(config)
+        self._window = int(getattr(config, "sliding_window", None) or 0)
         with torch.inference_mode():
             self.shapes: Sequence[LayerShape] = _layer_shapes(model)
         self.kv_dtype: torch.dtype = model.dtype

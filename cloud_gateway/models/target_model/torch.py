@@ -30,6 +30,10 @@ from edgespec.core.errors import ModelError
 
 MAX_PASS_ROWS = 1024
 """Rows of one pass, unless one tree has more: their logits are 0.3 GB with 150,000 tokens in bf16."""
+LENGTH_ROPES = {"dynamic", "longrope"}
+"""Kinds of rotary embedding whose angles depend on the last position of the pass, and so on candidates."""
+MAX_DEPTH = 64
+"""Positions behind the context that rows of a tree may have, as `policy.depth` allows."""
 SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
 """Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
 
@@ -80,8 +84,7 @@ class TorchTarget:
         """
         cores = len(os.sched_getaffinity(0))
         torch.set_num_threads(threads or cores)
-        longest = getattr(model.config, "max_position_embeddings", None) or context
-        self.context = min(context, longest)
+        self.context = min(context, _longest(model.config.get_text_config()) or context)
         self.slots = slots
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.eos = _eos(model) if eos is None else eos
@@ -207,6 +210,15 @@ def _forward(model: Any, context: int, kernels: Kernels, exact: bool) -> Forward
     on_cpu = model.device.type == "cpu"
     packed = kernels == "packed" and can_pack(model.device, model.dtype)
     return LlamaForward(model, context, kernels="packed" if packed else "plain", exact=exact and on_cpu)
+
+
+def _longest(config: Any) -> int | None:
+    """Positions that the model was trained for; fewer where it turns all rows of a pass differently beyond some."""
+    longest: int | None = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if longest and rope.get("rope_type") in LENGTH_ROPES:
+        return (rope.get("original_max_position_embeddings") or longest) - MAX_DEPTH
+    return longest
 
 
 def _eos(model: Any) -> frozenset[int]:
