@@ -37,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     run = _verb(verbs, "run", _run, "run the worker", reports=False)
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as draft.theta=1")
+    run.add_argument("--end-with-input", action="store_true", help="stop when standard input ends, as a child process")
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
     pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
     pair.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
@@ -94,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
     if settings.daemon.priority == "idle":
         priority.lower_process()
     with logs.policy(settings.daemon.log_level):
-        asyncio.run(Service(settings).run())
+        asyncio.run(Service(settings).run(sys.stdin.fileno() if args.end_with_input else None))
     return 0
 
 

@@ -24,6 +24,7 @@ OTHERS: Mapping[str, str] = {
     "sequences": "likewise; a policy's is of the local draft",
     "threads": "0 in the configuration is a thread for each core, while a library call uses one",
     "host": "one for each port",
+    "mode": "of a local draft, and of a worker beside its owner",
     "port": "one for each port, and the link port's in an address without one",
     "unproven_connections": "one for each port",
     "unproven_per_source": "one for each port",

@@ -85,6 +85,8 @@ class Backend:
     text: Text
     model: ServedModel
     grammars: Grammars | None = None
+    own_groups: frozenset[str] = frozenset()
+    """Groups of workers on this machine, which may read the prompts of every key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +222,13 @@ class Api:
     ) -> list[Answer]:
         """All choices of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
         key, constraint = request[KEY], prepared.schema.constraint if prepared.schema else None
+        workers = frozenset(key.groups if key.offload else ()) | backend.own_groups
         requests = generations(
             body,
             prepared.prompts,
             backend.model,
             self.limits,
-            may_offload=key.offload,
+            may_offload=bool(workers),
             cache_scope=self._scopes.of(key),
             constraint=constraint,
         )
@@ -236,7 +239,7 @@ class Api:
                 id=request[ID],
                 key=key.id,
                 key_name=key.name,
-                groups=frozenset(key.groups),
+                groups=workers,
                 max_running=max_running,
             )
             for one in requests
@@ -248,7 +251,7 @@ class Api:
             for one in requests:
                 stream = backend.engine.submit(one)
                 text = backend.text
-                reason = KEY_FORBIDS if asked and not key.offload else None
+                reason = KEY_FORBIDS if asked and not workers else None
                 spell = text.spell if one.top_logprobs is not None else None
                 call_text = CallText(prepared.tools) if prepared.tools else None
                 stops = text.stops(one.stop)

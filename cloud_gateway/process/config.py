@@ -53,6 +53,8 @@ class LocalDraftSection(Section, frozen=True):
     """[local_draft]: the draft model at the gateway, used while there is no tree of a worker."""
 
     model: OptionalModelPath = "auto:quantised"
+    mode: Literal["in-turn", "async-local"] = "in-turn"
+    cpu: Cores = ()
     threads: Threads = 0
     prefix_cache: bool = True
 
@@ -132,10 +134,20 @@ class GatewaySettings(Section, frozen=True):
             yield "limits.unproven_connections", f"at most half of `limits.connections`, which makes it {limit}"
         if self.target.prefill_chunk > self.target.context:
             yield "target.prefill_chunk", f"at most `target.context`, which is {self.target.context}"
+        yield from self._draft_conflicts()
         ports = [self.link.port, self.api.port, self.metrics.port]
         for i, key in enumerate(("api.port", "metrics.port"), 1):
             if ports[i] and ports[i] in ports[:i]:
                 yield key, "another port than that of [link], [api] and [metrics]"
+
+    def _draft_conflicts(self) -> Iterator[tuple[str, str]]:
+        draft = self.local_draft
+        if draft.mode == "async-local" and not draft.model:
+            yield "local_draft.model", 'a model where `local_draft.mode` is "async-local"'
+        if draft.cpu and draft.mode != "async-local":
+            yield "local_draft.cpu", 'empty where `local_draft.mode` is "in-turn": that draft runs on `daemon.cpu`'
+        if shared := sorted(set(draft.cpu) & set(self.daemon.cpu)):
+            yield "local_draft.cpu", f"other cores than `daemon.cpu`, which has {shared} too"
 
 
 def load(path: Path | None = None) -> GatewaySettings:

@@ -34,8 +34,10 @@ from cloud_gateway.process import config
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.loading import Models, engine_settings, in_thread, load_models
+from cloud_gateway.process.own_worker import OwnWorker
 from cloud_gateway.process.targets import check_models
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
+from edgespec.core.pairing.groups import OWN_GROUP
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders, logs, sdnotify
@@ -77,6 +79,7 @@ class Gateway:
         self.audit_folder = folders.audit_dir(settings.daemon.state_dir)
         self.audit = _audit(settings, self.audit_folder)
         self.desk = PairingDesk(self.identity, self.name, self.tls.spki_hash, self.paired)
+        self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
         self.engine: Engine | None = None
         self.links: Links | None = None
@@ -131,6 +134,14 @@ class Gateway:
         closing.push_async_callback(figures.close)
         self._listeners = {"api": chat, "metrics": figures}
 
+    def _own_worker(self, folder: Path) -> OwnWorker | None:
+        draft = self.settings.local_draft
+        if draft.mode != "async-local":
+            return None
+        worker = OwnWorker(draft, folder, self.identity, self.name, self.tls.spki_hash)
+        worker.pair(self.paired)
+        return worker
+
     async def _start(self, models: Models, closing: AsyncExitStack) -> None:
         settings = self.settings
         me = GatewayIdentity(self.identity, self.name, self.tls.spki_hash, models.tokenizer_digest)
@@ -166,7 +177,17 @@ class Gateway:
             closing.push_async_callback(advertiser.close)
         self.models, self.engine, self.links = models, engine, links
         self.metrics.watch(engine, links.workers)
-        self.api.serve(Backend(engine, models.text, models.served, models.grammars))
+        own = await self._start_own_worker(closing)
+        self.api.serve(Backend(engine, models.text, models.served, models.grammars, own))
+
+    async def _start_own_worker(self, closing: AsyncExitStack) -> frozenset[str]:
+        """Starts it where one is configured; returns the groups that every request may use because of it."""
+        if self.own_worker is None:
+            return frozenset()
+        host = self.settings.link.host
+        self.own_worker.start(Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), self.link_port))  # noqa: S104
+        closing.push_async_callback(self.own_worker.close)
+        return frozenset({OWN_GROUP})
 
     def _announce(self) -> None:
         """Reports readiness on standard output, in the ready file and to systemd."""

@@ -94,8 +94,11 @@ class Service:
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
 
-    async def run(self) -> None:
-        """Drafts until SIGTERM or SIGINT; raises final errors (revoked, unpaired, another tokenizer)."""
+    async def run(self, input_fd: int | None = None) -> None:
+        """Drafts until SIGTERM or SIGINT, or until the input ends where one is given; nothing is read from it.
+
+        Raises final errors (revoked, unpaired, another tokenizer).
+        """
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(logs.loop_failed)
         logs.serving()
@@ -103,6 +106,8 @@ class Service:
         stop = asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(sig, stop.set)
+        if input_fd is not None:
+            self._loop.add_reader(input_fd, stop.set)
         thread = threading.Thread(target=self._draft, name="drafting", daemon=True)
         thread.start()
         path = folders.socket_file("worker", self.settings.daemon.state_dir)

@@ -4,9 +4,10 @@ Public, by module:
 
 - `announcements`: `Announcements`
 - `exchange`: `Entropy`, `GatewayExchange`, `Party`, `Peer`, `State`, `WorkerExchange`
-- `groups`: `DEFAULT_GROUPS`, `Groups`, `parse_groups`
+- `groups`: `DEFAULT_GROUPS`, `Groups`, `OWN_GROUP`, `parse_groups`
 - `messages`: `CHECK_DIGITS`, `check_number`, `Code`, `decode_pairing`, `MAX_NAMEPLATE`, `MAX_PAIRING_BYTES`,
-  `MIN_NAMEPLATE`, `PairingFailed`, `PairingMessage`, `Reason`, `Refused`, `SENTENCES`, `Start`, `Version`
+  `MIN_NAMEPLATE`, `PairingFailed`, `PairingMessage`, `Reason`, `Refused`, `SENTENCES`, `Start`, `VERSION`,
+  `Version`
 - `sources`: `Waiting`
 - `window`: `Closed`, `Event`, `Failed`, `MAX_FAILURES`, `Paired`, `PairingWindow`, `Shown`, `WINDOW_S`
 """

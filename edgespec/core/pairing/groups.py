@@ -10,6 +10,8 @@ from msgspec import Meta
 
 DEFAULT_GROUP = "default"
 """Of a worker paired without `--group`, and of a key whose `--offload` names none."""
+OWN_GROUP = "own"
+"""Of the worker that a gateway runs on its own machine, which may read every prompt; nobody else can be in it."""
 PATTERN = r"^[a-z0-9][a-z0-9._-]{0,31}\Z"
 MAX_GROUPS = 16
 """Per worker or key; more would not fit on one line of a list."""
@@ -28,6 +30,8 @@ def parse_groups(names: Iterable[str]) -> tuple[str, ...]:
                 f"`{name}` is not the name of a group: choose 1 to 32 small letters, digits, dots, hyphens or "
                 "underscores, beginning with a letter or digit."
             )
+    if OWN_GROUP in groups:
+        raise ValueError(f"`{OWN_GROUP}` is the group of the gateway's own worker; choose another name.")
     if len(groups) > MAX_GROUPS:
         raise ValueError(f"These are {len(groups)} groups; name at most {MAX_GROUPS}.")
     return groups

@@ -1,0 +1,15 @@
+"""Names of groups."""
+
+import pytest
+
+from edgespec.core.pairing.groups import DEFAULT_GROUPS, OWN_GROUP, parse_groups
+
+
+def test_a_name_counts_once_and_none_is_the_default() -> None:
+    assert parse_groups(["lab", "lab", "b"]) == ("lab", "b")
+    assert parse_groups([]) == DEFAULT_GROUPS
+
+
+def test_the_group_of_the_gateways_own_worker_is_reserved() -> None:
+    with pytest.raises(ValueError, match="gateway's own worker"):
+        parse_groups(["lab", OWN_GROUP])
