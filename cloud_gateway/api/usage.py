@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.core.verify.candidates import LOCAL
 
 COLOCATED_DEPTH = 2
 """k of the co-located speculative decoding that the offload share compares with."""
@@ -82,11 +83,13 @@ def offload_share(usage: Usage) -> float | None:
     """1 - (draft passes at the gateway) / (those of co-located speculative decoding), the latter estimated.
 
     Co-located decoding makes COLOCATED_DEPTH draft passes in each round, and is assumed to need no more rounds than
-    this completion took, so the share is a low estimate. None where nothing was drafted.
+    this completion took, so the share is a low estimate. Rounds that verified only what sources without a draft model
+    proposed are no draft's. None where no draft model proposed what was verified.
     """
-    if not usage.rounds or not sum(usage.drafted.values()):
+    rounds = usage.rounds - usage.undrafted_rounds
+    if rounds <= 0 or not any(usage.drafted.get(source) for source in ("worker", LOCAL)):
         return None
-    return round(max(0.0, 1 - usage.local_draft_passes / (COLOCATED_DEPTH * usage.rounds)), 4)
+    return round(max(0.0, 1 - usage.local_draft_passes / (COLOCATED_DEPTH * rounds)), 4)
 
 
 def _ms(seconds: float) -> float:

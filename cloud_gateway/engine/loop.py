@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from cloud_gateway.core.requests.steps import (
     WorkerGone,
 )
 from cloud_gateway.core.sources.asking import make as make_sources
+from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
@@ -43,6 +44,7 @@ from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.engine.output_queue import Stream
 from cloud_gateway.engine.prefill import Pace, Prefill
+from cloud_gateway.engine.queue_drafts import QueueDrafts
 from cloud_gateway.engine.recorder import Recorder
 from cloud_gateway.engine.recovery import Recovery
 from cloud_gateway.engine.stats import Stats
@@ -72,6 +74,7 @@ class EngineSettings:
     prefill_chunk: int
     prefill_ms: float
     queue_limit: int
+    sources: SourceSettings = field(default_factory=SourceSettings)
 
 
 class Engine:
@@ -98,6 +101,7 @@ class Engine:
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
         self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
+        self._queue_drafts = QueueDrafts(self.local, settings.sources, target.eos)
         self._ids = itertools.count(1)
         self._queue = Waiting(settings.queue_limit)
         self._active: dict[int, Active] = {}
@@ -185,7 +189,7 @@ class Engine:
             offload=offload,
             verify_nodes=settings.verify_nodes,
             worker_sampling=worker_sampling_of(request.sampling, method, settings.share_seed),
-            sources=make_sources(settings, len(request.tokens)),
+            sources=make_sources(settings, request.tokens),
             usage=Usage(verification=method, why_off=why_off),
             frames=FrameLedger(self.stats.frames),
         )
@@ -229,6 +233,7 @@ class Engine:
             self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
         computed = bool(verifies or drafts)
+        wake = min(wake, self._queue_drafts.turn(self._queue))
         pause = self._read(computed, wake)
         if not computed and pause is not None:
             return pause
@@ -269,6 +274,7 @@ class Engine:
         while len(self._active) < self.target.slots and (active := self._queue.take()) is not None:
             self._active[active.id] = active
             self.stats.requests += 1
+            self._queue_drafts.give(active)
             if self.recovery.open(active):
                 self.local.open(active)
 
@@ -321,6 +327,7 @@ class Engine:
             self.local.close(active)
         generation = active.generation
         self._remember(generation)
+        self._queue_drafts.ended(active)
         self.stats.add(generation.usage)
         self._emit(active, DoneEvent(finish, generation.usage, error))
 

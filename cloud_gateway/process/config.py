@@ -12,6 +12,7 @@ from msgspec import Meta
 from cloud_gateway.core.limits.settings import ClientBounds, LinkBounds
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.options import RequestBounds
+from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.models.settings import TargetSettings
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PORT
@@ -117,6 +118,7 @@ class GatewaySettings(Section, frozen=True):
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()
     policy: PolicySettings = PolicySettings()
+    sources: SourceSettings = SourceSettings()
     api: ApiSection = ApiSection()
     limits: ClientBounds = ClientBounds()
     link: LinkSection = LinkSection()

@@ -68,7 +68,7 @@ def load_models(settings: GatewaySettings) -> Models:
 
 
 def _load_draft(settings: GatewaySettings, vocab_size: int, threads: int | None) -> LocalDraft | None:
-    options = settings.local_draft
+    options, writes = settings.local_draft, settings.sources.queued_answers > 0
     if not options.model:
         return None
     path = resolve_model(options.model)
@@ -77,8 +77,8 @@ def _load_draft(settings: GatewaySettings, vocab_size: int, threads: int | None)
 
         draft = LocalDraft(
             path,
-            context=max(settings.target.context, MIN_DRAFT_CELLS),
-            requests=settings.target.slots,
+            context=max(settings.target.context, MIN_DRAFT_CELLS) * (1 + writes),
+            requests=settings.target.slots + writes,  # one more, for a request that waits
             threads=options.threads or threads or len(os.sched_getaffinity(0)),
             prefix_cache=options.prefix_cache,
             target_vocab_size=vocab_size,
@@ -90,7 +90,8 @@ def _load_draft(settings: GatewaySettings, vocab_size: int, threads: int | None)
 def engine_settings(settings: GatewaySettings) -> EngineSettings:
     """The engine's part of the configuration."""
     target = settings.target
-    return EngineSettings(settings.policy, target.prefill_chunk, target.prefill_ms, settings.api.queue_limit)
+    pace = target.prefill_chunk, target.prefill_ms
+    return EngineSettings(settings.policy, *pace, settings.api.queue_limit, settings.sources)
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:

@@ -53,12 +53,14 @@ def engines(**more: Any) -> Iterator[Make]:
 
 
 def engine_settings(**changes: Any) -> EngineSettings:
-    """The defaults but for `policy` (its name), `prefill_chunk`, `queue_limit`, and fields of the policy table."""
+    """The defaults but for `policy` (its name), `prefill_chunk`, `queue_limit`, `sources`, and fields of the policy
+    table."""
     own = GatewaySettings()
     changes = {"name": changes.pop("policy", own.policy.name), **changes}
     target = replace(own.target, prefill_chunk=changes.pop("prefill_chunk", own.target.prefill_chunk))
     api = replace(own.api, queue_limit=changes.pop("queue_limit", own.api.queue_limit))
-    return settings_of(replace(own, target=target, api=api, policy=replace(own.policy, **changes)))
+    sources = changes.pop("sources", own.sources)
+    return settings_of(replace(own, target=target, api=api, sources=sources, policy=replace(own.policy, **changes)))
 
 
 async def complete(engine: Engine, request: GenerationRequest) -> tuple[list[int], DoneEvent]:

@@ -97,6 +97,7 @@ def test_probabilities_of_all_answers_add_up() -> None:
         Case("rejection-tree", "random", 8, "penalties"),
         Case("rejection-loop", "honest", 3, "bias"),
         Case("rejection-loop", "lookup", 3, "plain"),
+        Case("rejection-loop", "answers", 3, "plain"),
     ],
     ids=lambda case: f"{case.method}-{case.drafter}-{case.siblings}",
 )

@@ -58,7 +58,7 @@ def all_cases() -> list[Case]:
                 cases.append(Case("rejection-tree", drafter, width, rule))
     cases += [Case("rejection-chain", drafter, 1, rule) for rule in rules for drafter in classic.DRAFTERS]
     cases += [Case("rejection-loop", "honest", 3, rule) for rule in ("nucleus", "penalties")]
-    cases += [Case("rejection-loop", "lookup", 3, rule) for rule in ("plain", "bias")]
+    cases += [Case("rejection-loop", source, 3, rule) for source in classic.SOURCES for rule in ("plain", "bias")]
     return cases
 
 
@@ -69,7 +69,7 @@ def run(case: Case, scene: Scene, rule: Sampling, trials: int, seed: int) -> Res
         return _run_shared_noise(case, scene, rule, trials, rng)
     if case.method == "rejection-loop":
         trials = max(trials // 32, 1)
-        more = (classic.lookup,) if case.drafter == "lookup" else ()
+        more = (classic.SOURCES[case.drafter],) if case.drafter in classic.SOURCES else ()
         answers = np.array([classic.replay(scene, rule, case.siblings, rng, *more) for _ in range(trials)])
         return Result(case, trials, fit(scene, rule, answers), 0.0)
     rejection, hits = Rejection(rng), 0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.interface import ROOT as NO_PARENT
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.sources.lookup import Lookup
@@ -79,6 +80,18 @@ def lookup(scene: Scene, committed: Path) -> Sequence[Suggestion]:
     source = Lookup(len(before))
     source.committed([*before, *scene.prompt, *committed])
     return source.propose(8)
+
+
+def answers(scene: Scene, committed: Path) -> Sequence[Suggestion]:
+    """What the source `answers` suggests of eight random answers to the prompt."""
+    source, rng = Answers(scene.prompt), np.random.default_rng(2)
+    for _ in range(8):
+        source.add(rng.choice(scene.tokens, scene.length).tolist())
+    source.committed([*scene.prompt, *committed])
+    return source.propose(8)
+
+
+SOURCES: dict[str, Callable[[Scene, Path], Sequence[Suggestion]]] = {"lookup": lookup, "answers": answers}
 
 
 def replay(

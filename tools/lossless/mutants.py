@@ -114,6 +114,14 @@ class SuggestionTestedAsDrawn(Rejection):
         return LocalDraftDistribution(q, np.concatenate([found[:, None], drawn[:, 1:]], axis=1))
 
 
+class AgreementAccepted(Rejection):
+    """A token that the draft drew, and a queued answer has there too, is taken without the test."""
+
+    def token(self, p: Floats, draft: LocalDraftDistribution) -> Tokens:
+        found = self.sample(draft.q)
+        return np.where(draft.siblings[:, 0] == found, found, super().token(p, draft))
+
+
 class UnlikelySiblingsSkipped(Rejection):
     """Siblings that the draft thinks improbable are not tested, to save room in the tree."""
 
@@ -162,6 +170,7 @@ MUTANTS = (
     Mutant(QNotRenormalised, 3, "plain"),
     Mutant(BestInsteadOfDrawn, 2, "plain"),
     Mutant(SuggestionTestedAsDrawn, 1, "plain"),
+    Mutant(AgreementAccepted, 1, "plain"),
     Mutant(UnlikelySiblingsSkipped, 2, "plain"),
 )
 

@@ -15,7 +15,7 @@ from edgespec.core.protocol.ranges import Range
 
 PolicyName = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
 NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
-SourceName = Literal["lookup"]
+SourceName = Literal["lookup", "answers"]
 Prefer = Literal["latency", "balanced", "offload"]
 
 MAX_K = 16

@@ -92,6 +92,7 @@ class Account:
         """Credits every verified and every accepted candidate to its source."""
         usage = self.usage
         usage.rounds += 1
+        usage.undrafted_rounds += bool(flat.nodes) and not any(_by_model(node) for node in flat.nodes)
         usage.completion_tokens += len(taken.tokens)
         self._credit(flat.nodes, usage.drafted, "verified")
         self._credit([flat.nodes[row - 1] for row in taken.rows[1:]], usage.accepted, "accepted")
@@ -113,3 +114,7 @@ class Account:
 
 def _source(node: Node) -> str:
     return node.owner if node.owner in (LOCAL, GRAMMAR) or not node.drafted else "worker"
+
+
+def _by_model(node: Node) -> bool:
+    return node.drafted and node.owner != GRAMMAR

@@ -77,8 +77,10 @@ class Usage:
     completion_tokens: int = 0
     rounds: int = 0
     """Verify passes of the target after the prefill."""
+    undrafted_rounds: int = 0
+    """Those of them that verified candidates, and none that a draft model proposed."""
     drafted: dict[str, int] = field(default_factory=dict)
-    """Candidate tokens verified, by source (`worker`, `local`, `grammar`, `lookup`); a draft's where one did."""
+    """Candidate tokens verified, by source (`worker`, `local`, `grammar`, `lookup`, `answers`), a draft first."""
     accepted: dict[str, int] = field(default_factory=dict)
     """Candidate tokens that the target emitted too, by source."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)

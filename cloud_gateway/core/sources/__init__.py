@@ -2,6 +2,9 @@
 
 Public, by module:
 
+- `answers`: `Answers`
+- `archive`: `Archive`
 - `asking`: `make`, `put`, `Sources`
 - `interface`: `Suggestion`
+- `settings`: `SourceSettings`
 """

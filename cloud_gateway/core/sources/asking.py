@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cloud_gateway.core.policies.settings import PolicySettings, SourceName
+from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.interface import ROOT, DraftSource, Suggestion
 from cloud_gateway.core.sources.lookup import Lookup
 from cloud_gateway.core.verify.candidates import CandidateTree
@@ -15,8 +16,11 @@ Counts = dict[str, dict[str, Any]]
 """`Usage.sources` of the request."""
 MAX_TAKEN = 2048
 """Tokens of a long prompt that a source takes at one decision: some milliseconds, while other requests wait."""
-MAKERS: dict[SourceName, Callable[[int], DraftSource]] = {"lookup": Lookup}
-"""Sources by name, from the length of the prompt."""
+MAKERS: dict[SourceName, Callable[[Sequence[int]], DraftSource]] = {
+    "lookup": lambda prompt: Lookup(len(prompt)),
+    "answers": Answers,
+}
+"""Sources by name, from the prompt."""
 
 
 class Sources:
@@ -25,6 +29,11 @@ class Sources:
     def __init__(self, sources: Sequence[DraftSource], room: int) -> None:
         """`room`: candidates of one source after one commit."""
         self._sources, self._room, self._taken = sources, room, 0
+
+    @property
+    def answers(self) -> Answers | None:
+        """The source that other answers to the same prompt are given to, where it is among them."""
+        return next((source for source in self._sources if isinstance(source, Answers)), None)
 
     def ask(self, tree: CandidateTree, counts: Counts) -> Sequence[tuple[str, Sequence[Suggestion]]]:
         """What each source has suggested, by name; it is in the tree then. Nothing until more is committed."""
@@ -55,8 +64,8 @@ def put(tree: CandidateTree, counts: Counts, source: str, suggestions: Sequence[
     count["proposed"] += len(nodes) - nodes.count(None)
 
 
-def make(settings: PolicySettings, prompt_len: int) -> Sources | None:
+def make(settings: PolicySettings, prompt: Sequence[int]) -> Sources | None:
     """The sources that the settings name, for policy `adaptive`: the other policies are as their papers have them."""
     if settings.name != "adaptive" or not settings.sources:
         return None
-    return Sources([MAKERS[name](prompt_len) for name in dict.fromkeys(settings.sources)], settings.verify_nodes)
+    return Sources([MAKERS[name](prompt) for name in dict.fromkeys(settings.sources)], settings.verify_nodes)

@@ -6,7 +6,7 @@ ends at more positions. So the link of the whole text is its longest end that oc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 MAX_TEXT = 16_384
 """Tokens that are kept, at up to two states and about 1 kB each; beyond, the earlier half is dropped."""
@@ -48,15 +48,24 @@ class Suffixes:
 
     def earlier(self) -> Iterator[int]:
         """Where the longest match ended before: positions of its last token, at most MAX_VISITS."""
-        if not self.match:
-            return
-        stack, visits = [self._link[self._last]], 0
+        return self.ends(self._link[self._last]) if self.match else iter(())
+
+    def ends(self, state: int) -> Iterator[int]:
+        """Where the substrings of a state end: positions of the last token, at most MAX_VISITS."""
+        stack, visits = [state], 0
         while stack and visits < MAX_VISITS:
             state = stack.pop()
             visits += 1
             if self._end[state] >= 0 and state != self._last:
                 yield self._end[state]
             stack.extend(self._linked[state])
+
+    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """The longest end of another text that occurs in this one, as state and length, when `token` follows there."""
+        while state and token not in self._next[state]:
+            state = self._link[state]
+            length = self._length[state]
+        return (self._next[state][token], length + 1) if token in self._next[state] else (0, 0)
 
     def following(self, end: int, distance: int) -> int:
         """The token so far behind position `end`, the text being continued as it went on there."""
@@ -102,11 +111,3 @@ class Suffixes:
             follow[state][token] = part
             state = link[state]
         return part
-
-
-def continuations(suffixes: Suffixes, ends: Sequence[int], distance: int) -> dict[int, list[int]]:
-    """Token -> those of `ends` that it followed at this distance."""
-    found: dict[int, list[int]] = {}
-    for end in ends:
-        found.setdefault(suffixes.following(end, distance), []).append(end)
-    return found

@@ -46,6 +46,12 @@ def test_shares_are_null_where_they_would_mean_nothing() -> None:
     assert offload_share(Usage(rounds=10, drafted=drafted, local_draft_passes=90)) == 0.0, "never negative"
 
 
+def test_candidates_without_a_draft_model_are_no_offloading() -> None:
+    assert offload_share(Usage(rounds=10, drafted={"lookup": 20})) is None
+    mixed = Usage(rounds=10, undrafted_rounds=5, drafted={"lookup": 20, "worker": 9}, local_draft_passes=5)
+    assert offload_share(mixed) == 0.5
+
+
 def test_times_are_milliseconds() -> None:
     shown = usage_extension(Usage(queued_s=0.001, decode_s=1.5))["timings_ms"]
     assert shown == {

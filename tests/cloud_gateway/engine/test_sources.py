@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.api.usage import offload_share
 from cloud_gateway.core.policies.settings import SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.trace import format as trace
@@ -45,6 +46,7 @@ async def test_lookup_alone_saves_passes_and_changes_no_token() -> None:
     assert usage.accepted == {"lookup": counts["accepted"]} and counts["accepted"] == COUNT - usage.rounds
     assert counts["proposed"] >= counts["verified"] >= counts["accepted"]
     assert stats.sources["lookup", "accepted"] == counts["accepted"]
+    assert 0 < usage.undrafted_rounds <= usage.rounds and offload_share(usage) is None
 
 
 @pytest.mark.parametrize("worker", [False, True])

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_gateway.core.sources.interface import ROOT
-from cloud_gateway.core.sources.lookup import MIN_RATE, NO_MATCH, PRIORS, Lookup
+from cloud_gateway.core.sources.lookup import Lookup
+from cloud_gateway.core.sources.rates import MIN_RATE, PRIORS, Rates
 from cloud_gateway.core.sources.suffixes import MAX_VISITS, Suffixes
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
@@ -90,7 +91,7 @@ def test_a_period_is_continued_beyond_the_end_of_the_text() -> None:
 
 def test_a_source_that_is_mostly_wrong_falls_silent_and_says_why() -> None:
     source = Lookup(0)
-    assert source.propose(4) == () and source.why == NO_MATCH
+    assert source.propose(4) == () and source.why == Rates().refusal(0)
     number = 100
     for _ in range(30):  # each pair was followed by another token before
         source.committed([1, 2, number])

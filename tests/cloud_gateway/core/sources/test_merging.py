@@ -109,14 +109,14 @@ def test_a_full_tree_takes_no_suggestion_and_says_so() -> None:
 
 
 def test_only_adaptive_has_sources_and_only_those_named() -> None:
-    assert make(PolicySettings(name="adaptive"), 3) is not None
+    assert make(PolicySettings(name="adaptive"), [1, 2, 3]) is not None
     assert make(PolicySettings(name="adaptive", sources=()), 3) is None
-    assert make(PolicySettings(name="plain"), 3) is None
+    assert make(PolicySettings(name="plain"), [1, 2, 3]) is None
 
 
 def test_a_long_prompt_is_taken_in_parts_and_asked_about_at_its_end() -> None:
     prompt = [*range(MAX_TAKEN), 1, 2, 3, 4]
-    sources, tree = make(PolicySettings(), len(prompt)), CandidateTree(prompt)
+    sources, tree = make(PolicySettings(), prompt), CandidateTree(prompt)
     assert sources is not None
     counts = Counts()
     assert sources.ask(tree, counts) == () or not len(tree.tree)

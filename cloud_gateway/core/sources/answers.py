@@ -1,0 +1,79 @@
+"""Source `answers`: what followed in other answers to the prompt where they were as the text ends now.
+
+They are written by a draft while the request waits for a slot (QueueSpec), or are earlier completions of the same
+conversation (archive.py). Each begins with the end of the prompt, so that its first tokens are suggested too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from cloud_gateway.core.sources.interface import Suggestion
+from cloud_gateway.core.sources.rates import Rates, likeliest
+from cloud_gateway.core.sources.suffixes import Suffixes
+
+MAX_TOKENS = 8192
+"""Tokens of one request's answers, at about 1 kB each: eight answers of a thousand tokens."""
+REACH = 16
+"""Tokens of a match that are distinguished: the classes of `rates.PRIORS` end there."""
+NONE = "there is no other answer to this prompt"
+
+
+class Answers:
+    """One request's source: an automaton of all answers, and the place in it of the text as it ends now."""
+
+    name = "answers"
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.rate = Rates()
+        self.why: str | None = NONE
+        self.count = 0
+        self._tail = list(prompt[-REACH:])
+        self._suffixes = Suffixes(2 * MAX_TOKENS)
+        self._unlearnt = len(prompt)
+        self._recent: deque[int] = deque(maxlen=2 * REACH)
+        self._state = self._match = 0
+
+    def add(self, answer: Sequence[int]) -> bool:
+        """One more answer; whether there was room for it."""
+        text = [*self._tail, *answer]
+        if not answer or len(self._suffixes.text) + len(text) >= MAX_TOKENS:
+            return False
+        self.count += 1
+        self._suffixes.append(-self.count)  # no token: no match goes from one answer into the next
+        for token in text:
+            self._suffixes.append(token)
+        self._suffixes.append(-self.count - MAX_TOKENS)
+        self._state = self._match = 0  # states were split
+        for token in self._recent:
+            self._state, self._match = self._suffixes.step(self._state, self._match, token)
+        return True
+
+    def committed(self, tokens: Sequence[int]) -> None:
+        """Follows the text, and compares each token of the completion with what would have been suggested."""
+        for token in tokens:
+            if self._unlearnt:
+                self._unlearnt -= 1
+            elif self._match:
+                right = any(token == self.following(end, 0) for end in self._suffixes.ends(self._state))
+                self.rate.learn(self._match, right=right)
+            self._recent.append(token)
+            self._state, self._match = self._suffixes.step(self._state, self._match, token)
+
+    def propose(self, room: int) -> Sequence[Suggestion]:
+        """The most likely continuations of the longest match, by their survival."""
+        if not self.count:
+            return ()
+        self.why = self.rate.refusal(self._match)
+        if self.why is not None:
+            return ()
+        ends = list(self._suffixes.ends(self._state))
+        found = likeliest(self.rate, self._match, ends, self.following, room)
+        self.why = None if found else f"no continuation of a match of {self._match} tokens is likely enough"
+        return found
+
+    def following(self, end: int, distance: int) -> int | None:
+        """The token so far behind position `end` in the same answer; None beyond its end."""
+        at, text = end + 1 + distance, self._suffixes.text
+        return text[at] if at < len(text) and text[at] >= 0 else None

@@ -1,0 +1,18 @@
+"""The table [sources] of the configuration; configs/gateway.toml explains each key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MAX_ANSWERS = 8
+"""QueueSpec's figures end there; each further answer agrees in less that the others do not have."""
+
+
+class SourceSettings(Struct, frozen=True, kw_only=True):
+    """[sources]: where candidates of source `answers` come from."""
+
+    queued_answers: Annotated[int, Meta(ge=0, le=MAX_ANSWERS)] = 0
+    queued_tokens: Annotated[int, Meta(ge=1, le=4096)] = 256
+    kept_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 262_144
