@@ -4,6 +4,7 @@ Public, by module:
 
 - `families`: `check_torch`
 - `grammar`: all
+- `sizes`: `Need`, `llamacpp_need`, `torch_need`
 - `settings`: `TargetSettings`
 - `text`: `Text`
 """

@@ -17,7 +17,7 @@ from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.targets import load_target, needs
+from cloud_gateway.process.targets import EngineName, check_models, load_target, needs
 from edgespec import __version__
 from edgespec.shared.models import resolve_model
 
@@ -46,9 +46,12 @@ class Models:
     grammars: Grammars
 
 
-def load_models(settings: GatewaySettings) -> Models:
-    """Loads target and local draft. Raises ModelError, TokenizerMismatch."""
-    loaded = load_target(settings)
+def load_models(settings: GatewaySettings, engine: EngineName | None = None) -> Models:
+    """Loads target and local draft; `engine` is what `check_models` returned, where it was called before.
+
+    Raises ModelError, TokenizerMismatch.
+    """
+    loaded = load_target(settings, engine or check_models(settings))
     target, path = loaded.target, resolve_model(settings.target.model)
     served = ServedModel(
         id=path.name.removesuffix(".gguf"),

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloud_gateway.models.families import check_torch
+from cloud_gateway.models.sizes import Need, llamacpp_need, torch_need
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from edgespec.core.errors import ModelError, TokenizerMismatch
-from edgespec.shared.models import resolve_model
+from edgespec.shared.models import available_memory, resolve_model
 from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from cloud_gateway.models.target_model.torch import TorchTarget
 
 log = logging.getLogger("cloud_gateway.process.loading")
-Engine = Literal["torch", "llamacpp"]
+EngineName = Literal["torch", "llamacpp"]
 NEEDS_LLAMACPP = "run `pip install 'edgespec[worker]'`"
+NEEDS_GATEWAY = "run `pip install 'edgespec[gateway]'`"
+EXACT_NUMBER = 8
+"""Bytes of a key's number in torch on a CPU under `target.exact`; families outside Llama's take fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +40,71 @@ class LoadedTarget:
     model_digest: bytes
     tokenizer_digest: bytes
     made_by: str
-    """Engine, device and library version, for `system_fingerprint`."""
+    """EngineName, device and library version, for `system_fingerprint`."""
 
 
-def check_models(settings: GatewaySettings) -> Engine:
+def check_models(settings: GatewaySettings) -> EngineName:
     """The engine for the target. Takes a fraction of a second: it reads no weights.
 
     Raises ModelError for a model that cannot be served, TokenizerMismatch where the local draft does not fit.
     """
-    path = resolve_model(settings.target.model)
-    engine = engine_for(settings.target, path)
+    options, path = settings.target, resolve_model(settings.target.model)
+    engine = engine_for(options, path)
+    if not _installed("transformers") or (engine == "torch" and not _installed("torch")):
+        raise ModelError(f"The packages of the gateway are missing: {NEEDS_GATEWAY}.")
     if engine == "llamacpp":
         from cloud_gateway.models.target_model.llamacpp import check_file
 
-        check_file(path, settings.target.n_gpu_layers)
+        check_file(path, options.n_gpu_layers)
     else:
         check_torch(path)
-    if settings.local_draft.model:
-        check_same_tokenizer(path, resolve_model(settings.local_draft.model))
+        _check_device(options.device)
+    draft = resolve_model(settings.local_draft.model) if settings.local_draft.model else None
+    if draft is not None:
+        if not _installed("llama_cpp"):
+            raise ModelError(
+                f"The local draft runs in llama.cpp, which is not installed: {NEEDS_LLAMACPP}, or set "
+                '`local_draft.model` to "".'
+            )
+        check_same_tokenizer(path, draft)
+    check_memory(settings, engine, path, draft)
     return engine
 
 
-def engine_for(options: TargetSection, path: Path) -> Engine:
+def check_memory(settings: GatewaySettings, engine: EngineName, path: Path, draft: Path | None) -> None:
+    """Raises ModelError where weights and slots do not fit; logs where slots that torch fills later may not."""
+    options = settings.target
+    need, available = need_of(options, engine, path), available_memory()
+    if engine == "llamacpp" and options.n_gpu_layers:
+        return  # how much of it is on the GPU is known to llama.cpp only
+    where = "memory"
+    if engine == "torch" and _on_cuda(options.device):
+        import torch
+
+        available, where = torch.cuda.mem_get_info(options.device if options.device != "auto" else None)[0], "the GPU"
+    weights = need.weights + (draft.stat().st_size if draft is not None and where == "memory" else 0)
+    slot = need.token * options.context
+    slots = options.slots if engine == "llamacpp" else 1  # llama.cpp takes all of them at the start, torch as they fill
+    if weights + slots * slot > available:
+        raise ModelError(
+            f"{path.name} needs {weights / 1e9:.1f} GB for weights and {slots * slot / 1e9:.1f} GB for {slots} "
+            f"slot{'s' * (slots > 1)}, and {available / 1e9:.1f} GB of {where} are available: choose a smaller model "
+            "or quantisation, or lower `target.context` or `target.slots`."
+        )
+    if weights + options.slots * slot > available:
+        log.warning("all %d slots together may not fit into %s: lower `target.slots`.", options.slots, where)
+
+
+def need_of(options: TargetSection, engine: EngineName, path: Path) -> Need:
+    """What the target takes with this engine. Raises ModelError."""
+    if engine == "llamacpp":
+        return llamacpp_need(path)
+    weight = 4 if options.dtype == "float32" else 2
+    exact = options.exact != "no" and not _on_cuda(options.device)
+    return torch_need(path, weight, EXACT_NUMBER if exact else weight)
+
+
+def engine_for(options: TargetSection, path: Path) -> EngineName:
     """`target.engine`, or what "auto" stands for. Raises ModelError where that engine cannot run this model."""
     if options.engine == "auto":
         suits = path.is_file() and options.dtype != "float32" and options.device in ("auto", "cpu")
@@ -89,9 +136,8 @@ def check_same_tokenizer(target: Path, draft: Path) -> None:
         )
 
 
-def load_target(settings: GatewaySettings) -> LoadedTarget:
-    """Loads the target with the engine that `check_models` chooses. Raises ModelError, TokenizerMismatch."""
-    engine = check_models(settings)
+def load_target(settings: GatewaySettings, engine: EngineName) -> LoadedTarget:
+    """Loads the target with the engine that `check_models` chose. Raises ModelError."""
     path = resolve_model(settings.target.model)
     with needs("install edgespec with its extra 'gateway'"):
         return (_with_llamacpp if engine == "llamacpp" else _with_torch)(path, settings)
@@ -155,6 +201,22 @@ def needs(advice: str) -> Iterator[None]:
 
 def _installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
+
+
+def _check_device(name: str) -> None:
+    """Raises ModelError where a CUDA device is asked for that is not there."""
+    if not name.startswith("cuda"):
+        return
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count <= int(name.partition(":")[2] or 0):
+        there = f"only {count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+        raise ModelError(f'`target.device` is "{name}" and there is {there} here; set it to "cpu" or "auto".')
+
+
+def _on_cuda(device: str) -> bool:
+    return device.startswith("cuda") or (device == "auto" and _cuda())
 
 
 def _cuda() -> bool:

@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `context`: `available_bytes`, `Context`, `require_gpu`, `Row`
+- `context`: `Context`, `require_gpu`, `Row`
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`
 - `step_time`: `affordable_leaves`, `step_curve`
 """

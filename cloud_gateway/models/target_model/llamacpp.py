@@ -28,7 +28,7 @@ from cloud_gateway.models.target_model.slots import SlotTable
 from cloud_gateway.models.target_model.threads import Threads
 from cloud_gateway.models.target_model.tree_batch import Laid, groups, lay_out, leaves
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.llamacpp.context import Context, Row, available_bytes, require_gpu
+from edgespec.llamacpp.context import Context, Row, require_gpu
 from edgespec.shared.vocabfiles import gguf_metadata
 
 MAX_SEQUENCES = 256
@@ -56,12 +56,6 @@ def check_file(path: Path, gpu_layers: int) -> None:
             f"{path} is of the family {family}, which cannot verify trees: choose a plain decoder-only transformer."
         )
     require_gpu(gpu_layers)
-    size, available = path.stat().st_size, available_bytes()
-    if size > available and not gpu_layers:
-        raise ModelError(
-            f"{path} needs {size / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: "
-            "choose a smaller model or quantisation."
-        )
 
 
 class LlamaCppVerified:

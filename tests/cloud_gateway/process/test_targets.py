@@ -10,15 +10,17 @@ import pytest
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.output_queue import Stream
+from cloud_gateway.models.sizes import Need
 from cloud_gateway.models.target_model import llamacpp
-from cloud_gateway.process import targets
+from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from cloud_gateway.process.loading import Models, engine_settings, load_models
-from cloud_gateway.process.targets import check_models, engine_for
+from cloud_gateway.process.targets import check_models, engine_for, need_of
 from edgespec.core.errors import EdgespecError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
 from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import make_tiny_target
 
 PROMPT = tuple(1 + i % 50 for i in range(20))
 
@@ -61,6 +63,7 @@ def test_a_gguf_file_without_a_gpu_runs_on_llama_cpp(model: Path, monkeypatch: p
     [
         ({"engine": "llamacpp", "device": "cuda"}, "set `target.n_gpu_layers`"),
         ({"engine": "llamacpp", "n_gpu_layers": "9"}, "`n_gpu_layers` = 9 asks for a GPU"),
+        ({"engine": "torch", "device": "cuda:7"}, '`target.device` is "cuda:7" and there is (no|only . )'),
     ],
 )
 def test_a_gpu_that_is_not_there_is_refused(model: Path, options: dict[str, str], sentence: str) -> None:
@@ -107,10 +110,55 @@ def test_a_recurrent_family_is_refused(model: Path, monkeypatch: pytest.MonkeyPa
         check_models(configured(model, engine="llamacpp"))
 
 
-def test_a_model_larger_than_the_memory_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llamacpp, "available_bytes", lambda: 1000.0)
-    with pytest.raises(ModelError, match=r"GB of memory and 0\.0 GB are available"):
-        check_models(configured(model, engine="llamacpp"))
+@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
+def test_a_model_larger_than_the_memory_is_refused(engine: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need = need_of(TargetSection(), "torch" if engine == "torch" else "llamacpp", model)
+    slots = 1 if engine == "torch" else 4
+    enough = need.weights + slots * need.token * 256
+    settings = configured(model, engine=engine, context="256")
+    monkeypatch.setattr(targets, "available_memory", lambda: enough)
+    assert check_models(settings) == engine
+    monkeypatch.setattr(targets, "available_memory", lambda: enough - 1)
+    with pytest.raises(ModelError, match=rf"for {slots} slot.* GB of memory are available: choose a smaller model"):
+        check_models(settings)
+
+
+def test_what_a_model_needs_is_read_from_its_headers(model: Path, tmp_path: Path) -> None:
+    weights = 2 * 64 * 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32) + 5 * 32
+    numbers = 2 * 2 * 2 * 8  # keys and values, layers, heads, dimensions
+    assert need_of(TargetSection(dtype="float32"), "torch", model) == Need(4 * weights, 8 * numbers)
+    assert need_of(TargetSection(), "llamacpp", model) == Need(model.stat().st_size, 2 * numbers)
+    folder = make_tiny_target(tmp_path / "folder")
+    assert need_of(TargetSection(exact="no"), "torch", folder) == Need(2 * weights, 2 * numbers)
+
+
+@pytest.mark.parametrize(
+    ("missing", "engine", "sentence"),
+    [
+        ("torch", "torch", r"packages of the gateway are missing: run `pip install 'edgespec\[gateway\]'`"),
+        ("transformers", "llamacpp", r"packages of the gateway are missing: run `pip install 'edgespec\[gateway\]'`"),
+        ("llama_cpp", "torch", r"local draft runs in llama.cpp, .* run `pip install 'edgespec\[worker\]'`, or set"),
+    ],
+)
+def test_a_missing_extra_names_the_command(
+    missing: str, engine: str, sentence: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "_installed", lambda package: package != missing)
+    with pytest.raises(ModelError, match=sentence):
+        check_models(configured(model, model, engine=engine))
+
+
+def test_an_unsupported_family_is_refused_by_torch(tmp_path: Path) -> None:
+    folder = make_tiny_target(tmp_path / "bloom", architecture="bloom")
+    with pytest.raises(ModelError, match="of the family bloom, which the engine torch is not verified for"):
+        check_models(configured(folder))
+
+
+def test_a_folder_and_a_gguf_draft_of_one_tokenizer_pair(model: Path, tmp_path: Path) -> None:
+    folder = make_tiny_target(tmp_path / "folder")
+    check_models(configured(folder, model))
+    with pytest.raises(TokenizerMismatch, match=r"its tokenizer has 80 tokens instead of 64"):
+        check_models(configured(folder, make_tiny_gguf(tmp_path / "other.gguf", vocab=80)))
 
 
 def test_every_refusal_is_one_sentence(model: Path, tmp_path: Path) -> None:
@@ -119,6 +167,13 @@ def test_every_refusal_is_one_sentence(model: Path, tmp_path: Path) -> None:
         with pytest.raises(EdgespecError) as caught:
             check_models(settings)
         assert "\n" not in str(caught.value)
+
+
+def test_models_that_were_checked_are_not_checked_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = configured(model, engine="llamacpp", context="256", threads="1")
+    engine = check_models(settings)
+    monkeypatch.delattr(loading, "check_models")
+    load_models(settings, engine)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

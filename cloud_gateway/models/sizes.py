@@ -1,0 +1,80 @@
+"""How much memory a target needs, from the headers of its files: no weights are read."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloud_gateway.models.families import read_config
+from edgespec.core.errors import ModelError
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_tensors
+
+MAX_HEADER = 100 << 20
+"""Bytes of a safetensors header that are read; the format allows no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes of a loaded target."""
+
+    weights: int
+    token: int
+    """Keys and values of one token."""
+
+
+def torch_need(path: Path, weight_bytes: int, number_bytes: int) -> Need:
+    """Of a folder or GGUF file in torch; bytes of one weight, and of one number of keys and values.
+
+    Raises ModelError.
+    """
+    if not path.is_dir():
+        weights = sum(count for _, count in gguf_tensors(path))
+        return Need(weights * weight_bytes, _gguf_numbers(gguf_metadata(path)) * number_bytes)
+    config = read_config(path)
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"The folder {path} holds no model: config.json and *.safetensors are needed.")
+    return Need(sum(map(_safetensors_weights, files)) * weight_bytes, _config_numbers(config) * number_bytes)
+
+
+def llamacpp_need(path: Path) -> Need:
+    """Of a GGUF file in llama.cpp, which keeps keys and values in 16 bits. Raises ModelError."""
+    return Need(path.stat().st_size, _gguf_numbers(gguf_metadata(path)) * 2)
+
+
+def _safetensors_weights(file: Path) -> int:
+    try:
+        with file.open("rb") as data:
+            (length,) = struct.unpack("<Q", data.read(8))
+            header = json.loads(data.read(min(length, MAX_HEADER)))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read ({error.strerror or error}): check its path.") from error
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{file} is corrupt or cannot be used (it has no header of safetensors).") from error
+
+
+def _config_numbers(config: dict[str, Any]) -> int:
+    """Keys and values of one token, as numbers; 0 where the configuration does not say."""
+    part = config.get("text_config") or config
+    layers, heads = (part.get(key, part.get(older, 0)) for key, older in (
+        ("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head")
+    ))  # fmt: skip
+    size = part.get("head_dim") or part.get("hidden_size", part.get("n_embd", 0)) // max(heads, 1)
+    return int(2 * layers * (part.get("num_key_value_heads") or heads) * size)
+
+
+def _gguf_numbers(metadata: dict[str, Any]) -> int:
+    name = metadata.get("general.architecture")
+
+    def of(key: str, default: int = 0) -> int:
+        value = metadata.get(f"{name}.{key}", default)
+        return max(value, default=0) if isinstance(value, list) else int(value)
+
+    heads = of("attention.head_count")
+    size = of("attention.key_length", of("embedding_length") // max(heads, 1))
+    return 2 * of("block_count") * of("attention.head_count_kv", heads) * size
