@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from edgespec.core.errors import EdgespecError
-from edgespec.lab.demo import PROMPTS
+from edgespec.lab.demo.scene import PROMPTS
 from edgespec.lab.rig import Rig, RigError
 from edgespec.shared import models
 

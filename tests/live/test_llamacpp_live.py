@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgespec.lab.demo import PROMPTS, make_rig, read_prompts
+from edgespec.lab.demo.scene import PROMPTS, make_rig, read_prompts
 from edgespec.lab.rig import Rig
 from edgespec.shared import models
 

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from edgespec.lab.demo import read_prompts
+from edgespec.lab.demo.scene import read_prompts
 from edgespec.lab.rig import Rig
 from tools.lossless import __main__ as command
 from tools.lossless import matrix

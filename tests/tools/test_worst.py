@@ -23,7 +23,7 @@ def table() -> Table:
 
 
 def test_ratios_are_paired_by_prompt_and_those_above_the_limit_counted() -> None:
-    row = worst.row(table())
+    row = worst.row(table(), "adaptive")
     assert (row["plain"]["ratio"], row["plain"]["above_limit"]) == (1.01, 1)
     assert row["plain" + ALONE]["ratio"] == 1.212 and row["plain" + ALONE]["above_limit"] == 3
     assert row["reasons"] == {"too slow": 3} and row["same_text"] == 3
@@ -31,7 +31,7 @@ def test_ratios_are_paired_by_prompt_and_those_above_the_limit_counted() -> None
 
 def test_every_case_is_a_row_with_its_reasons() -> None:
     out = io.StringIO()
-    rows = {name: worst.row(table()) | {"base": case.base} for name, case in worst.CASES.items()}
+    rows = {name: worst.row(table(), "adaptive") | {"base": case.base} for name, case in worst.CASES.items()}
     worst.show(rows, Console(file=out, width=120))
     shown = out.getvalue()
     assert all(f"{name}: too slow (3)" in shown for name in worst.CASES)
@@ -40,6 +40,6 @@ def test_every_case_is_a_row_with_its_reasons() -> None:
 
 
 def test_each_case_changes_the_link_or_the_worker() -> None:
-    made = {name: (case.rtt_ms, case.rig_options()) for name, case in worst.CASES.items()}
-    honest = (20.0, worst.Case().rig_options())
+    made = {name: (case.rtt_ms, case.link, case.program) for name, case in worst.CASES.items()}
+    honest = (20.0, worst.Case().link, worst.Case().program)
     assert all(one != honest for one in made.values())

@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """All arms. Raises ModelError, ConfigError."""
-    from edgespec.lab.demo import PROMPTS, read_prompts
+    from edgespec.lab.demo.scene import PROMPTS, read_prompts
 
     ways = args.ways or ENGINES[args.engine]
     questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)

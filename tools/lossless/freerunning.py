@@ -131,7 +131,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     from cloud_gateway.models.target_model.load import load
     from cloud_gateway.models.target_model.torch import TorchTarget
     from cloud_gateway.models.text import Text
-    from edgespec.lab.demo import PROMPTS, read_prompts
+    from edgespec.lab.demo.scene import PROMPTS, read_prompts
     from edgespec.shared import models
 
     questions = read_prompts(args.prompts or PROMPTS, args.limit, args.seed)

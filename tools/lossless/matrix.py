@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cloud_gateway.core.policies.registry import POLICIES
-from edgespec.lab.demo import PROMPTS, read_prompts
+from edgespec.lab.demo.scene import PROMPTS, read_prompts
 from edgespec.lab.rig import Rig
 from edgespec.shared import models
 from tools import options, verbs

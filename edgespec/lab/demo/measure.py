@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -41,13 +41,15 @@ class Bench:
 
     def run(self, prompt: str, max_tokens: int, arm: str) -> Run:
         """One completion; an arm without a worker runs beside the neighbour, unless its name ends in ALONE."""
-        plain_name = arm.removesuffix(ALONE)
-        beside = self.neighbour if arm in LOCAL else None
+        return self.timed(prompt, max_tokens, ARMS[arm.removesuffix(ALONE)], beside=arm in LOCAL)
+
+    def timed(self, prompt: str, max_tokens: int, asks: Mapping[str, Any], *, beside: bool, key: str = "") -> Run:
+        """One completion with this extension of the request, `beside` the neighbour or without it."""
         pids = [*self.rig.pids(), *(self.neighbour.pids() if self.neighbour else ()), *self.load, os.getpid()]
-        with beside.drafting() if beside else nullcontext():
+        with self.neighbour.drafting() if beside and self.neighbour else nullcontext():
             ours, everyone, began = cpu_time_s(pids), machine_time_s(), time.monotonic()
             waited = waited_s(self.rig.pids())
-            answer = self.rig.chat(prompt, max_tokens, **ARMS[plain_name])
+            answer = self.rig.chat(prompt, max_tokens, key=key, **asks)
             seconds = max(time.monotonic() - began, 0.01)
             others = (machine_time_s() - everyone) - (cpu_time_s(pids) - ours)
             waited = waited_s(self.rig.pids()) - waited

@@ -60,11 +60,14 @@ class Rig:
     ready: dict[str, Any] = field(default_factory=dict)
     """Addresses and model's name, as the gateway's ready file has them."""
     _processes: Processes = field(init=False)
-    _proxy_port: int = 0
+    _proxies: dict[str, int] = field(default_factory=dict)
+    """Port of each worker's proxy."""
+    _last: list[str] = field(default_factory=lambda: ["gateway", "proxy"])
+    """Ended after the workers."""
 
     def __post_init__(self) -> None:
         code = {"PYTHONPATH": str(self.checkout), "PYTHONSAFEPATH": "1"} if self.checkout else {}
-        self._processes = Processes(self.folder, last=("gateway", "proxy"), environment=code)
+        self._processes = Processes(self.folder, last=self._last, environment=code)
 
     def __enter__(self) -> Rig:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -105,23 +108,38 @@ class Rig:
 
     def create_key(self) -> None:
         """`cloud-gateway keys create`: an API key that allows offloading."""
-        self.key = self.gateway_command("keys", "create", "--name", "demo", "--offload", "--json")["key"]
+        self.key = self._new_key("demo")
+
+    def add_worker(self, name: str, rtt_ms: float, link: Sequence[str] = (), program: Sequence[str] = ()) -> str:
+        """A further worker behind a link of its own, in a group of its own; returns the API key of that group.
+
+        `link` and `program` are as `link_options` and `programs`. What the gateway learns of a worker from one
+        completion to the next is then of this link alone.
+        """
+        self._start_proxy(name, f"proxy-{name}", rtt_ms, link)
+        self._last.append(f"proxy-{name}")
+        self.pair(name, "--group", name)
+        self.start_worker(name, program)
+        return self._new_key(name, name)
 
     def start_proxy(self) -> None:
         """The delayed link; a worker that dials `worker_address` goes through it."""
-        link = f"127.0.0.1:{self.link_port}"
-        command = [*module("edgespec.lab.wan"), "--to", link, "--rtt-ms", str(self.rtt_ms), *self.link_options]
-        self._processes.start("proxy", command, piped=True)
-        self._proxy_port = int(self._processes.line("proxy"))
+        self._start_proxy("worker", "proxy", self.rtt_ms, self.link_options)
 
-    def pair(self, worker: str = "worker") -> None:
+    def _start_proxy(self, worker: str, name: str, rtt_ms: float, more: Sequence[str]) -> None:
+        link = f"127.0.0.1:{self.link_port}"
+        command = [*module("edgespec.lab.wan"), "--to", link, "--rtt-ms", str(rtt_ms), *more]
+        self._processes.start(name, command, piped=True)
+        self._proxies[worker] = int(self._processes.line(name))
+
+    def pair(self, worker: str = "worker", *group: str) -> None:
         """`cloud-gateway pair` here, `edgespec pair ADDRESS CODE` there."""
-        offer = [*self._gateway(), "pair", "--json", "--config", str(self.folder / "gateway.toml")]
+        offer = [*self._gateway(), "pair", *group, "--json", "--config", str(self.folder / "gateway.toml")]
         pipe, environment = subprocess.PIPE, self._processes.environment
         with subprocess.Popen(offer, stdout=pipe, stderr=pipe, env=environment) as gateway:
             assert gateway.stdout is not None
             code = json.loads(gateway.stdout.readline())["code"]
-            self.worker_command("pair", *self._dial(), code, "--json", worker=worker)
+            self.worker_command("pair", *self._dial(worker), code, "--json", worker=worker)
             gateway.wait(timeout=30)
             if gateway.returncode != 0:
                 raise RigError(
@@ -165,7 +183,7 @@ class Rig:
     @property
     def worker_address(self) -> str:
         """The address that the worker dials: through the proxy when there is one."""
-        return f"wss://127.0.0.1:{self._proxy_port or self.link_port}"
+        return self._address("worker")
 
     def runs(self, name: str) -> bool:
         """Whether this process was started and has not ended."""
@@ -179,9 +197,9 @@ class Rig:
         """Process id of `gateway`, `worker` or `proxy`."""
         return self._processes.pid(name)
 
-    def chat(self, prompt: str, max_tokens: int, **edgespec: Any) -> dict[str, Any]:
+    def chat(self, prompt: str, max_tokens: int, *, key: str = "", **edgespec: Any) -> dict[str, Any]:
         """One greedy chat answer; `edgespec` is the request's extension. Raises RigError with the API's sentence."""
-        return self.complete(greedy(prompt, max_tokens, edgespec))
+        return self._client(key).complete(greedy(prompt, max_tokens, edgespec))
 
     def stream(self, prompt: str, max_tokens: int, **edgespec: Any) -> Iterator[dict[str, Any]]:
         """The chunks of one streamed greedy answer, usage last."""
@@ -215,11 +233,19 @@ class Rig:
     def _worker(self) -> list[str]:
         return [*self.within.get("worker", ()), *module("edgespec")]
 
-    def _dial(self) -> list[str]:
-        return [] if self.by_mdns else [self.worker_address]
+    def _address(self, worker: str) -> str:
+        """Through this worker's proxy, or the first worker's where it has none of its own."""
+        return f"wss://127.0.0.1:{self._proxies.get(worker) or self._proxies.get('worker') or self.link_port}"
 
-    def _client(self) -> ChatClient:
-        return ChatClient(self.ready["api"]["port"], self.ready["model"], self.key)
+    def _dial(self, worker: str) -> list[str]:
+        return [] if self.by_mdns else [self._address(worker)]
+
+    def _client(self, key: str = "") -> ChatClient:
+        return ChatClient(self.ready["api"]["port"], self.ready["model"], key or self.key)
+
+    def _new_key(self, name: str, *groups: str) -> str:
+        made: str = self.gateway_command("keys", "create", "--name", name, "--json", "--offload", *groups)["key"]
+        return made
 
     def _gateway_config(self) -> dict[str, Any]:
         ports = self.ready or {"api": {"port": 0}, "link": {"port": 0}, "metrics": {"port": 0}}
@@ -250,7 +276,7 @@ class Rig:
     def _worker_config(self, worker: str) -> Path:
         config = {
             "draft.model": self.drafts.get(worker, self.draft),
-            "gateway.address": "" if self.by_mdns else self.worker_address,
+            "gateway.address": "" if self.by_mdns else self._address(worker),
             "gateway.discover": self.by_mdns,
             "daemon.state_dir": str(self.folder / worker),
             "daemon.name": f"demo-{worker}",

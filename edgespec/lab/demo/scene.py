@@ -1,0 +1,113 @@
+"""What a table of the demo needs: models, prompts, and gateway and worker on a core each beside a neighbour."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.lab import deep_target
+from edgespec.lab.demo.measure import Bench
+from edgespec.lab.rig import Rig
+from edgespec.lab.rig.load import Kind, working
+from edgespec.lab.rig.neighbour import Neighbour
+from edgespec.shared import models
+
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
+DRAFTS = {"quantised": models.quantised, "requantised": models.requantised, "dropped": models.dropped}
+PHI = 3.0
+"""Entropy threshold for this small target: 81 % of its positions exceed the papers' 0.5 nats."""
+
+
+def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, kernels: str = "packed", **more: Any) -> Rig:
+    """Gateway and worker on a core each where there are two, with the same draft, and without prefix caches."""
+    return Rig(
+        folder=folder, target=target, draft=draft, local_draft=draft, rtt_ms=rtt_ms,
+        gateway_options={
+            "policy.phi": PHI, "target.kernels": kernels,
+            "target.prefix_cache": False, "local_draft.prefix_cache": False,
+        },
+        worker_options={"draft.prefix_cache": False},
+        cores=two_cores(),
+        **more,
+    )  # fmt: skip
+
+
+def two_cores() -> tuple[int | None, int | None]:
+    """Cores of gateway and worker; none where there is only one."""
+    cores = sorted(os.sched_getaffinity(0))
+    return (cores[0], cores[1]) if len(cores) > 1 else (None, None)
+
+
+@contextlib.contextmanager
+def benched(rig: Rig, load: Kind, *, neighbour: bool = True) -> Iterator[Bench]:
+    """A linked rig with a neighbour, where there is a second core for it, and other jobs on the worker's core."""
+    core = rig.cores[1]
+    with contextlib.ExitStack() as closing:
+        beside = None
+        if neighbour and core is not None:
+            beside = closing.enter_context(Neighbour(rig.folder, rig.draft, core))
+        pids = closing.enter_context(working(load, rig.folder, core, lambda: rig.pid("worker")))
+        yield Bench(rig, beside, pids, judged=load != "compile")
+
+
+def target_model(options: argparse.Namespace, console: Console) -> Path:
+    """The target's file or folder; a deep one is made where it is missing. Raises ModelError, ConfigError."""
+    source, gguf = models.quantised(), options.engine == "llamacpp"
+    if options.target == "plain":
+        return source
+    models.require_memory(deep_target.memory_bytes(source, options.blocks), "The deep target")
+    with contextlib.suppress(ModelError):
+        return models.deepened(options.blocks, gguf=gguf)
+    with progress(console) as bar:
+        task = bar.add_task("", total=None)
+
+        def show_step(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done // 10**6 or done, total=total // 10**6 or total)
+
+        found = deep_target.make(source, models.model_dir(), options.blocks, show_step)
+    console.print(f"[green]✓[/] Made the deep target: {found.equal_tokens} of {found.tokens} tokens equal")
+    return models.deepened(options.blocks, gguf=gguf)
+
+
+def read_prompts(path: Path, limit: int, seed: int) -> list[str]:
+    """Up to `limit` prompts, drawn with the seed. Raises ConfigError naming the line that cannot be used."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"The prompts in {path} cannot be read: {error.strerror}.") from error
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            prompts.append(str(entry["prompt"] if "prompt" in entry else entry["turns"][0]))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ConfigError(f"Line {number} of {path} is no JSON object with `prompt` or `turns`.") from error
+    if not prompts or limit < 1:
+        raise ConfigError(f"There are no prompts to use: {path} has {len(prompts)}, and --limit is {limit}.")
+    return random.Random(seed).sample(prompts, min(limit, len(prompts)))
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises ConfigError where the block cannot write to this path."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another path.") from None
+
+
+def progress(console: Console) -> Progress:
+    """A bar with a count and the time so far."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )

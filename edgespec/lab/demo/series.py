@@ -1,0 +1,175 @@
+"""A series: many arms on the same prompts, in turns, each with its worker, and saved after every prompt.
+
+A worker has a link, an API key and so a calibration of its own: what the gateway carries from completion to completion
+is of one link and one preference. Texts are kept as digests, for the comparison only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.demo.arms import Run
+from edgespec.lab.demo.measure import Bench
+from edgespec.lab.rig import RigError
+from edgespec.lab.rig.load import Kind, working
+
+T = TypeVar("T")
+WRITTEN_S = 10.0
+"""Longest wait for the gateway to write a trace, which it does after the completion."""
+Runs = dict[str, Run]
+"""Of one prompt, by arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One arm of a series."""
+
+    name: str
+    asks: Mapping[str, Any]
+    """The request's extension."""
+    worker: str = ""
+    """Whose API key it uses; "": an arm without a worker."""
+    beside: bool = True
+    """Whether the neighbour drafts meanwhile; it rests where there is a worker."""
+    load: Kind = "none"
+
+
+@dataclass(slots=True)
+class Series:
+    """The rig's arms; `keys` has the API key of each worker."""
+
+    bench: Bench
+    keys: Mapping[str, str]
+    traces: Path | None = None
+    """Folder that takes a trace of every completion, where the gateway writes any."""
+    _active: str = field(default="", init=False)
+
+    def prompt(self, number: int, prompt: str, max_tokens: int, arms: Sequence[Asked]) -> Runs:
+        """All arms on one prompt; those under the same load together, each prompt beginning with another one."""
+        loads = list(dict.fromkeys(arm.load for arm in arms))
+        runs: Runs = {}
+        for load in _shifted(loads, number):
+            with self._load(load):
+                for arm in _shifted([arm for arm in arms if arm.load == load], number):
+                    runs[arm.name] = self.run(prompt, max_tokens, arm, f"{number:03}-{arm.name}")
+        return {arm.name: runs[arm.name] for arm in arms}
+
+    def run(self, prompt: str, max_tokens: int, arm: Asked, name: str = "") -> Run:
+        """One completion, its trace kept under this name; its text is replaced by a digest."""
+        before = self._written()
+        self._active = arm.worker
+        key = self.keys[arm.worker] if arm.worker else ""
+        run = self.bench.timed(prompt, max_tokens, arm.asks, beside=arm.beside and not arm.worker, key=key)
+        run.text = hashlib.sha256(run.text.encode()).hexdigest()[:16]
+        if self.traces:
+            self._keep_trace(before, name)
+        return run
+
+    def warm_up(self, prompt: str, max_tokens: int, arms: Sequence[Asked]) -> None:
+        """A completion that does not count for each arm with a worker, whose calibration then stands on something."""
+        for arm in arms:
+            if arm.worker:
+                self.run(prompt, max_tokens, arm)
+
+    @contextmanager
+    def _load(self, kind: Kind) -> Iterator[None]:
+        bench = self.bench
+        with working(kind, bench.rig.folder, bench.rig.cores[1], lambda: bench.rig.pid(self._active)) as pids:
+            bench.load, bench.judged = pids, kind != "compile"
+            try:
+                yield
+            finally:
+                bench.load, bench.judged = (), True
+
+    def _written(self) -> set[Path]:
+        return set(written(self.bench.rig.folder).glob("*.trace"))
+
+    def _keep_trace(self, before: set[Path], name: str) -> None:
+        """Moves the trace that was not there before; without a name it stays where it is."""
+        until = time.monotonic() + WRITTEN_S
+        while not (new := self._written() - before):
+            if time.monotonic() > until:
+                raise RigError(f"The gateway wrote no trace of {name or 'a completion'}.")
+            time.sleep(0.005)
+        if name and self.traces:
+            shutil.move(max(new), self.traces / f"{name}.trace")
+
+
+def written(folder: Path) -> Path:
+    """Where the gateway of a rig in this folder writes its traces."""
+    return folder / "traces"
+
+
+def trace_options(folder: Path, traces: Path | None) -> dict[str, Any]:
+    """Settings of a gateway that records; the traces are unsalted, so that those of one prompt can be joined."""
+    return {"traces.folder": str(written(folder)), "traces.salt": False} if traces else {}
+
+
+def _shifted(these: Sequence[T], by: int) -> list[T]:
+    by %= max(len(these), 1)
+    return [*these[by:], *these[:by]]
+
+
+def measured(
+    series: Series, prompts: Sequence[str], max_tokens: int, arms: Callable[[int], Sequence[Asked]],
+    done: Sequence[Runs], until: float, console: Console,
+) -> Iterator[list[Runs]]:  # fmt: skip
+    """Yields all runs so far after each prompt. Those `done` before are not run again.
+
+    Ends before a prompt that would end after `until` (on the monotonic clock), at the pace so far.
+    """
+    every, began = list(done), time.monotonic()
+    for number in range(len(done), len(prompts)):
+        every.append(series.prompt(number, prompts[number], max_tokens, arms(number)))
+        yield every
+        now = time.monotonic()
+        each_s = (now - began) / (len(every) - len(done))
+        left = len(prompts) - len(every)
+        console.print(
+            f"prompt {len(every)} of {len(prompts)}: {each_s:.0f} s each, about {each_s * left / 60:.1f} min left",
+            highlight=False,
+        )
+        if left and now + each_s > until:
+            console.print("The time is up: the table has fewer prompts than asked for.")
+            return
+
+
+def save(path: Path | None, setting: Mapping[str, Any], every: Sequence[Runs], **figures: Any) -> None:
+    """Writes all runs with what they were measured with, in one step: an interruption leaves a whole file."""
+    if path is None:
+        return
+    runs = [{name: run.figures() | {"digest": run.text} for name, run in prompt.items()} for prompt in every]
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json.dumps({"setting": setting, **figures, "runs": runs}, ensure_ascii=False) + "\n")
+    draft.replace(path)
+
+
+def saved(path: Path, setting: Mapping[str, Any]) -> tuple[dict[str, Any], list[Runs]]:
+    """What `save` wrote. Raises ConfigError where it was measured with other settings, or cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        every = [{name: run_of(figures) for name, figures in runs.items()} for runs in found["runs"]]
+        before = found["setting"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} cannot be continued ({error}); leave out --resume, or name another file.") from None
+    changed = [name for name in setting if before.get(name) != json.loads(json.dumps(setting[name]))]
+    if changed:
+        raise ConfigError(f"{path} was measured with another {', '.join(changed)}; name another file with --json.")
+    return found, every
+
+
+def run_of(figures: Mapping[str, Any]) -> Run:
+    """A run as `save` wrote it."""
+    shares = figures["others_share"], figures["waited_share"]
+    return Run(figures["digest"], figures["tokens"], dict(figures["usage"]), *shares)

@@ -1,0 +1,185 @@
+"""`edgespec demo --rtt-ms 0,20,80 --worker-load none,loops`: every place in one run, on the same prompts.
+
+Plain and co-located decoding, which no link changes, are measured once for each prompt and load, beside the drafting
+neighbour; `adaptive` with either preference at every round trip in turns with them. Each pair of place and preference
+has a worker process of its own behind a proxy of its own, so that no model restarts and no calibration mixes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.demo.arms import ALONE, BASE, LOCAL, REMOTE
+from edgespec.lab.demo.measure import Bench, neighbour_factor
+from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, target_model, writing
+from edgespec.lab.demo.series import Asked, Series, measured, save, saved, trace_options, written
+from edgespec.lab.demo.sweep_plot import plot
+from edgespec.lab.demo.sweep_report import show, summary
+from edgespec.lab.rig.load import Kind
+
+SEARCHED_K = (1, 2, 3, 4, 5, 6, 8, 11, 16)
+"""Depths tried to find the best: near the optimum the time changes little from one k to the next."""
+SEARCH_TOKENS = 24
+SPARE = 3
+"""Prompts that are not in the table: two for the search, one for warming up."""
+KEPT = 2
+"""The fastest k of the search, measured on every prompt; the faster of them is the best."""
+WARM_TOKENS = 32
+ALONE_PROMPTS = 3
+"""Prompts on which the arms without a worker also run without the neighbour; its factor is measured at the start."""
+SWEPT = {"balanced": REMOTE["adaptive"], "latency": REMOTE["adaptive_latency"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of the table: the link, and what else runs on the worker's core."""
+
+    rtt_ms: float
+    load: Kind = "none"
+
+    def arm(self, name: str) -> str:
+        """The name of an arm with a worker here; also that of the worker, and of its group."""
+        return f"{name}-{self.rtt_ms:g}" + ("" if self.load == "none" else f"-{self.load}")
+
+
+def local(name: str, load: Kind) -> str:
+    """The name of an arm without a worker under this load."""
+    return name if load == "none" else f"{name}-{load}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that only a table of several places has."""
+    parser.add_argument(
+        "--minutes", type=float, default=240.0, help="of several places: begin no prompt that would end later"
+    )
+    parser.add_argument("--resume", action="store_true", help="of several places: go on with the file of --json")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="of several places: keep a trace of each completion")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Measures, saves after every prompt, and shows the table; returns 0. Raises ConfigError."""
+    began = time.monotonic()
+    check(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    places = [Place(rtt_ms, load) for load in options.worker_load for rtt_ms in options.rtt_ms]
+    prompts, spare = prompts_of(options)
+    setting = setting_of(options)
+    before, done = saved(options.json, setting) if options.resume else ({}, [])
+    with (
+        tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch,
+        rigged(options, places, Path(scratch), console) as series,
+    ):
+        found = before.get("start") or started(series, spare, console)
+        warm = [arm for arm in arms(places, found["kept"], 0) if arm.worker]
+        series.warm_up(spare[-1], WARM_TOKENS, warm)
+        console.print(f"Ready after {time.monotonic() - began:.0f} s", highlight=False)
+        every = done
+        for every in measured(
+            series, prompts, options.max_tokens, lambda number: arms(places, found["kept"], number),
+            done, began + options.minutes * 60, console,
+        ):  # fmt: skip
+            save(options.json, setting, every, start=found, **summary(every, places, found))
+    figures = {"setting": setting, "start": found, **summary(every, places, found)}
+    show(figures, console)
+    if options.json:
+        with writing(options.json):
+            plot(figures, options.json)
+    return 0
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises ConfigError for what a table of several places does not do."""
+    if not options.no_identity:
+        raise ConfigError("A table of several places compares no texts in fp32: add --no-identity.")
+    if options.resume and not options.json:
+        raise ConfigError("--resume needs the file to go on with: name it with --json.")
+    if options.traces:
+        with writing(options.traces):
+            options.traces.mkdir(parents=True, exist_ok=True)
+
+
+def setting_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What the figures depend on; a run may be continued only with the same."""
+    names = ("engine", "target", "draft", "kernels", "max_tokens", "seed", "rtt_ms", "worker_load")
+    blocks = options.blocks if options.target == "deep" else 1
+    return {name: getattr(options, name) for name in names} | {"blocks": blocks, "prompts": options.prompts.name}
+
+
+def prompts_of(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The table's prompts, and SPARE others of the demo's own."""
+    prompts = read_prompts(options.prompts, options.limit, options.seed)
+    own = [prompt for prompt in read_prompts(PROMPTS, 10**6, options.seed) if prompt not in prompts]
+    if len(own) < SPARE:
+        raise ConfigError(f"{SPARE} of the demo's prompts are for warming up: choose a smaller --limit.")
+    return prompts, own[:SPARE]
+
+
+@contextmanager
+def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, console: Console) -> Iterator[Series]:
+    """Gateway, neighbour and all workers, one after the other: each measures its step time when it starts."""
+    folder, draft, target = options.keep or scratch, DRAFTS[options.draft](), target_model(options, console)
+    with make_rig(folder, str(target), str(draft), 0.0, options.kernels, engine=options.engine) as rig:
+        rig.gateway_options = {**rig.gateway_options, **trace_options(folder, options.traces)}
+        if options.traces:
+            written(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        with console.status("Starting the gateway"):
+            rig.start_gateway()
+            rig.create_key()
+        keys = {}
+        for place in places:
+            for name in SWEPT:
+                worker = place.arm(name)
+                with console.status(f"Starting worker {worker}"):
+                    keys[worker] = rig.add_worker(worker, place.rtt_ms)
+        with benched(rig, "none", neighbour=not options.no_neighbour) as bench:
+            yield Series(bench, keys, options.traces)
+
+
+def started(series: Series, spare: Sequence[str], console: Console) -> dict[str, Any]:
+    """The neighbour's factor, and the search for the best k."""
+    with console.status("Measuring the neighbour's factor"):
+        factor = neighbour_factor(series.bench)
+    with console.status("Searching the best k"):
+        times = search(series.bench, spare[:-1])
+    kept = sorted(sorted(times, key=lambda k: times[k])[:KEPT])
+    return {"neighbour": factor, "search_ms": times, "kept": kept}
+
+
+def search(bench: Bench, prompts: Sequence[str]) -> dict[int, float]:
+    """Milliseconds per token of co-located decoding by k, sums over short completions beside the neighbour."""
+    times = dict.fromkeys(SEARCHED_K, 0.0)
+    for prompt in prompts:
+        for k in SEARCHED_K:
+            run = bench.timed(prompt, SEARCH_TOKENS, LOCAL[f"colocated_k{k}"], beside=True)
+            times[k] += run.ms_per_token / len(prompts)
+    return {k: round(ms, 3) for k, ms in times.items()}
+
+
+def arms(places: Sequence[Place], kept: Sequence[int], number: int) -> list[Asked]:
+    """All arms of the prompt of this number."""
+    wanted = list(dict.fromkeys(("plain", BASE, *(f"colocated_k{k}" for k in kept))))
+    made: list[Asked] = []
+    for load in dict.fromkeys(place.load for place in places):
+        made += [Asked(local(name, load), LOCAL[name], load=load) for name in wanted]
+    if number < ALONE_PROMPTS:
+        made += [Asked(name + ALONE, LOCAL[name], beside=False) for name in wanted]
+    for place in places:
+        made += [remote(place, name, asks) for name, asks in SWEPT.items()]
+    return made
+
+
+def remote(place: Place, name: str, asks: Mapping[str, Any]) -> Asked:
+    """`adaptive` here with a preference, whose name its worker has."""
+    return Asked(place.arm(name), asks, place.arm(name), load=place.load)

@@ -1,0 +1,45 @@
+"""A table of several places as a picture beside its JSON: ratios to co-located k = 2 over the round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MARKS = {"balanced": "o", "latency": "s"}
+
+
+def plot(figures: Mapping[str, Any], out: Path) -> list[Path]:
+    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return []
+    places = list(dict.fromkeys(_label(row) for row in figures["rows"]))
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, 2, sharey=True), ("decoding", "whole"), strict=True):
+        for prefer, mark in MARKS.items():
+            rows = [row for row in figures["rows"] if row["prefer"] == prefer]
+            found = [row[kind]["k2"] for row in rows]
+            ends = [[one["median"] - one["low"] for one in found], [one["high"] - one["median"] for one in found]]
+            x = [places.index(_label(row)) for row in rows]
+            axes.errorbar(x, [one["median"] for one in found], yerr=ends, marker=mark, capsize=3, label=prefer)
+        local = next(iter(figures["local"].values()))
+        best = local["colocated_best"][kind] / local["colocated_k2"][kind]
+        axes.axhline(1.0, color="grey", linewidth=0.8, linestyle=":", label="co-located k = 2")
+        axes.axhline(best, color="grey", linewidth=0.8, linestyle="--", label="best k")
+        axes.set_xticks(range(len(places)), places, fontsize=8)
+        axes.set_xlabel("round trip")
+        axes.set_title("decoding" if kind == "decoding" else "whole completion", fontsize=9)
+    figure.axes[0].set_ylabel("time per token / co-located k = 2")
+    figure.axes[0].legend(fontsize=7)
+    setting = figures["setting"]
+    figure.suptitle(f"target {setting['target']}, draft {setting['draft']}, {figures['prompts']} prompts", fontsize=10)
+    made = [out.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for path in made:
+        figure.savefig(path)
+    return made
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    return f"{row['rtt_ms']:g} ms" + ("" if row["load"] == "none" else f"\n{row['load']}")

@@ -1,0 +1,172 @@
+"""Tables of several places: which arms run where, how they are saved and continued, and what their rows say."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.demo import sweep
+from edgespec.lab.demo.arms import ALONE, BASE, Run
+from edgespec.lab.demo.measure import Bench
+from edgespec.lab.demo.series import Asked, Series, measured, save, saved
+from edgespec.lab.demo.sweep import Place
+from edgespec.lab.demo.sweep_plot import plot
+from edgespec.lab.demo.sweep_report import interval, remarks, show, summary
+from edgespec.lab.rig import Rig
+from edgespec.lab.rig.neighbour import Neighbour
+from tests.edgespec.lab.demo.test_measure import FakeNeighbour
+
+PLACES = [Place(0.0), Place(80.0)]
+KEYS = {place.arm(name): f"key of {place.arm(name)}" for place in PLACES for name in sweep.SWEPT}
+QUIET = Console(quiet=True)
+
+
+def run(ms: float, passes: int = 0, others: float = 0.0) -> Run:
+    usage = {
+        "timings_ms": {"decode": 9 * ms, "before_worker": 0.0, "total": 10 * ms + 50},
+        "tokens_before_worker": 0, "local_draft_passes": passes, "rounds": 5, "accepted": {"local": 4}, "why": None,
+    }  # fmt: skip
+    return Run("digest", 10, usage, others)
+
+
+class FakeRig:
+    """Remembers who asked for what, and whether the neighbour drafted."""
+
+    folder, cores = Path("unused"), (None, None)
+
+    def __init__(self, neighbour: FakeNeighbour) -> None:
+        self.neighbour, self.asked = neighbour, list[tuple[str, str, Mapping[str, Any], bool]]()
+
+    def pids(self) -> list[int]:
+        return []
+
+    def chat(self, prompt: str, max_tokens: int, key: str = "", **asks: Any) -> dict[str, Any]:
+        self.asked.append((prompt, key, asks, self.neighbour.active))
+        found = run(30.0 if asks["policy"] == "plain" else 20.0)
+        return {
+            "choices": [{"message": {"content": prompt}}],
+            "usage": {"completion_tokens": 10, "edgespec": found.usage},
+        }
+
+
+def series() -> tuple[Series, FakeRig]:
+    beside = FakeNeighbour()
+    rig = FakeRig(beside)
+    return Series(Bench(cast(Rig, rig), cast(Neighbour, beside)), KEYS), rig
+
+
+def test_every_place_and_preference_has_a_worker_of_its_own() -> None:
+    made, rig = series()
+    runs = made.prompt(0, "a", 10, sweep.arms(PLACES, [5, 8], 0))
+    remote = {key: (asks["prefer"], active) for _, key, asks, active in rig.asked if asks["policy"] == "adaptive"}
+    assert remote == {KEYS[place.arm(name)]: (name, False) for place in PLACES for name in sweep.SWEPT}
+    assert {key for _, key, asks, _ in rig.asked if asks["policy"] != "adaptive"} == {""}
+    assert list(runs) == [arm.name for arm in sweep.arms(PLACES, [5, 8], 0)]
+
+
+def test_arms_without_a_worker_are_measured_once_for_all_places() -> None:
+    made, rig = series()
+    for number in range(sweep.ALONE_PROMPTS + 1):
+        made.prompt(number, str(number), 10, sweep.arms(PLACES, [5, 8], number))
+    local = [(prompt, asks.get("k"), active) for prompt, _, asks, active in rig.asked if asks["policy"] != "adaptive"]
+    assert len(local) == len(set(local)), "none twice under the same conditions"
+    assert {prompt for prompt, _, active in local if not active} == {"0", "1", "2"}
+    assert {(prompt, k) for prompt, k, active in local if active} == {(p, k) for p in "0123" for k in (None, 2, 5, 8)}
+
+
+def test_each_prompt_begins_with_another_arm() -> None:
+    made, rig = series()
+    firsts = []
+    for number in range(3):
+        before = len(rig.asked)
+        made.prompt(number, "a", 10, sweep.arms(PLACES, [5], sweep.ALONE_PROMPTS))
+        firsts.append(rig.asked[before][2])
+    assert firsts[0] != firsts[1] != firsts[2]
+
+
+def test_what_was_saved_is_continued_and_not_measured_again(tmp_path: Path) -> None:
+    out, setting = tmp_path / "table.json", {"draft": "quantised", "rtt_ms": (0.0, 80.0)}
+    made, rig = series()
+    arms = [Asked("plain", {"policy": "plain"})]
+    for every in measured(made, ["a", "b"], 10, lambda _: arms, [], 1e9, QUIET):
+        save(out, setting, every, start={"kept": [5]})
+        if len(every) == 1:
+            break
+    found, done = saved(out, setting)
+    assert found["start"] == {"kept": [5]} and len(done) == 1
+    whole = list(measured(made, ["a", "b"], 10, lambda _: arms, done, 1e9, QUIET))[-1]
+    assert [prompt for prompt, *_ in rig.asked] == ["a", "b"]
+    assert whole[0]["plain"].text == done[0]["plain"].text != whole[1]["plain"].text
+    assert whole[0]["plain"].ms_per_token == pytest.approx(30.0)
+
+
+def test_a_table_with_other_settings_is_not_continued(tmp_path: Path) -> None:
+    out = tmp_path / "table.json"
+    save(out, {"draft": "quantised"}, [])
+    with pytest.raises(ConfigError, match="another draft"):
+        saved(out, {"draft": "dropped"})
+    out.write_text("[")
+    with pytest.raises(ConfigError, match="cannot be continued"):
+        saved(out, {"draft": "dropped"})
+
+
+def test_no_prompt_begins_that_would_end_too_late() -> None:
+    made, _ = series()
+    arms = [Asked("plain", {"policy": "plain"})]
+    assert len(list(measured(made, ["a", "b", "c"], 10, lambda _: arms, [], 0.0, QUIET))) == 1
+
+
+def figures(*remote_ms: float) -> dict[str, Any]:
+    every = []
+    for number, ms in enumerate(remote_ms):
+        runs = {"plain": run(40.0), BASE: run(20.0, 10), "colocated_k5": run(16.0, 12)}
+        runs |= {name + ALONE: run(one.ms_per_token / 1.25) for name, one in runs.items()} if number == 0 else {}
+        every.append(runs | {name: run(ms * (0.5 if "latency" in name else 1.0), 5) for name in KEYS})
+    start = {"kept": [5], "neighbour": {"factor": 1.25}}
+    setting = {"draft": "quantised", "target": "deep"}
+    return {"setting": setting, "start": start, **summary(every, PLACES, start)}
+
+
+def test_ratios_are_paired_and_to_the_better_of_plain_and_k2() -> None:
+    found = figures(18.0, 20.0, 30.0)
+    row = found["rows"][0]
+    assert (row["rtt_ms"], row["prefer"], found["best_k"]) == (0.0, "balanced", {"none": 5})
+    assert row["decoding"]["k2"]["median"] == row["decoding"]["better"]["median"] == 1.0
+    assert row["decoding"]["plain"]["median"] == 0.5 and row["decoding"]["best"]["median"] == 1.25
+    assert row["decoding"]["better"]["above"] == 1, "30 ms is over the limit, 20 is not"
+    assert row["passes_to_k2"] == 0.5 and row["accepted_per_round"] == 0.8
+    assert row["whole"]["k2"]["median"] == 1.0 and row["decoding"]["k2"]["low"] == 0.9
+    assert found["local"]["none"]["plain"]["beside_to_alone"] == 1.25
+
+
+def test_the_interval_of_the_median_follows_from_the_order() -> None:
+    assert interval([float(i) for i in range(10)]) == (1.0, 8.0), "covers 97.9 % of ten values' medians"
+    assert interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert interval([float(i) for i in range(6)]) == (0.0, 5.0)
+
+
+def test_disturbed_prompts_are_left_out_and_a_compiler_is_no_disturbance() -> None:
+    runs = {"plain": run(40.0), BASE: run(20.0), "colocated_k5": run(16.0), **{name: run(20.0) for name in KEYS}}
+    noisy = runs | {"plain": run(40.0, others=0.5)}
+    found = summary([runs, noisy], PLACES, {"kept": [5]})
+    assert (found["prompts"], found["prompts_dropped"]) == (1, 1)
+    busy = runs | {"plain-compile": run(40.0, others=0.9)}
+    assert summary([runs, busy], PLACES, {"kept": [5]})["prompts"] == 2
+
+
+def test_the_table_has_a_row_for_each_place_and_preference(tmp_path: Path) -> None:
+    found = figures(18.0, 20.0)
+    out = io.StringIO()
+    show(found, Console(file=out, width=80))
+    shown = out.getvalue()
+    assert shown.count("balanced") == shown.count("latency") == len(PLACES)
+    assert "best k = 5" in shown and "1.25 times" in " ".join(remarks(found)) and "…" not in shown
+    assert [path.suffix for path in plot(found, tmp_path / "table.json")] == [".png", ".svg"]
+    json.dumps(found)
