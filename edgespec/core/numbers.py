@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def interpolate(points: Mapping[int, float], x: int) -> float:
     """Piecewise linear through `points`, level beyond both ends. At least one point is needed."""
     known = points.get(x)
-    if known is not None:
-        return known
-    xs = sorted(points)
+    return between(points, sorted(points), x) if known is None else known
+
+
+def between(points: Mapping[int, float], xs: Sequence[int], x: int) -> float:
+    """The same where `points` has no `x`; `xs`: where it has any, in rising order."""
     i = bisect_left(xs, x)
     if i == 0 or i == len(xs):
         return points[xs[0 if i == 0 else -1]]

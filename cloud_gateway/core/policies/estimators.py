@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
-from edgespec.core.numbers import interpolate
+from edgespec.core.numbers import between
 
 MAX_S = 60.0
 """What a measured time is cut to: a machine may sleep, and one such sample should not stay in a mean for long."""
@@ -78,8 +78,8 @@ class StepCurve:
         self._provisional = provisional
         self._points = {rows: Ewma(weight, seconds) for rows, seconds in prior.items()}
         self._weight = weight
-        self._values = dict(prior)
-        self._known: dict[int, float] = {}
+        self._values, self._rows = dict(prior), sorted(prior)
+        self._known = dict(prior)
         """What was asked for since the last sample: a decision asks for every number of rows that it may verify."""
         self.samples = 0
         """Passes taken in."""
@@ -89,19 +89,21 @@ class StepCurve:
         cut = measured(seconds, MIN_PASS_S)
         if cut is not None:
             self.samples += 1
-            self._known.clear()
             if self._provisional:
                 self._provisional = False
                 self._values = dict.fromkeys(self._values, cut)
             point = self._points.setdefault(rows, Ewma(self._weight))
             point.sample(cut)
             self._values[rows] = point.value or 0.0
+            if len(self._values) > len(self._rows):
+                self._rows = sorted(self._values)
+            self._known = dict(self._values)
 
     def __call__(self, rows: int) -> float:
         """Expected seconds of a pass over this many rows."""
         known = self._known.get(rows)
         if known is None:
-            known = self._known[rows] = interpolate(self._values, rows)
+            known = self._known[rows] = between(self._values, self._rows, rows)
         return known
 
     def points(self) -> dict[int, float]:

@@ -22,8 +22,6 @@ MIN_REACH = 3e-3
 """Nodes less likely than this are not looked at."""
 MIN_OPEN = 0.05
 """Share of a node's future that must be unnamed for it to be worth another look by the local draft."""
-MAX_REMEMBERED = 2048
-"""Nodes remembered before those that were pruned are dropped, since sorting them out costs time. A tree holds 1024."""
 
 
 @dataclass(slots=True)
@@ -70,8 +68,8 @@ class _Seen(Struct):
     """Those of them that a draft proposed."""
     chances: Sequence[float]
     """Of these, as the calibrator gave them at the first look at each."""
-    pairs: Sequence[tuple[Node, float]]
-    """Each child with its probability given the node."""
+    given: Sequence[float]
+    """Each child's probability given the node."""
     named: float
     """The sum of these."""
     ranked: Sequence[float]
@@ -146,7 +144,7 @@ class Surveyor:
                 leaves.append((-negative, -number, node))
                 continue
             seen = self._look_at(node)
-            for child, chance in seen.pairs:
+            for child, chance in zip(seen.children, seen.given):
                 below = negative * chance
                 if below <= -MIN_REACH:
                     reached.append((below, child.id, child))
@@ -180,19 +178,18 @@ class Surveyor:
         base, shared = node.cost, node.revision > 0
         drafted = [child for child in children if child.drafted] if shared else children
         costs = [child.cost - base for child in drafted]
-        ordered = sorted(costs)
-        ranks = [ordered.index(cost) for cost in costs]  # of a few children; equal costs share the better rank
-        chances = self.calibrator.chances(costs, [child.entropy for child in drafted], ranks)
+        chances = self.calibrator.chances(costs, [child.entropy for child in drafted])
         if before is not None:  # what was estimated of a child stays, though the calibrator has learnt since
             known = dict(zip(before.drafted, before.chances))
             chances = [known.get(child, chance) for child, chance in zip(drafted, chances)]
-        together = _together(children, dict(zip(drafted, chances))) if shared else chances
-        total = sum(together)
-        given = together if total <= 1 else [chance / total for chance in together]
+        given = _together(children, dict(zip(drafted, chances))) if shared else chances
+        named = sum(given)
+        if named > 1:
+            given = [chance / named for chance in given]
+            named = sum(given)
         ranked = [chance for child, chance in zip(children, given) if child.drafted] if shared else given
         ranked = sorted(ranked, reverse=True)[: len(self._shares)]
-        pairs = list(zip(children, given))
-        return _Seen(children, drafted, chances, pairs, sum(given), ranked, self._commits, node.revision)
+        return _Seen(children, drafted, chances, given, named, ranked, self._commits, node.revision)
 
     def _learn(self, tree: CandidateTree) -> None:
         """Updates the calibrator with the candidates that the last commits decided on."""
@@ -209,8 +206,7 @@ class Surveyor:
                     break
                 node = chosen
             self._commits += 1
-            if len(self._seen) > MAX_REMEMBERED:
-                self._seen = {n: seen for n, seen in self._seen.items() if n in tree.tree}
+            self._seen = {n: seen for n, seen in self._seen.items() if n.position >= root.position}
         self._root = root
 
     def _compare(self, node: Node, drafted: Sequence[Node], token: int) -> None:

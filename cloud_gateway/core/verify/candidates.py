@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from edgespec.core.drafting.tree import Node, SpeculationTree
+from edgespec.core.drafting.tree import PRUNED, Node, SpeculationTree
 from edgespec.core.protocol.messages import MAX_DEPTH, Tree, shape_error
 from edgespec.core.protocol.prefix import Prefix
 
 LOCAL = "local"
 """Name of the gateway's own draft as a source."""
-MAX_NAMED = 2048
-"""Names of one worker's nodes that are kept before those of pruned nodes are dropped: sorting them out costs time."""
+MIN_NAMED = 64
+"""Names of a worker's nodes that are kept before those of pruned nodes are dropped; then it is when twice as many are
+there as were left, so that sorting them out costs the same for each name."""
 COMMITTED_SPAN = 64
 """Positions behind the root for which a frame under way may still name a parent."""
 
@@ -52,6 +53,8 @@ class _Source:
 
     where: dict[int, Node | int] = field(default_factory=dict)
     next_id: int = 1
+    limit: int = MIN_NAMED
+    """Names at which those of pruned nodes are dropped."""
 
 
 class CandidateTree:
@@ -62,8 +65,6 @@ class CandidateTree:
         self.tree = SpeculationTree(len(prompt) - 1, prompt[-1])
         self.max_nodes = max_nodes
         self._sources: dict[Hashable, _Source] = {}
-        self._committed: dict[Node, int] = {}
-        """Candidates that were committed lately, and where: a frame under way may name them as parents."""
 
     @property
     def root(self) -> Node:
@@ -88,12 +89,12 @@ class CandidateTree:
         fresh = stale = 0
         reached = diverged_at = -1
         base = frame.prefix_len - 1
-        alive, where, at_base = self.tree.nodes, state.where, self._at(base)
+        root_at, where, at_base = self.root.position, state.where, self._at(base)
         columns = zip(frame.parents, frame.tokens, frame.costs, frame.entropies, strict=True)
         place: Node | int | None
         for number, (parent_id, token, cost, entropy) in enumerate(columns, frame.first):
             parent = where.get(parent_id) if parent_id else at_base  # ROOT is 0
-            if parent_id and not (isinstance(parent, Node) and alive.get(parent.id) is parent):  # rarely
+            if parent_id and not (isinstance(parent, Node) and parent.position > root_at):  # rarely
                 parent = self._live(parent)
             if isinstance(parent, Node):
                 position, place = parent.position + 1, parent.children.get(token)
@@ -146,7 +147,9 @@ class CandidateTree:
         return node
 
     def advance(self, tokens: Sequence[int]) -> list[Node]:
-        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it."""
+        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it.
+
+        These keep their positions, since a frame under way may name them as parents."""
         path: list[Node] = []
         node = self.root
         for token in tokens:
@@ -157,12 +160,11 @@ class CandidateTree:
             node = child
         self.tree.advance(tokens)
         self.prefix.extend(tokens)
-        self._committed |= {node: node.position for node in path}
-        if len(self._committed) > 2 * COMMITTED_SPAN:
-            self._committed = {node: at for node, at in self._committed.items() if at >= self._oldest}
+        oldest = self._oldest
         for state in self._sources.values():
-            if len(state.where) > MAX_NAMED:
-                state.where = {wire: place for wire, place in state.where.items() if self._kept(place)}
+            if len(state.where) > state.limit:
+                state.where = {wire: place for wire, place in state.where.items() if _position(place) >= oldest}
+                state.limit = max(2 * len(state.where), MIN_NAMED)
         return path
 
     def best(self, count: int, max_depth: int | None = None) -> list[Node]:
@@ -192,24 +194,14 @@ class CandidateTree:
                 node.parent.revision += 1
                 _reprice(node, node.parent.cost - math.log(chance))
             elif not node.children:
-                del node.parent.children[node.token]
-                del self.tree.nodes[node.id]
+                self.tree.drop(node)
 
     def _live(self, place: Node | int | None) -> Node | int | None:
         """The place as it is now: a committed node becomes its position (or the root), a pruned one None."""
-        if isinstance(place, Node):
-            if place in self.tree:
-                return place
-            place = self._committed.get(place)
-        if place is None or place < self._oldest:
-            return None
-        return self._at(place)
-
-    def _kept(self, place: Node | int) -> bool:
-        """Whether a frame under way may still name it."""
-        if isinstance(place, int):
-            return place >= self._oldest
-        return self.tree.nodes.get(place.id) is place or place is self.tree.root or place in self._committed
+        position = PRUNED if place is None else _position(place)
+        if position > self.root.position:
+            return place
+        return self._at(position) if position >= self._oldest else None
 
     def _at(self, position: int) -> Node | int:
         return self.root if position == self.root.position else position
@@ -217,7 +209,7 @@ class CandidateTree:
     @property
     def _oldest(self) -> int:
         """The least position that a frame may still name."""
-        return self.root.position - COMMITTED_SPAN
+        return max(self.root.position - COMMITTED_SPAN, 0)
 
     def _adopt(self, node: Node, cost: float, entropy: float, owner: str) -> None:
         """A draft proposes what only sources without a draft model had: cost and entropy become the draft's."""
@@ -230,13 +222,17 @@ class CandidateTree:
         """A candidate that is not there yet; None where the tree is full."""
         if len(self.tree.nodes) >= self.max_nodes:
             return None
-        node = self.tree.append(parent, token, cost, entropy)
+        node = self.tree.add(parent, token, cost, entropy)
         node.owner = owner
         return node
 
     def _committed_at(self, parent: int | None, token: int) -> int | None:
         """The position after `parent` where it holds this token; None where the frame is off the committed path."""
         return None if parent is None or self.prefix.tokens[parent + 1] != token else parent + 1
+
+
+def _position(place: Node | int) -> int:
+    return place.position if isinstance(place, Node) else place
 
 
 def _reprice(node: Node, cost: float) -> None:

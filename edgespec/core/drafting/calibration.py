@@ -29,7 +29,6 @@ class Calibrator:
     def __init__(self, rate: float = 0.2, pull: float = 0.002) -> None:
         self._rate, self._pull = rate, pull
         self._weights = [0.0, 1.0, 0.0] + [0.0] * RANKS
-        self._prior = tuple(self._weights)
         self._squares = [4.0] * len(self._weights)
 
     def __call__(self, cost: float, entropy: float, rank: int) -> float:
@@ -38,13 +37,16 @@ class Calibrator:
         score = w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + (rank if rank < RANKS else RANKS - 1)]
         return 1 / (1 + exp(-_clipped(score)))
 
-    def chances(self, costs: Sequence[float], entropies: Sequence[float], ranks: Sequence[int]) -> list[float]:
-        """The probabilities of several children; the same as one call for each, in half the time."""
-        w, found = self._weights, []
-        bias, slope, doubt = w[:3]
-        for cost, entropy, rank in zip(costs, entropies, ranks, strict=True):
+    def chances(self, costs: Sequence[float], entropies: Sequence[float]) -> list[float]:
+        """The probabilities of all of a node's children; the same as one call for each, in half the time.
+
+        Children of equal cost share the better rank."""
+        ordered, found = sorted(costs), []
+        bias, slope, doubt, *ranked = self._weights
+        for cost, entropy in zip(costs, entropies, strict=True):
             logit = -log(expm1(cost)) if _MIN_COST <= cost < MAX_LOGIT else _logit(cost)
-            score = bias + slope * logit + doubt * (entropy - 1.0) + w[3 + (rank if rank < RANKS else RANKS - 1)]
+            rank = ordered.index(cost)  # of a few
+            score = bias + slope * logit + doubt * (entropy - 1.0) + ranked[rank if rank < RANKS else RANKS - 1]
             found.append(1 / (1 + exp(-score if -MAX_SCORE < score < MAX_SCORE else -_clipped(score))))
         return found
 
@@ -61,15 +63,23 @@ class Calibrator:
         """
         if not (isfinite(entropy) and all(map(isfinite, costs))):
             return
-        w, squares, prior, rate, pull = self._weights, self._squares, self._prior, self._rate, self._pull
-        excess = entropy - 1.0
-        for rank, cost in enumerate(costs):
-            logit, own = _logit(cost), 3 + (rank if rank < RANKS else RANKS - 1)
-            score = w[0] + w[1] * logit + w[2] * excess + w[own]
+        rate, pull, excess = self._rate, self._pull, entropy - 1.0
+        bias, slope, doubt, *ranked = self._weights
+        bias2, slope2, doubt2, *ranked2 = self._squares
+        for rank, cost in enumerate(costs):  # written out for each weight: this runs for every committed token
+            logit, own = _logit(cost), rank if rank < RANKS else RANKS - 1
+            score = bias + slope * logit + doubt * excess + ranked[own]
             error = 1 / (1 + exp(-_clipped(score))) - (rank == chosen)
-            for i, gradient in (0, error), (1, error * logit), (2, error * excess), (own, error):
-                squares[i] += gradient * gradient
-                w[i] -= rate / sqrt(squares[i]) * (gradient + pull * (w[i] - prior[i]))
+            by_slope, by_doubt = error * logit, error * excess
+            bias2 += error * error
+            slope2 += by_slope * by_slope
+            doubt2 += by_doubt * by_doubt
+            ranked2[own] += error * error
+            bias -= rate / sqrt(bias2) * (error + pull * bias)
+            slope -= rate / sqrt(slope2) * (by_slope + pull * (slope - 1.0))
+            doubt -= rate / sqrt(doubt2) * (by_doubt + pull * doubt)
+            ranked[own] -= rate / sqrt(ranked2[own]) * (error + pull * ranked[own])
+        self._weights, self._squares = [bias, slope, doubt, *ranked], [bias2, slope2, doubt2, *ranked2]
 
     def state(self) -> list[float]:
         """Weights and their squared gradients, as plain numbers."""

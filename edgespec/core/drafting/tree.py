@@ -11,9 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+PRUNED = -1
+"""Position of a node that is in no tree any more and was not committed either."""
+
 
 class Node(Struct, eq=False):
-    """A draft token. `position`: its index in prompt + completion; `entropy`: of the distribution it came from.
+    """A draft token. `position`: its index in prompt + completion, or PRUNED; `entropy`: of the distribution it came
+    from.
 
     A msgspec struct, since one is made for each draft token, in a quarter of a dataclass's time.
     """
@@ -77,13 +81,14 @@ class SpeculationTree:
 
     def append(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
         """Adds one child; `cost` is -log q(token | path) in nats. A token that is there already is returned."""
-        known = parent.children.get(token)
-        if known is not None:
-            return known
-        node = Node(self._next_id, token, parent, parent.position + 1, parent.cost + cost, entropy)
-        self._next_id += 1
-        parent.children[token] = node
-        self.nodes[node.id] = node
+        return parent.children.get(token) or self.add(parent, token, cost, entropy)
+
+    def add(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
+        """`append` for a token that is not there yet."""
+        number = self._next_id
+        self._next_id = number + 1
+        node = Node(number, token, parent, parent.position + 1, parent.cost + cost, entropy)
+        parent.children[token] = self.nodes[number] = node
         return node
 
     def advance(self, tokens: Sequence[int]) -> int:
@@ -94,8 +99,7 @@ class SpeculationTree:
         matched = 0
         for token in tokens:
             child = self.root.children.pop(token, None)
-            for sibling in self.root.children.values():
-                self._drop(sibling)
+            self._drop_below(self.root)
             if child is None:
                 child = Node(self._next_id, token, None, self.root.position + 1, self.root.cost)
                 self._next_id += 1
@@ -121,10 +125,22 @@ class SpeculationTree:
         """Levels below the root."""
         return max((node.position for node in self.nodes.values()), default=self.root.position) - self.root.position
 
-    def _drop(self, node: Node) -> None:
-        stack = [node]
+    def drop(self, leaf: Node) -> None:
+        """Removes one node without children."""
+        assert leaf.parent is not None
+        del leaf.parent.children[leaf.token]
+        del self.nodes[leaf.id]
+        leaf.position = PRUNED
+
+    def _drop_below(self, top: Node) -> None:
+        """Removes all that is left below a node. Nodes keep their parents and lose their children: without a cycle they
+        are freed as soon as nobody refers to them, which spares the cycle collector."""
+        stack = [top]
         while stack:
-            gone = stack.pop()
-            del self.nodes[gone.id]
-            if gone.children:
-                stack.extend(gone.children.values())
+            children = stack.pop().children
+            for gone in children.values():
+                del self.nodes[gone.id]
+                gone.position = PRUNED
+                if gone.children:
+                    stack.append(gone)
+            children.clear()
