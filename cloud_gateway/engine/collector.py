@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 
 ALLOCATIONS = 20_000
-"""Container objects made before the youngest generation is collected. A round leaves about 250, so that Python's 700
-would collect in every third one; what waits for it stays below 10 MB."""
+"""Container objects made before the youngest generation is collected. A round of one request
+leaves about 10, since pruned candidates are freed at once (core/drafting/tree.py); what else the process makes, and
+keeps for long, would start it at Python's 700 in the middle of rounds. What waits for it stays below 10 MB."""
 
 
 def spare_rounds() -> None:

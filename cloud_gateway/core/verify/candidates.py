@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from edgespec.core.drafting.tree import PRUNED, Node, SpeculationTree
-from edgespec.core.protocol.messages import MAX_DEPTH, Tree, shape_error
+from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Tree, shape_error
 from edgespec.core.protocol.prefix import Prefix
 
 LOCAL = "local"
@@ -89,15 +89,17 @@ class CandidateTree:
         fresh = stale = 0
         reached = diverged_at = -1
         base = frame.prefix_len - 1
-        root_at, where, at_base = self.root.position, state.where, self._at(base)
+        where, position, parent_of = state.where, base + 1, ROOT
+        parent: Node | int | None = self._at(base)
         columns = zip(frame.parents, frame.tokens, frame.costs, frame.entropies, strict=True)
-        place: Node | int | None
         for number, (parent_id, token, cost, entropy) in enumerate(columns, frame.first):
-            parent = where.get(parent_id) if parent_id else at_base  # ROOT is 0
-            if parent_id and not (isinstance(parent, Node) and parent.position > root_at):  # rarely
-                parent = self._live(parent)
+            if parent_id != parent_of:  # siblings come together
+                parent_of = parent_id
+                parent = self._at(base) if parent_id == ROOT else self._live(where.get(parent_id))
+                position = -1 if parent is None else _position(parent) + 1
+            place: Node | int | None
             if isinstance(parent, Node):
-                position, place = parent.position + 1, parent.children.get(token)
+                place = parent.children.get(token)
                 if place is None:
                     place = self._append(parent, token, cost / 1000, entropy / 1000, owner)
                     fresh += place is not None
@@ -106,7 +108,7 @@ class CandidateTree:
                     fresh += 1
                 parent.expanded = True
             else:
-                position, place = -1 if parent is None else parent + 1, self._committed_at(parent, token)
+                place = self._committed_at(parent, token)
             if place is None:
                 stale += 1
                 diverged_at = max(diverged_at, parent) if isinstance(parent, int) else diverged_at
@@ -222,9 +224,7 @@ class CandidateTree:
         """A candidate that is not there yet; None where the tree is full."""
         if len(self.tree.nodes) >= self.max_nodes:
             return None
-        node = self.tree.add(parent, token, cost, entropy)
-        node.owner = owner
-        return node
+        return self.tree.add(parent, token, cost, entropy, owner)
 
     def _committed_at(self, parent: int | None, token: int) -> int | None:
         """The position after `parent` where it holds this token; None where the frame is off the committed path."""

@@ -30,13 +30,13 @@ class Node(Struct, eq=False):
     """Nats of -log q along the path since the tree was made."""
     entropy: float = 0.0
     """Nats."""
+    owner: str = ""
+    """Who proposed it at the gateway: a draft where one did, else a source without a draft model."""
     expanded: bool = False
     """Whether the draft model has been evaluated here, so that its best children are known."""
     children: dict[int, Node] = {}
     wire: int = 0
     """Id under which the node was sent; 0 until then."""
-    owner: str = ""
-    """Who proposed it at the gateway: a draft where one did, else a source without a draft model."""
     evidence: dict[str, float] | None = None
     """Its probability given its parent, by each source without a draft model that proposed it."""
     revision: int = 0
@@ -83,11 +83,11 @@ class SpeculationTree:
         """Adds one child; `cost` is -log q(token | path) in nats. A token that is there already is returned."""
         return parent.children.get(token) or self.add(parent, token, cost, entropy)
 
-    def add(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
+    def add(self, parent: Node, token: int, cost: float, entropy: float, owner: str = "") -> Node:
         """`append` for a token that is not there yet."""
         number = self._next_id
         self._next_id = number + 1
-        node = Node(number, token, parent, parent.position + 1, parent.cost + cost, entropy)
+        node = Node(number, token, parent, parent.position + 1, parent.cost + cost, entropy, owner)
         parent.children[token] = self.nodes[number] = node
         return node
 

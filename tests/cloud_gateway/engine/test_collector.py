@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.collector import spare_rounds
+from edgespec.core.drafting.calibration import Calibrator
+from edgespec.core.drafting.tree import Node
 
 
 @pytest.fixture
@@ -23,25 +26,39 @@ def collections() -> int:
     return sum(generation["collections"] for generation in gc.get_stats())
 
 
-def committing(rounds: int) -> None:
-    """Rounds of 40 candidates, one of them committed."""
-    tree = CandidateTree([1, 2])
-    for _ in range(rounds):
-        for first in range(10, 14):
-            node = tree.root
-            for token in range(first, first + 10):
-                node = tree.add_local(node, token, 0.1, 0.1) or node
-        tree.advance([10])
+def collections_of(objects: int) -> int:
+    """Runs of the collector while so many containers are made that stay."""
+    before = collections()
+    kept = [[number] for number in range(objects)]
+    return collections() - before if kept else 0
 
 
 @pytest.mark.usefixtures("restored")
-def test_a_round_seldom_starts_the_cycle_collector() -> None:
+def test_lasting_objects_seldom_start_the_cycle_collector() -> None:
     gc.set_threshold(700, 10, 10)
-    before = collections()
-    committing(200)
-    usual = collections() - before
+    usual = collections_of(10_000)
     spare_rounds()
-    before = collections()
-    committing(200)
-    assert usual >= 10 and collections() - before <= usual / 5
+    assert usual >= 10 and collections_of(10_000) <= usual / 5
     assert gc.get_freeze_count() > 0
+
+
+def nodes() -> int:
+    return sum(type(one) is Node for one in gc.get_objects())
+
+
+def test_pruned_candidates_are_freed_without_the_cycle_collector() -> None:
+    tree, surveyor = CandidateTree([1]), Surveyor(Calibrator())
+    gc.collect()
+    gc.disable()
+    before = nodes()
+    try:
+        for _ in range(20):
+            node = tree.root
+            for _ in range(4):
+                children = [tree.add_local(node, token, 0.5 + token, 1.0) for token in range(3)]
+                node = children[0] or node
+            surveyor.look(tree, 4, 4)
+            tree.advance([0, 0, 9])
+        assert nodes() - before < 40, "of 240"
+    finally:
+        gc.enable()
