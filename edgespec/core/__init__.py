@@ -4,6 +4,6 @@ Public, by module:
 
 - `errors`: all
 - `eviction`: `first_to_go`, `Kept`
-- `numbers`: `interpolate`
+- `numbers`: `between`, `interpolate`
 - `presence`: `DAY_S`, `IDLE_S`, `OwnerPolicy`, `Presence`, `Verdict`
 """

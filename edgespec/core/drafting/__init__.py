@@ -9,6 +9,6 @@ Public, by module:
 - `proposals`: `best_children`, `Rank`, `TokenPath`
 - `ranking`: `Ranker`, `Spread`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_STEP_LEAVES`
-- `tree`: `Node`, `SpeculationTree`
+- `tree`: `PRUNED`, `Node`, `SpeculationTree`
 - `turns`: `Turns`
 """
