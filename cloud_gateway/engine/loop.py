@@ -20,7 +20,7 @@ import numpy as np
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.memory import Memory, temperature_class
+from cloud_gateway.core.policies.memory import Memory, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.generation import Generation
@@ -173,7 +173,9 @@ class Engine:
     def _make_active(self, request: GenerationRequest) -> Active:
         settings = request.speculation.over(self.settings.policy)
         linked = [worker.name or worker.id for worker in self.offloading.workers.linked().values()]
-        policy = registry.make(settings, self._memory.recall(linked, temperature_class(request.sampling.temperature)))
+        policy = registry.make(
+            settings, self._memory.recall(linked, kind_of(request.sampling.temperature, settings.sources))
+        )
         number, method = next(self._ids), method_of(request.sampling, settings.verification)
         never = request.speculation.offload == "never"
         offload = not never and policy.name not in registry.ALONE
@@ -336,7 +338,8 @@ class Engine:
         learnt = registry.learnt(generation.controller)
         if learnt is not None and generation.usage.completion_tokens:
             worker = generation.usage.workers[-1] if generation.usage.workers else ""
-            self._memory.keep(worker, temperature_class(generation.request.sampling.temperature), learnt)
+            settings = generation.request.speculation.over(self.settings.policy)
+            self._memory.keep(worker, kind_of(generation.request.sampling.temperature, settings.sources), learnt)
 
     def _cancel(self, active: Active) -> None:
         """A running request stops after its current round; a queued one is removed immediately."""

@@ -4,7 +4,7 @@ Public, by module:
 
 - `actions`: all
 - `estimators`: `Ewma`, `RttEstimator`, `StepClock`, `StepCurve`
-- `memory`: `Memory`, `temperature_class`
+- `memory`: `kind_of`, `Memory`
 - `registry`: all
 - `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicyName`, `PolicySettings`, `Prefer`,
   `SourceName`

@@ -6,7 +6,7 @@ import json
 
 from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.memory import MAX_KEPT, Memory, temperature_class
+from cloud_gateway.core.policies.memory import MAX_KEPT, Memory, kind_of, temperature_class
 from cloud_gateway.core.policies.registry import POLICIES, learnt, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
@@ -52,19 +52,23 @@ def test_policies_that_learn_nothing_have_no_state() -> None:
 
 
 def test_the_memory_keeps_the_latest_per_worker_and_class() -> None:
-    memory = Memory()
-    memory.keep("a", 0, {"x": [1.0]})
-    memory.keep("b", 0, {"x": [2.0]})
-    memory.keep("a", 0, {"x": [3.0]})
-    memory.keep("", 0, {"x": [4.0]})
-    assert memory.recall(["a", "b"], 0) == {"x": [3.0]}
-    assert memory.recall(["b"], 0) == {"x": [2.0]}
-    assert memory.recall([], 0) == {"x": [4.0]}
-    assert memory.recall(["a"], 1) is None
+    memory, greedy = Memory(), kind_of(0, ())
+    memory.keep("a", greedy, {"x": [1.0]})
+    memory.keep("b", greedy, {"x": [2.0]})
+    memory.keep("a", greedy, {"x": [3.0]})
+    memory.keep("", greedy, {"x": [4.0]})
+    assert memory.recall(["a", "b"], greedy) == {"x": [3.0]}
+    assert memory.recall(["b"], greedy) == {"x": [2.0]}
+    assert memory.recall([], greedy) == {"x": [4.0]}
+    assert memory.recall(["a"], kind_of(0.3, ())) is None
     for number in range(2 * MAX_KEPT):
-        memory.keep(str(number), 0, {})
-    assert memory.recall(["0"], 0) is None and memory.recall([str(2 * MAX_KEPT - 1)], 0) == {}
+        memory.keep(str(number), greedy, {})
+    assert memory.recall(["0"], greedy) is None and memory.recall([str(2 * MAX_KEPT - 1)], greedy) == {}
 
 
 def test_temperatures_fall_into_three_classes() -> None:
     assert [temperature_class(t) for t in (0.0, 0.3, 0.7, 1.5)] == [0, 1, 2, 2]
+
+
+def test_answers_with_other_sources_are_of_another_kind() -> None:
+    assert kind_of(0, ("lookup",)) != kind_of(0, ()) and kind_of(0, ("b", "a")) == kind_of(0, ("a", "b"))
