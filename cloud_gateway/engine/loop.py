@@ -101,7 +101,7 @@ class Engine:
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
         self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
-        self._queue_drafts = QueueDrafts(self.local, settings.sources, target.eos)
+        self.queue_drafts = QueueDrafts(self.local, settings.sources, target.eos)
         self._ids = itertools.count(1)
         self._queue = Waiting(settings.queue_limit)
         self._active: dict[int, Active] = {}
@@ -235,7 +235,7 @@ class Engine:
             self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
         computed = bool(verifies or drafts)
-        wake = min(wake, self._queue_drafts.turn(self._queue))
+        wake = min(wake, self.queue_drafts.turn(self._queue))
         pause = self._read(computed, wake)
         if not computed and pause is not None:
             return pause
@@ -276,7 +276,7 @@ class Engine:
         while len(self._active) < self.target.slots and (active := self._queue.take()) is not None:
             self._active[active.id] = active
             self.stats.requests += 1
-            self._queue_drafts.give(active)
+            self.queue_drafts.give(active)
             if self.recovery.open(active):
                 self.local.open(active)
 
@@ -329,7 +329,7 @@ class Engine:
             self.local.close(active)
         generation = active.generation
         self._remember(generation)
-        self._queue_drafts.ended(active)
+        self.queue_drafts.ended(active)
         self.stats.add(generation.usage)
         self._emit(active, DoneEvent(finish, generation.usage, error))
 

@@ -61,6 +61,8 @@ class QueueDrafts:
         """Request that waits -> answers."""
         self._writing: _Writing | None = None
         self._next_at = 0.0
+        self.idle = True
+        """Whether all answers are written that those who wait may get."""
 
     def give(self, active: Active) -> None:
         """The request gets its slot: an unfinished answer is as good as it goes, and earlier ones are looked up."""
@@ -85,11 +87,13 @@ class QueueDrafts:
         """One pass for a request that waits, where one is due; when the next may be due."""
         model, clock = self._local.model, self._local.clock
         if model is None or not self._settings.queued_answers or not (self._writing or len(queue)):
+            self.idle = True
             return NEVER
         began = clock()
         if began < self._next_at:
             return self._next_at
         writing = self._writing or self._begin(model, queue.all())
+        self.idle = writing is None
         if writing is None:
             return NEVER
         passes = model.passes

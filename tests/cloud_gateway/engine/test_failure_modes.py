@@ -1,0 +1,143 @@
+"""What goes wrong with drafts in a cluster: in each case the text stays the same, and the price is bounded.
+
+Draft pool down, stale drafts, vocabulary drift, verifier backlog and a poisoned trie, on the driven clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
+from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.engine.loop import Engine
+from edgespec.core.errors import ClientError
+from edgespec.core.protocol.messages import Sampling
+from tests.support.engines import complete, engines
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.model import HashModel, Logits
+from tools.doubles.workers import LoopWorker
+
+COUNT = 60
+PASS_S, STEP_S = 0.02, 0.004
+PLAIN = Speculation(policy="plain")
+pytestmark = pytest.mark.driven
+
+
+def wanted(first: int = 1, speculation: Speculation | None = None, count: int = COUNT) -> GenerationRequest:
+    asked = speculation or Speculation(policy="adaptive", sources=())
+    prompt, greedy = [first, *range(20)], Sampling(temperature=0)
+    return GenerationRequest(prompt, count, greedy, ignore_eos=True, speculation=asked, cache_scope=b"a")
+
+
+async def completion(
+    worker: LoopWorker | None = None,
+    speculation: Speculation | None = None,
+    after: Callable[[Engine], None] = lambda engine: None,
+) -> tuple[list[int], Usage]:
+    """One completion by a target whose passes take 20 ms; `after`: what happens a third of a second later."""
+    with engines() as make:
+        engine = make(worker, None, TableTarget(pass_s=PASS_S))
+        asyncio.get_running_loop().call_later(0.3, after, engine)
+        tokens, done = await complete(engine, wanted(speculation=speculation))
+    return tokens, done.usage
+
+
+async def test_draft_pool_down_leaves_plain_decoding_at_its_pace() -> None:
+    plain, base = await completion(speculation=PLAIN)
+    worker = LoopWorker(0.005, 0.95, STEP_S)
+    found, usage = await completion(worker, after=lambda engine: worker.die())
+    assert found == plain and usage.accepted["worker"] > 0
+    assert usage.rounds < base.rounds and usage.decode_s < base.decode_s
+    assert usage.why_off, "the client is shown that nobody drafts any more"
+
+
+async def test_stale_drafts_are_dropped_and_cost_no_more_than_a_tenth() -> None:
+    """A worker half a second away: the text has left what a frame continues before it arrives."""
+    plain, base = await completion(speculation=PLAIN)
+    found, usage = await completion(LoopWorker(0.25, 0.5, STEP_S))
+    assert found == plain
+    assert usage.frames["stale"] > usage.frames["used"]
+    assert usage.decode_s <= 1.1 * base.decode_s
+
+
+class Drifted(HashModel):
+    """A draft whose vocabulary has the same size and other words: each token has moved by one."""
+
+    def logits(self, tokens: object) -> Logits:
+        moved: Logits = super().logits(tokens)[[*range(1, self.vocab_size), 0]]  # type: ignore[arg-type]
+        return moved
+
+
+async def test_vocabulary_drift_is_left_alone_by_the_second_request() -> None:
+    """Where the digests of the tokenizers agree and the words do not, which the handshake cannot see."""
+    plain, base = await completion(speculation=PLAIN)
+    with engines() as make:
+        engine = make(LoopWorker(0.005, step_s=STEP_S, model=Drifted()), None, TableTarget(pass_s=PASS_S))
+        first, second = [await complete(engine, wanted()) for _ in range(2)]
+    assert first[0] == second[0] == plain
+    for _, done in (first, second):
+        assert sum(done.usage.accepted.values()) <= 0.1 * sum(done.usage.drafted.values())
+    assert first[1].usage.decode_s <= 1.5 * base.decode_s, "what it takes to learn that"
+    assert second[1].usage.decode_s <= 1.15 * base.decode_s
+
+
+async def backlog(queued_answers: int) -> tuple[float, list[list[int]]]:
+    """Seconds that a completion takes while four others wait, whose answers are written meanwhile by a draft as
+    slow as the target; all texts."""
+    draft = TableDraft(right=0.9)
+    real = draft.draft
+
+    def slow(*arguments: object) -> object:
+        engine.target.sleep(PASS_S)  # type: ignore[attr-defined]
+        return real(*arguments)  # type: ignore[arg-type]
+
+    draft.draft = slow  # type: ignore[method-assign, assignment]
+    with engines() as make:
+        settings = SourceSettings(queued_answers=queued_answers)
+        engine = make(None, draft, TableTarget(pass_s=PASS_S, slots=1), sources=settings)
+        answers = Speculation(policy="adaptive", sources=("answers",), prefer="offload")
+        requests = [wanted(0, PLAIN), *(wanted(number, answers) for number in range(1, 5))]
+        ended = await asyncio.gather(*(complete(engine, request) for request in requests))
+    return ended[0][1].usage.decode_s, [tokens for tokens, _ in ended]
+
+
+async def test_a_verifier_backlog_slows_the_running_request_by_a_quarter_at_most() -> None:
+    alone_s, plain = await backlog(0)
+    seconds, found = await backlog(8)
+    assert found == plain
+    assert alone_s < seconds <= 1.34 * alone_s, "its pace is at least three quarters"
+
+
+async def test_a_full_queue_is_refused_with_when_to_come_back() -> None:
+    with engines() as make:
+        settings = SourceSettings(queued_answers=8)
+        engine = make(None, TableDraft(), TableTarget(pass_s=PASS_S, slots=1), sources=settings, queue_limit=2)
+        running = asyncio.create_task(complete(engine, wanted(count=20)))
+        await asyncio.sleep(0.1)
+        others = [engine.submit(wanted(number)) for number in (2, 3)]
+        with pytest.raises(ClientError) as refused:
+            engine.submit(wanted(4))
+        assert refused.value.code == "queue_full" and refused.value.retry_after_s
+        for stream in others:
+            stream.cancel()
+        await running
+
+
+async def test_a_poisoned_trie_costs_few_rows_and_falls_silent() -> None:
+    """Queued answers that share every other token with the completion, and continue it wrongly each time."""
+    plain, base = await completion(speculation=PLAIN)
+    with engines() as make:
+        engine = make(target=TableTarget(pass_s=PASS_S))
+        asked = wanted(speculation=Speculation(policy="adaptive", sources=("answers",)))
+        archive = engine.queue_drafts._archive
+        for shift in (1, 2, 3):
+            wrong = [token if at % 2 else (token + shift) % 32 for at, token in enumerate(plain)]
+            archive.keep(b"a", asked.tokens, wrong)
+        found, done = await complete(engine, asked)
+    usage = done.usage
+    assert found == plain
+    assert usage.rounds <= base.rounds and usage.decode_s <= 1.05 * base.decode_s
+    assert usage.sources["answers"]["verified"] <= COUNT, "less than a row for each token"
