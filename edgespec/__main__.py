@@ -15,7 +15,7 @@ from edgespec import __version__
 from edgespec.shared import command, folders, logs
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.settings import assign
-from edgespec.worker import config, priority, report
+from edgespec.worker import config, report
 from edgespec.worker.config import WorkerSettings
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
+    _verb(verbs, "doctor", _doctor, "find out why no gateway is found or nothing is drafted, and what to do")
     demo = verbs.add_parser("demo", help="show gateway and worker together on this machine")
     from edgespec.lab import demo as demonstration
 
@@ -92,8 +93,6 @@ def _run(args: argparse.Namespace) -> int:
         settings = assign(settings, assignment)
     from edgespec.worker.service import Service  # llama.cpp
 
-    if settings.daemon.priority == "idle":
-        priority.lower_process()
     with logs.policy(settings.daemon.log_level):
         asyncio.run(Service(settings).run(sys.stdin.fileno() if args.end_with_input else None))
     return 0
@@ -157,6 +156,27 @@ def _pause(args: argparse.Namespace) -> int:
 
 def _resume(args: argparse.Namespace) -> int:
     return _ask(args, "resume")
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from edgespec.worker.doctor.run import examine, exit_code
+
+    async def show() -> int:
+        found = []
+        async for one in examine(args.config):
+            found.append(one)
+            if args.json:
+                print(json.dumps(asdict(one)), flush=True)
+            else:
+                print(f"{'FAULT' if one.exit_code else 'ok':6} {one.check}: {one.says}", flush=True)
+                if one.do:
+                    print(f"       do: {one.do}", flush=True)
+        return exit_code(found)
+
+    with logs.policy("error"):
+        return asyncio.run(show())
 
 
 def _ask(args: argparse.Namespace, method: str, **params: str) -> int:

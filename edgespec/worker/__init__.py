@@ -4,9 +4,9 @@ Public, by module:
 
 - `config`: all
 - `discovery`: `Browser`
+- `doctor.run`: `examine`, `exit_code`
 - `nearby`: `pair_nearby`
 - `pair`: `pair`, `Pairing`
-- `priority`: all
 - `report`: all
 - `service`: `load_drafter`, `Service`
 """

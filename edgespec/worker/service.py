@@ -28,6 +28,7 @@ from edgespec.shared.fields import pin, thread_count
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.worker import priority
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
 from edgespec.worker.daemon import Daemon, Outlet
@@ -66,8 +67,9 @@ class Service:
         self.gateway = paired_gateway(self._gateways)
         pin(settings.daemon.cpu)
         draft = settings.draft
-        drafter = (load or load_drafter)(settings)
-        curve = step_curve(drafter)
+        self._load = load or load_drafter
+        self._lowered = settings.daemon.priority == "idle"
+        drafter, curve = priority.run_lowered(self._load_and_time) if self._lowered else self._load_and_time()
         rule = draft_rule(draft, curve)
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
         self.identity = WorkerIdentity(
@@ -78,7 +80,6 @@ class Service:
             drafter.vocab_size,
             rule.sequences,
         )
-        self._load = load or load_drafter
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
             draft.prefill_batch, prefix_cache=draft.prefix_cache, curve=DraftCurve(curve), load=self._reload,
@@ -179,6 +180,8 @@ class Service:
 
     def _draft(self) -> None:
         try:
+            if self._lowered:
+                priority.lower_thread()
             self.daemon.run()
         except Exception as error:  # noqa: BLE001  any error that stops drafting ends the service, so that systemd restarts it
             self._loop.call_soon_threadsafe(self._fail, error)
@@ -205,6 +208,10 @@ class Service:
 
     def _loaded_soon(self) -> None:
         self._loop.call_soon_threadsafe(self._announce)
+
+    def _load_and_time(self) -> tuple[Drafter, dict[int, float]]:
+        drafter = self._load(self.settings)
+        return drafter, step_curve(drafter)
 
     def _reload(self) -> Drafter:
         """The model again, on the drafting thread. Raises ModelError where the file was replaced."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.protocol.messages import Open, Sampling
@@ -35,6 +38,8 @@ class Running:
     gateway: GatewayUnderTest
     service: Service
     task: asyncio.Task[None]
+    loaded_at_nice: list[int] = field(default_factory=list)
+    """Nice value of each thread that loaded the model."""
 
     def open(self, number: int, sampling: Sampling | None = None, prompt: Sequence[int] = PROMPT) -> None:
         body = Open(number, 1, len(prompt), list(prompt), sampling or Sampling())
@@ -57,7 +62,10 @@ class Running:
 
 @asynccontextmanager
 async def serving_worker(
-    tmp_path: Path, owner: OwnerSection = ALWAYS, watched: Sequence[Source] | None = None
+    tmp_path: Path,
+    owner: OwnerSection = ALWAYS,
+    watched: Sequence[Source] | None = None,
+    priority: Literal["idle", "normal"] = "normal",
 ) -> AsyncIterator[Running]:
     """A linked worker with these settings of `[owner]`, and signs of the owner."""
     model = make_tiny_gguf(tmp_path / "tiny.gguf")
@@ -65,7 +73,10 @@ async def serving_worker(
     store = KeyStore(state)
     key = store.identity()
 
+    nices: list[int] = []
+
     def load(settings: WorkerSettings) -> Drafter:
+        nices.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         drafter = Drafter(model, context=1024, sequences=MAX_STEP_LEAVES)
         drafter.tokenizer_digest = TOKENIZER
         return drafter
@@ -74,13 +85,13 @@ async def serving_worker(
         PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
         settings = WorkerSettings(
             gateway=GatewaySection(discover=False),
-            daemon=DaemonSection(name="w", state_dir=str(state), priority="normal"),
+            daemon=DaemonSection(name="w", state_dir=str(state), priority=priority),
             owner=owner,
         )
         service = Service(settings, load, watched)
         task = asyncio.ensure_future(service.run())
         try:
-            yield Running(gateway, service, task)
+            yield Running(gateway, service, task, nices)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -78,9 +78,9 @@ def test_a_busy_model_load_is_not_killed(name: str) -> None:
 
 def test_the_worker_gives_way_to_everything_else() -> None:
     worker = settings("edgespec.service")
-    expected = {"Nice": "19", "CPUWeight": "2", "IOSchedulingClass": "idle", "OOMScoreAdjust": "1000"}
+    expected = {"CPUWeight": "2", "IOSchedulingClass": "idle", "OOMScoreAdjust": "1000"}
     assert {key: worker[key] for key in expected} == {key: [value] for key, value in expected.items()}
-    assert "MemoryMax" in worker and "CPUSchedulingPolicy" not in worker
+    assert "MemoryMax" in worker and not {"CPUSchedulingPolicy", "Nice"} & set(worker)  # the event loop too
 
 
 @pytest.mark.skipif(

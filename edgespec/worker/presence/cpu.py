@@ -24,7 +24,7 @@ class OtherPrograms(Source):
     period_s = 0.25
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._stat, self._self = root / "proc/stat", root / "proc/self/stat"
+        self._stat, self._self = root / "proc/stat", root / "proc/self"
         self._rate = Rate()
 
     async def open(self) -> None:
@@ -40,12 +40,26 @@ class OtherPrograms(Source):
         """Processor seconds of others since boot (proc_stat(5), proc_pid_stat(5))."""
         try:
             user, _nice, system, _idle, _iowait, irq, softirq = map(int, self._stat.read_text().split(maxsplit=8)[1:8])
-            fields = self._self.read_text().rpartition(")")[2].split()  # the name in brackets may contain anything
-            own_user, own_system, nice = int(fields[11]), int(fields[12]), int(fields[16])
+            own_user, own_system, _ = _times(self._self)
+            threads = [_times(path) for path in self._self.glob("task/*")]
         except (OSError, ValueError, IndexError) as error:
             raise Unavailable(f"{self._stat} cannot be read ({type(error).__name__})") from None
-        own = own_system + (own_user if nice <= 0 else 0)  # niced user time is counted apart
+        if any(nice > 0 for _, _, nice in threads):  # it drafts in those; niced user time is counted apart
+            own_user = sum(user for user, _, nice in threads if nice <= 0)
+        own = own_system + own_user
         return (user + system + irq + softirq - own) / os.sysconf("SC_CLK_TCK")
+
+
+def _times(task: Path) -> tuple[int, int, int]:
+    """Ticks in user mode and in the kernel, and nice value, of a process or thread; zeros where it has ended."""
+    try:
+        text = (task / "stat").read_text()
+    except OSError:
+        if task.parent.name == "task":
+            return 0, 0, 0
+        raise
+    fields = text.rpartition(")")[2].split()  # the name in brackets may contain anything
+    return int(fields[11]), int(fields[12]), int(fields[16])
 
 
 class OtherGroups(Source):

@@ -1,47 +1,49 @@
-"""The priority of a worker that is started by hand, read back from the kernel in a process of its own."""
+"""The priority of a worker that is started by hand, read back from the kernel while a real service drafts."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import subprocess
-import sys
+import threading
 from pathlib import Path
 
-from tests.support.tiny_gguf import make_tiny_gguf
+import pytest
 
-SCRIPT = """
-import json, os, sys, threading
-from pathlib import Path
 from edgespec.worker import priority
-from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.step_time import step_curve
-priority.lower_process()
-drafter = Drafter(Path(sys.argv[1]), context=256, sequences=2, threads=2)
-step_curve(drafter)  # as the service does, on the main thread
-def classes():
-    return {int(t): os.sched_getscheduler(int(t)) for t in os.listdir("/proc/self/task")}
-def nices():
-    return [os.getpriority(os.PRIO_PROCESS, int(t)) for t in os.listdir("/proc/self/task")]
-found = {}
-def draft():
-    before = set(os.listdir("/proc/self/task"))
-    drafter.open("r", [1, 2, 3])
-    drafter.step("r", [()], 1)
-    found["drafting"] = os.sched_getscheduler(0)
-    found["workers"] = [os.sched_getscheduler(int(t)) for t in set(os.listdir("/proc/self/task")) - before]
-    found["nices"] = nices()
-thread = threading.Thread(target=draft); thread.start(); thread.join()
-found["main"] = os.sched_getscheduler(0)
-print(json.dumps(found))
-"""
+from tests.support.services import serving_worker, until
 
 
-def test_a_worker_started_by_hand_runs_at_idle_priority(tmp_path: Path) -> None:
-    model = make_tiny_gguf(tmp_path / "tiny.gguf")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(model)], capture_output=True, text=True, check=True, timeout=60
-    )
-    found = json.loads(done.stdout)
-    assert set(found["nices"]) == {19}  # also the threads of llama.cpp that a step starts
-    assert {found["drafting"], found["main"], *found["workers"]} == {os.SCHED_OTHER}  # a pause must not wait long
+def nice(thread: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def nices() -> dict[int, int]:
+    """Of each thread of this process that has not ended meanwhile."""
+    found = {}
+    for one in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            found[int(one.name)] = nice(int(one.name))
+    return found
+
+
+def test_work_that_is_lowered_leaves_the_calling_thread_alone() -> None:
+    before = nice(threading.get_native_id())
+    assert priority.run_lowered(lambda: nice(threading.get_native_id())) == priority.LOWEST_NICE
+    assert nice(threading.get_native_id()) == before < priority.LOWEST_NICE
+    with pytest.raises(ZeroDivisionError):
+        priority.run_lowered(lambda: 1 // 0)
+
+
+async def test_what_computes_is_lowered_and_the_event_loop_is_not(tmp_path: Path) -> None:
+    before = nice(threading.get_native_id())
+    async with serving_worker(tmp_path, priority="idle") as running:
+        await running.drafts(1)
+        (drafting,) = (one.native_id for one in threading.enumerate() if one.name == "drafting")
+        assert drafting is not None and nice(drafting) == priority.LOWEST_NICE
+        assert nice(threading.get_native_id()) == before
+        assert running.loaded_at_nice == [priority.LOWEST_NICE]
+        threads = set(nices())
+        await running.drafts(2)
+        await until(lambda: running.service.daemon.stats.steps > 2)
+        new = {thread: value for thread, value in nices().items() if thread not in threads}
+        assert set(new.values()) <= {priority.LOWEST_NICE}

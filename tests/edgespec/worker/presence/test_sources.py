@@ -35,10 +35,15 @@ def test_a_rate_is_taken_over_the_latest_half_second() -> None:
     assert rate.of(10.0, 50) == 0  # a counter that begins again
 
 
-def cpu_files(root: Path, *, user: int, niced: int, system: int, own: tuple[int, int], nice: int = 19) -> None:
+def cpu_files(
+    root: Path, *, user: int, niced: int, system: int, own: tuple[int, int], nice: int = 19, loop_user: int = 0
+) -> None:
     put(root, "proc/stat", f"cpu  {user} {niced} {system} 900000 500 0 20 7 0 0\ncpu0 1 0 1 9 9 0 0 0 0 0\nintr 5\n")
     fields = [f"S 1 1 1 0 -1 4194304 100 0 0 0 {own[0]} {own[1]} 0 0 39 {nice} 3 0 17 9 9 1844"]
     put(root, "proc/self/stat", f"4242 (edge) spec) {' '.join(fields)}\n")
+    loop = [f"S 1 1 1 0 -1 4194304 100 0 0 0 {loop_user} 0 0 0 20 0 3 0 17 9 9 1844"]
+    put(root, "proc/self/task/4242/stat", f"4242 (edge) spec) {' '.join(loop)}\n")
+    put(root, "proc/self/task/4243/stat", f"4243 (drafting) {' '.join(fields)}\n")
 
 
 @pytest.mark.parametrize(("nice", "cores"), [(19, 1.25), (0, 0.75)])
@@ -53,6 +58,17 @@ async def test_niced_programs_and_this_process_are_not_the_owner(tmp_path: Path,
         own=(300 + TICK // 2, 50 + TICK // 4), nice=nice,
     )  # fmt: skip
     assert source.read(1.0) == pytest.approx(cores)
+
+
+async def test_of_a_niced_worker_the_event_loop_counts_as_its_own(tmp_path: Path) -> None:
+    source = OtherPrograms(tmp_path)
+    cpu_files(tmp_path, user=1000, niced=500, system=100, own=(300, 50), loop_user=10)
+    await source.open()
+    source.read(0.0)
+    cpu_files(
+        tmp_path, user=1000 + TICK, niced=500 + TICK, system=100, own=(300 + TICK, 50), loop_user=10 + TICK // 4,
+    )  # fmt: skip
+    assert source.read(1.0) == pytest.approx(0.75)
 
 
 async def test_without_proc_the_source_says_so(tmp_path: Path) -> None:

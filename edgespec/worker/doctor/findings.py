@@ -1,0 +1,84 @@
+"""What a check found, and the checks that need only what the running worker reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ASIDE = 75
+"""Exit code (EX_TEMPFAIL) where the worker is well and does not draft at present."""
+MAX_STEP_S = 0.1
+"""Of a draft step over one leaf. A target that emits ten tokens a second is faster than this without drafts."""
+MIN_MATCHED = 0.3
+"""Share of committed tokens that the worker had drafted. Every policy waits longer than it gains below it."""
+MIN_COMMITTED = 200
+"""Committed tokens before that share says anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one check."""
+
+    check: str
+    says: str
+    do: str = ""
+    """What to do; empty where there is nothing to do."""
+    exit_code: int = 0
+    """That of the process where this is the first fault; 0: no fault."""
+
+
+def paused(status: Mapping[str, Any]) -> Finding:
+    """Whether the running worker stepped aside: for its owner, its admin or while it loads."""
+    owner = status.get("owner") or {}
+    if status["paused"] is None:
+        return Finding("pause", "the worker drafts when it gets a request")
+    if owner.get("because"):
+        do = "wait until the owner is away, or change `[owner]` in worker.toml (docs/owner.md)"
+        return Finding("pause", f"the worker stepped aside for its owner: {owner['because']}", do, ASIDE)
+    return Finding("pause", f"the worker is paused: {status['paused']}", "`edgespec resume`", ASIDE)
+
+
+def linked(status: Mapping[str, Any]) -> Finding:
+    """Whether the running worker has a link."""
+    if status["linked"]:
+        return Finding("link", f"linked to {status['gateway']}")
+    do = "see the checks of addresses below; `edgespec run` logs each attempt"
+    return Finding("link", f"the worker runs, but has no link to {status['gateway']}", do, 69)
+
+
+def assigned(status: Mapping[str, Any]) -> Finding:
+    """Whether the gateway assigns requests to it; only its operator can see why not."""
+    if status["requests"] or not status["linked"]:
+        return Finding("requests", f"{status['requests']} requests were assigned to this worker")
+    do = (
+        "ask the operator for an API key that allows offloading to this worker's group (`cloud-gateway keys list`, "
+        "`cloud-gateway workers list`), and for `why_off` in the usage of a request"
+    )
+    return Finding("requests", "linked, but no request was assigned to this worker", do, ASIDE)
+
+
+def matched(status: Mapping[str, Any]) -> Finding:
+    """Whether the draft model fits the target."""
+    committed = status["tokens_committed"]
+    share = status["tokens_matched"] / committed if committed else 0.0
+    if committed < MIN_COMMITTED or share >= MIN_MATCHED:
+        return Finding("match", f"{share:.0%} of {committed} committed tokens were drafted before")
+    do = "use a larger or less reduced draft model of the target's family (`draft.model`)"
+    return Finding("match", f"only {share:.0%} of {committed} committed tokens were drafted before", do, 66)
+
+
+def speed(step_s: float) -> Finding:
+    """Whether a draft step is fast enough to be of use. 0: not measured."""
+    if step_s <= MAX_STEP_S:
+        return Finding("speed", f"a draft step takes {step_s * 1e3:.1f} ms" if step_s else "no draft step was made yet")
+    do = "use a smaller or quantised draft model (`draft.model`), more threads (`draft.threads`) or another machine"
+    return Finding("speed", f"a draft step takes {step_s * 1e3:.0f} ms, which is too slow to be of use", do, 66)
+
+
+def clock(now: float, paired_at: float) -> Finding:
+    """Whether the clock is before the time of pairing; both in seconds since 1970. Only `owner.hours` depends on it."""
+    if now >= paired_at:
+        return Finding("clock", "the clock is later than the pairing")
+    do = "set it, for example with `timedatectl set-ntp true`; `owner.hours` and the times in logs are wrong until then"
+    return Finding("clock", "the clock of this machine is before the time at which it was paired", do, 78)

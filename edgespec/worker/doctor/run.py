@@ -1,0 +1,110 @@
+"""All checks in the order in which a worker depends on them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgespec.core.errors import AddressError, EdgespecError
+from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.names import key_id
+from edgespec.llamacpp.step_time import step_curve
+from edgespec.shared import control, folders
+from edgespec.shared.address import Address
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.worker import config
+from edgespec.worker.addresses import GatewayAddresses
+from edgespec.worker.config import WorkerSettings
+from edgespec.worker.discovery import Browser
+from edgespec.worker.doctor import findings, network
+from edgespec.worker.doctor.findings import Finding
+from edgespec.worker.service import load_drafter, paired_gateway
+
+_DO = {
+    66: "correct `draft.model` in worker.toml; `make setup` makes the demo's models",
+    73: "restore the state folder from a backup, or pair again",
+    77: "ask the operator for a code (`cloud-gateway pair`) and run `edgespec pair CODE`",
+    78: "correct the file that is named; configs/worker.toml explains every key",
+}
+
+
+def fault(check: str, error: EdgespecError) -> Finding:
+    """An error as a finding."""
+    return Finding(check, str(error), _DO.get(error.exit_code, ""), error.exit_code)
+
+
+def exit_code(found: Sequence[Finding]) -> int:
+    """That of the first fault; 0 where there is none."""
+    return next((one.exit_code for one in found if one.exit_code), 0)
+
+
+async def examine(path: Path | None) -> AsyncIterator[Finding]:
+    """Each finding as it is made. A fault on which the later checks depend ends the examination."""
+    try:
+        settings = config.load(path)
+        store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
+        gateways = PairedGateways(store.folder)
+        gateway = paired_gateway(gateways)
+        identity = store.identity()
+    except EdgespecError as error:
+        yield fault("setup", error)
+        return
+    yield Finding("setup", f"paired with {gateway.name}; this worker's id is {key_id(identity.public)}")
+    yield findings.clock(time.time(), gateway.paired_at)
+    status = await _running(settings)
+    if status is not None:
+        for check in (findings.linked, findings.paused, findings.assigned, findings.matched):
+            yield check(status)
+        yield findings.speed(status["step_ms"] / 1e3)
+    where = await GatewayAddresses(gateways, gateway.key, settings.gateway.address, None).now()
+    reached: list[Address] = []
+    for one in where:
+        finding = await network.address(one, gateway.spki)
+        if not finding.exit_code:
+            reached.append(one)
+        yield finding
+    if settings.gateway.discover:
+        browser = Browser(wanted=key_id(gateway.key), networks=settings.gateway.networks)
+        yield await network.multicast(browser, needed=not reached)
+    elif not where:
+        yield Finding("address", "no address is set, and mDNS is off", "set `gateway.address` in worker.toml", 78)
+    if status is None:
+        async for finding in _not_running(settings, gateway, store, reached):
+            yield finding
+
+
+async def _running(settings: WorkerSettings) -> Mapping[str, Any] | None:
+    """The status of the worker that runs on this state; None: none does."""
+    socket = folders.find_socket("worker", settings.daemon.state_dir)
+    try:
+        status: Mapping[str, Any] = await asyncio.to_thread(control.call, socket, "status", timeout_s=5.0)
+    except AddressError:
+        return None
+    return status
+
+
+async def _not_running(
+    settings: WorkerSettings, gateway: PairedGateway, store: KeyStore, reached: Sequence[Address]
+) -> AsyncIterator[Finding]:
+    """What a running worker would have reported: its model, its speed, the gateway's judgement."""
+    yield Finding("worker", "it does not run", "`edgespec run`, or `systemctl start edgespec`", findings.ASIDE)
+    try:
+        one_leaf = msgspec.structs.replace(settings, draft=msgspec.structs.replace(settings.draft, sequences=1))
+        drafter = load_drafter(one_leaf)
+    except EdgespecError as error:
+        yield fault("model", error)
+        return
+    yield Finding("model", f"loaded, {drafter.vocab_size} tokens of vocabulary")
+    yield findings.speed(step_curve(drafter)[1])
+    if reached:
+        name = config.worker_name(settings)
+        me = WorkerIdentity(
+            store.identity(), name, drafter.tokenizer_digest, drafter.model_digest, drafter.vocab_size, 1
+        )
+        yield await network.handshake(me, Pin(gateway.key, gateway.spki), reached)

@@ -1,0 +1,156 @@
+"""`edgespec doctor` on planted faults: real sockets, real TLS, a real worker; the worker's report for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgespec import __main__ as command
+from edgespec.core.presence import REASONS
+from edgespec.shared.address import Address
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways
+from edgespec.worker.config import OwnerSection
+from edgespec.worker.discovery import Browser
+from edgespec.worker.doctor import findings, network
+from edgespec.worker.doctor.findings import ASIDE, Finding
+from edgespec.worker.doctor.run import examine, exit_code
+from tests.support.links import GATEWAY_KEY, serving, worker_identity
+from tests.support.owner import Scripted
+from tests.support.services import serving_worker, until
+from tests.support.tiny_gguf import make_tiny_gguf
+
+WELL: dict[str, Any] = {
+    "linked": True, "gateway": "gw", "paused": None, "owner": {"because": None}, "requests": 3,
+    "tokens_committed": 1000, "tokens_matched": 700, "step_ms": 4.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "planted", "code", "do"),
+    [
+        (findings.linked, {"linked": False}, 69, "addresses"),
+        (findings.paused, {"paused": "its owner comes first", "owner": {"because": REASONS["cpu"]}}, ASIDE, "[owner]"),
+        (findings.paused, {"paused": "exam week"}, ASIDE, "edgespec resume"),
+        (findings.assigned, {"requests": 0}, ASIDE, "keys list"),
+        (findings.matched, {"tokens_matched": 100}, 66, "draft.model"),
+    ],
+)
+def test_a_fault_in_the_workers_report_is_found(check: Any, planted: dict[str, Any], code: int, do: str) -> None:
+    assert check(WELL).exit_code == 0 and not check(WELL).do
+    found = check(WELL | planted)
+    assert found.exit_code == code and do in found.do
+
+
+def test_a_few_tokens_do_not_condemn_a_draft_model() -> None:
+    assert findings.matched(WELL | {"tokens_committed": 50, "tokens_matched": 0}).exit_code == 0
+
+
+def test_a_slow_model_and_a_clock_that_is_behind_are_found() -> None:
+    assert findings.speed(0.004).exit_code == findings.speed(0.0).exit_code == 0
+    assert findings.speed(0.3).exit_code == 66
+    assert findings.clock(2000.0, 1000.0).exit_code == 0
+    assert findings.clock(999.0, 1000.0).exit_code == 78
+
+
+def test_the_first_fault_gives_the_exit_code() -> None:
+    found = [Finding("a", "well"), Finding("b", "bad", "do", 77), Finding("c", "worse", "do", 69)]
+    assert exit_code(found) == 77 and exit_code(found[:1]) == 0
+
+
+async def test_a_gateway_with_another_tls_key_is_not_the_paired_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        assert (await network.address(gateway.address, gateway.pin.spki_hash)).exit_code == 0
+        other = await network.address(gateway.address, b"\1" * 32)
+        assert other.exit_code == 77 and "pair again" in other.do
+
+
+async def test_a_port_without_a_program_or_with_another_one_is_said() -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-no\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    where = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    assert "TLS" in (await network.address(where, b"")).says
+    server.close()
+    await server.wait_closed()
+    assert "no program listens" in (await network.address(where, b"")).says
+
+
+async def test_packets_that_are_dropped_are_taken_for_a_firewall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "CONNECT_S", 0.3)
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)  # the kernel drops what a full queue has no room for, as a firewall would
+        for one in (first, second):
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        found = await network.address(Address(*full.getsockname()), b"")
+    assert found.exit_code == 69 and "firewall" in found.says
+
+
+async def test_mdns_without_an_interface_or_an_announcement_is_a_fault_only_if_needed() -> None:
+    none = await network.multicast(Browser(["none"]), needed=True, wait_s=0.05)
+    assert none.exit_code == 69 and "no interface" in none.says and "5353" in none.do
+    silent = await network.multicast(Browser(["lo"], wanted="0" * 16), needed=True, wait_s=0.05)
+    assert silent.exit_code == 69 and "5353" in silent.do
+    assert (await network.multicast(Browser(["none"]), needed=False, wait_s=0.05)).exit_code == 0
+
+
+async def test_the_gateways_judgement_is_found(tmp_path: Path) -> None:
+    me = worker_identity()
+    async with serving(tmp_path) as gateway:
+        where = [gateway.address]
+        assert (await network.handshake(me, gateway.pin, where)).exit_code == 0
+        vocabulary = await network.handshake(replace(me, tokenizer_digest=b"\1" * 32), gateway.pin, where)
+        assert vocabulary.exit_code == 65 and "draft.model" in vocabulary.do
+        gateway.standing[me.key.public] = "revoked"
+        revoked = await network.handshake(me, gateway.pin, where)
+        assert revoked.exit_code == 77 and "edgespec pair" in revoked.do
+
+
+def config(tmp_path: Path, model: str = "auto:quantised") -> Path:
+    path = tmp_path / "worker.toml"
+    tables = f'[draft]\nmodel = "{model}"\nthreads = 1\n[gateway]\ndiscover = false\n'
+    path.write_text(f'{tables}[daemon]\nstate_dir = "{tmp_path}/state"\n')
+    return path
+
+
+def test_a_worker_that_was_never_paired_is_said_with_its_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["doctor", "--json", "--config", str(config(tmp_path))]) == 77
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "edgespec pair" in json.loads(line)["do"]
+
+
+async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(tmp_path: Path) -> None:
+    model = make_tiny_gguf(tmp_path / "tiny.gguf")
+    async with serving(tmp_path) as gateway:
+        store = KeyStore(tmp_path / "state")
+        PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+        gateway.standing[store.identity().public] = "paired"
+        found = {one.check: one async for one in examine(config(tmp_path, str(model)))}
+        assert found[f"address {gateway.address}"].exit_code == 0
+        assert found["worker"].exit_code == ASIDE and found["speed"].exit_code == 0
+        assert found["handshake"].exit_code == 65  # the tiny model has a vocabulary of its own
+        lost = {one.check: one async for one in examine(config(tmp_path, "/nowhere.gguf"))}
+        assert lost["model"].exit_code == 66 and "handshake" not in lost
+
+
+async def test_a_running_worker_whose_owner_is_there_is_said(tmp_path: Path) -> None:
+    sign = Scripted("input", 1, period_s=0.02)
+    async with serving_worker(tmp_path, OwnerSection(), [sign]) as running:
+        await until(lambda: running.service.owner.verdict and not running.service.owner.verdict.drafting)
+        await until(lambda: running.gateway.links.workers() or running.gateway.links.registry.workers)
+        found = {one.check: one async for one in examine(config(tmp_path))}
+        assert REASONS["input"] in found["pause"].says and found["pause"].exit_code == ASIDE
+        assert "worker" not in found and found["link"].exit_code == 0
