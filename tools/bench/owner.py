@@ -41,6 +41,8 @@ PROMPT = list(range(100, 108))
 NEW_PROMPT_S = 0.5
 FUNCTIONS = 1500
 """Of the C file that is compiled: about a second with -O1."""
+DRAFTS_S = 300.0
+"""Until it drafts again. On a saturated machine its threads get a hundredth of a core."""
 LIMIT_S = 1.0
 MAX_SLOWDOWN = 1.02
 """Of the owner's work; less than what most people notice."""
@@ -118,7 +120,7 @@ class Scene:
         """Until it drafts."""
         daemon = self.service.daemon
         before = daemon.drafter.passes
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DRAFTS_S):
             while daemon.paused or daemon.drafter.passes < before + 2:  # noqa: ASYNC110  counted on another thread
                 await asyncio.sleep(0.02)
 

@@ -97,7 +97,7 @@ async def test_packets_that_are_dropped_are_taken_for_a_firewall(monkeypatch: py
     assert found.exit_code == 69 and "firewall" in found.says
 
 
-async def test_mdns_without_an_interface_or_an_announcement_is_a_fault_only_if_needed() -> None:
+async def test_silent_mdns_is_a_fault_only_where_it_is_needed() -> None:
     none = await network.multicast(Browser(["none"]), needed=True, wait_s=0.05)
     assert none.exit_code == 69 and "no interface" in none.says and "5353" in none.do
     silent = await network.multicast(Browser(["lo"], wanted="0" * 16), needed=True, wait_s=0.05)
