@@ -82,7 +82,22 @@ class Traced:
         self.local_passes = reader.local_passes - self.start.local_passes
         self.steps = reader.steps(self.start)
         self.rtt_s, self.sequences = reader.rtt_s, reader.sequences
+        self.timed, self.drafts_s, self.token_s = reader.passes_s, reader.drafts_s, reader.token_s
+        """Seconds of each pass by its rows, and of each local draft step; of reading a token, where that shows."""
+        self.reported = reader.reported
+        """The worker's own curve of its draft step."""
         self.branching = max(len(named.tokens) for named in [*self._known.values(), *self._off])
+
+    def join(self, other: Traced) -> bool:
+        """Takes what another trace of the same completion shows of the draft; False where it is another text."""
+        if other._targets != self._targets:
+            return False
+        for position, named in other._known.items():
+            mine = self._known.setdefault(position, _Named())
+            for one in zip(named.tokens, named.costs, named.entropies, strict=True):
+                mine.add(*one)
+        self.branching = max(self.branching, other.branching)
+        return True
 
     @property
     def known(self) -> float:
@@ -174,8 +189,8 @@ class _Reader:
         self._slopes: list[float] = []
         self._asked: trace.Decided | None = None
         self._backlog_s = 0.0
-        self._passes: dict[int, list[float]] = {}
-        self._drafts: list[float] = []
+        self.passes_s: dict[int, list[float]] = {}
+        self.drafts_s: list[float] = []
         self._player = Player(recorded)
         for moment in self._player.play():
             self._take(moment)
@@ -211,7 +226,7 @@ class _Reader:
 
     def _decided(self, event: trace.Decided) -> None:
         if self._asked is not None and isinstance(self._asked.act, trace.Draft):
-            self._drafts.append(event.now - self._asked.now - self._backlog_s)
+            self.drafts_s.append(event.now - self._asked.now - self._backlog_s)
         self._asked, self._backlog_s = event, self._player.costs.local_backlog_s
         if not self._rounds:
             self._end_round(event.now)
@@ -228,7 +243,7 @@ class _Reader:
         """How long the pass took that the last decision asked for."""
         if self._asked is not None and isinstance(self._asked.act, trace.Verify):
             rows = len(self._asked.act.nodes) + 1
-            self._passes.setdefault(rows, []).append(now - self._asked.now)
+            self.passes_s.setdefault(rows, []).append(now - self._asked.now)
 
     def _end_round(self, now: float) -> None:
         backlog_s = self._player.costs.local_backlog_s
@@ -296,13 +311,23 @@ class _Reader:
         worker_s = median(link.step_s for link in self._links) if self._links else local_s
         if worker_s is None:
             raise TraceError("neither a worker nor a local draft was there, so that no policy can be tried on it.")
-        token_s = median(self._slopes) if self._slopes else 0.0
+        token_s = self.token_s
         unread = round(start.backlog_s / token_s) if token_s else 0
-        local = None if local_s is None else Curve({1: median(self._drafts) if self._drafts else local_s})
+        local = None if local_s is None else Curve({1: median(self.drafts_s) if self.drafts_s else local_s})
         return Steps(self._curve(), local, Curve({1: worker_s}), token_s, unread, costs.local_leaves)
+
+    @property
+    def token_s(self) -> float:
+        """Seconds in which the local draft reads a token; 0 where its backlog never grew."""
+        return median(self._slopes) if self._slopes else 0.0
+
+    @property
+    def reported(self) -> dict[int, float]:
+        """Leaves -> seconds of the worker's draft step, as it reports them."""
+        return dict(self._links[-1].points) if self._links else {}
 
     def _curve(self) -> Curve:
         """Seconds of a pass by rows: as this request's own took, elsewhere the gateway's estimate, scaled to them."""
-        expected, timed = self._player.points, {rows: median(times) for rows, times in self._passes.items()}
+        expected, timed = self._player.points, {rows: median(times) for rows, times in self.passes_s.items()}
         scale = median(seconds / interpolate(expected, rows) for rows, seconds in timed.items()) if timed else 1.0
         return Curve({rows: seconds * scale for rows, seconds in expected.items()} | timed)

@@ -1,0 +1,72 @@
+"""The demo's tables with real models, in small: places in one run, the worst cases, and the deep target's text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from edgespec.__main__ import main as edgespec
+from edgespec.core.errors import ModelError
+from edgespec.lab.demo import check_identity
+from edgespec.lab.demo.arms import BASE, LOCAL, REMOTE, Run, Table
+from edgespec.lab.demo.scene import PROMPTS, make_rig, read_prompts
+from edgespec.shared import models
+from tools.bench.__main__ import main as bench
+
+pytestmark = pytest.mark.live
+TOKENS = 12
+
+
+def test_two_round_trips_in_one_run_and_the_rest_continued(tmp_path: Path) -> None:
+    out, traces = tmp_path / "table.json", tmp_path / "traces"
+    common = ["demo", "--rtt-ms", "0,20", "--max-tokens", str(TOKENS), "--no-identity", "--json", str(out)]
+    assert edgespec([*common, "--limit", "1", "--traces", str(traces)]) == 0
+    first = json.loads(out.read_text())
+    assert edgespec([*common, "--limit", "2", "--resume"]) == 0
+    figures = json.loads(out.read_text())
+    assert figures["runs"][0] == first["runs"][0] and len(figures["runs"]) == 2
+    assert {(row["rtt_ms"], row["prefer"]) for row in figures["rows"]} == {
+        (rtt_ms, prefer) for rtt_ms in (0.0, 20.0) for prefer in ("balanced", "latency")
+    }
+    for row in figures["rows"]:
+        workers = {name for runs in figures["runs"] for name in runs[row["arm"]]["usage"]["workers"]}
+        assert workers <= {f"demo-{row['arm']}"}, "each place and preference has its own worker"
+    assert {path.stem for path in traces.glob("*.trace")} == {f"000-{arm}" for arm in first["runs"][0]}
+
+
+def test_a_trace_of_each_worst_case_shows_the_decisions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, traces = tmp_path / "worst.json", tmp_path / "traces"
+    small = ["--limit", "1", "--max-tokens", str(TOKENS), "--json", str(out), "--traces", str(traces)]
+    assert bench(["worst", "--case", "wrong", "far", *small]) == 0
+    assert set(json.loads(out.read_text())["cases"]) == {"wrong", "far"}
+    capsys.readouterr()
+    assert edgespec(["replay", str(traces / "000-wrong.trace")]) == 0
+    assert "decision" in capsys.readouterr().out
+
+
+def test_the_deep_targets_text_in_fp32_does_not_depend_on_drafts(tmp_path: Path) -> None:
+    try:
+        target = models.deepened()
+    except ModelError as error:
+        pytest.skip(str(error))
+    rig = make_rig(tmp_path, str(target), str(models.requantised()), 20.0)
+    prompts = read_prompts(PROMPTS, 1, seed=3)
+    with rig.linked():
+        same = check_identity(rig, prompts, TOKENS, _table(), Console(quiet=True))
+    assert same == {arm: [True] for arm in same} and set(REMOTE) | {BASE} <= set(same)
+
+
+def _table() -> Table:
+    """A table in which k = 2 is the fastest."""
+    times = {arm: 1.0 if arm == BASE else 2.0 for arm in LOCAL}
+    made = Table()
+    made.add({arm: _run(ms) for arm, ms in times.items()})
+    return made
+
+
+def _run(ms: float) -> Run:
+    timings = {"decode": 10 * ms, "before_worker": 0.0, "total": 10 * ms}
+    return Run("", 11, {"timings_ms": timings, "tokens_before_worker": 0}, 0.0)

@@ -1,0 +1,82 @@
+"""The simulator beside the demo: traces are joined by prompt, and each arm is simulated at the run's own step times."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from edgespec.core.errors import ConfigError, TraceError
+from edgespec.lab.replay.look import look
+from edgespec.lab.sim.from_trace import Traced
+from edgespec.lab.sim.steps import Curve
+from tools.sim import from_demo
+from tools.sim.__main__ import main
+
+TRACES = Path(__file__).parents[1] / "traces"
+SHIPPED = TRACES / "adaptive-20ms.trace"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of one prompt: shipped traces in place of a demo's own."""
+    made = tmp_path / "traces"
+    made.mkdir()
+    shutil.copy(TRACES / "adaptive-20ms.trace", made / "000-balanced-20.trace")
+    shutil.copy(TRACES / "colocated-k4.trace", made / "000-colocated_k2.trace")
+    (made / "notes.trace").write_text("not of a prompt")
+    return made
+
+
+def test_each_arm_is_compared_with_the_reference_on_its_prompt(folder: Path) -> None:
+    every = from_demo.read(folder)
+    times = from_demo.Times.of(every[0].values())
+    row = from_demo.row(every, "balanced-20", times)
+    arm, base = every[0]["balanced-20"], every[0]["colocated_k2"]
+    assert row["live"] == pytest.approx(arm.ms_per_token / base.ms_per_token, abs=1e-3)
+    assert 0.2 < row["sim"] < 2.0 and row["points"] == pytest.approx((row["live"] - row["sim"]) * 100, abs=0.02)
+    with pytest.raises(TraceError, match="latency-20"):
+        from_demo.row(every, "latency-20", times)
+
+
+def test_step_times_are_medians_over_all_arms(folder: Path) -> None:
+    every = from_demo.read(folder)[0]
+    times = from_demo.Times.of(every.values())
+    seconds = sorted(s for one in every.values() for s in one.timed.get(5, []))
+    assert len(seconds) >= from_demo.MIN_SEEN, "co-located k = 4 verifies five rows"
+    assert seconds[0] <= times.verify(5) <= seconds[-1]
+    drafts = every["colocated_k2"].drafts_s
+    assert min(drafts) <= times.local_s <= max(drafts)
+
+
+def test_an_arm_whose_own_passes_are_slower_differs_from_the_runs() -> None:
+    """`sim` has the run's passes, `own` the arm's: with the arm's twice as long only `own` gets longer."""
+    arm = Traced(look(SHIPPED, SHIPPED.read_bytes(), None).trace)
+    times = from_demo.Times(Curve({rows: s[0] / 2 for rows, s in arm.timed.items()}), 0.004, 0.0)
+    of_the_run, _ = from_demo.simulated(arm, times.steps(arm), 0)
+    own, _ = from_demo.simulated(arm, from_demo.own_steps(arm), 0)
+    assert own > 1.2 * of_the_run
+
+
+def test_traces_of_other_texts_are_not_joined() -> None:
+    arm, other = (Traced(look(p, p.read_bytes(), None).trace) for p in (SHIPPED, TRACES / "colocated-k4.trace"))
+    before = arm.known
+    assert not arm.join(other) and arm.known == before
+    assert arm.join(arm)
+
+
+def test_the_command_prints_a_row_for_each_arm_of_the_table(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "demo.json"
+    figures.write_text(
+        json.dumps({"setting": {"target": "plain", "draft": "quantised"}, "rows": [{"arm": "balanced-20"}]})
+    )
+    out = tmp_path / "sim.json"
+    assert main(["from-demo", str(figures), str(folder), "--json", str(out)]) == 0
+    assert "balanced-20" in capsys.readouterr().out
+    assert json.loads(out.read_text())["rows"][0]["prompts"] == 1
+    figures.write_text("{}")
+    assert main(["from-demo", str(figures), str(folder)]) == ConfigError.exit_code
