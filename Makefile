@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 CORES := $(shell nproc)
 
-.PHONY: help setup demo test test-live test-busy fuzz attacks traces check bench clean
+.PHONY: help setup demo test test-live test-busy fuzz attacks traces check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-language check-layers
 
 help:
@@ -21,6 +21,8 @@ help:
 	@echo "make attacks     floods against a real gateway, and what each costs another client (about 50 minutes)"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
 	@echo "make bench       what the gateway's host side and one frame cost"
+	@echo "make peers       llama.cpp's own server, built from the pinned source (6 to 30 minutes, once)"
+	@echo "make bench-live  ours and that server on the same model, cores and prompts (about 10 minutes)"
 	@echo "make clean       remove .venv and caches (not the models)"
 
 setup: $(VENV)/.models-ready
@@ -84,6 +86,13 @@ check-layers: setup
 
 bench: setup
 	@$(BIN)/python -m tools.bench
+
+peers: setup
+	@$(BIN)/python -m tools.peers build
+
+bench-live: peers
+	@mkdir -p out
+	@$(BIN)/python -m tools.bench live --json out/live.json
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

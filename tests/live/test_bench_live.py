@@ -1,0 +1,34 @@
+"""`tools.bench live` with our arms on a tiny model: real gateway, worker and link, several clients at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny_gguf import make_tiny_gguf
+from tools.bench import __main__ as bench
+
+pytestmark = pytest.mark.live
+PROMPTS = ("Say one.", "Say two.", "Say red.", "Say blue.")
+
+
+def test_our_arms_answer_alike_alone_and_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = make_tiny_gguf(tmp_path / "a.gguf"), make_tiny_gguf(tmp_path / "b.gguf", unlike=0.05)
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    given = ["live", "--model", str(target), "--draft", str(draft), "--engine", "llamacpp", "--k", "2"]
+    given += ["--arms", "plain,colocated,adaptive,ngram", "--clients", "1,2", "--limit", "2", "--max-tokens", "12"]
+    assert bench.main([*given, "--prompts", str(prompts), "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    names = ["plain", "colocated k=2", "adaptive", "ngram"]
+    assert [(row["clients"], row["arm"]) for row in found["rows"]] == [(n, arm) for n in (1, 2) for arm in names]
+    assert {row["same_text_as_plain"] for row in found["rows"]} == {"2/2"}, "drafts change no text"
+    assert found["prompt_tokens_agree"] and len(found["batches"]) == 3 * len(names), "warm-up is not counted"
+    rows = {(row["clients"], row["arm"]): row for row in found["rows"]}
+    assert rows[1, "colocated k=2"]["tokens_per_pass"] > 1.2 > rows[1, "plain"]["tokens_per_pass"]
+    assert str(tmp_path) not in out.read_text()
+    assert out.with_suffix(".md").read_text().count("\n| ") == 1 + len(found["rows"])
+    assert out.with_suffix(".svg").stat().st_size > 1000
+    assert "colocated k=2" in capsys.readouterr().out

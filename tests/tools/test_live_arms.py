@@ -1,0 +1,168 @@
+"""`tools.bench live`: its arms, their order, what is read of a completion, and what the table makes of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.rig import RigError
+from tools.bench import __main__ as bench
+from tools.bench.live import report
+from tools.bench.live.answers import Answer, Batch, read
+from tools.bench.live.arms import BASE, Arm, batches, chosen, turns
+from tools.bench.live.systems import Scene
+
+FINAL = """{"choices":[],"created":1795213039,"id":"chatcmpl-5t8r","model":"target.gguf",
+"system_fingerprint":"b0-unknown","object":"chat.completion.chunk","usage":{"completion_tokens":8,"prompt_tokens":37,"total_tokens":45,
+"prompt_tokens_details":{"cached_tokens":0}},"timings":{"cache_n":0,"prompt_n":37,"prompt_ms":1188.647,
+"prompt_per_token_ms":32.125594594594595,"prompt_per_second":31.1278285310946,"predicted_n":8,"predicted_ms":423.693,
+"predicted_per_token_ms":60.52757142857143,"predicted_per_second":16.52139638842275,"draft_n":5,"draft_n_accepted":4}}"""
+"""The last chunk of a llama-server with a draft model, as it was recorded."""
+OURS = {
+    "rounds": 3,
+    "drafted": {"worker": 6, "lookup": 2},
+    "accepted": {"worker": 4},
+    "timings_ms": {"decode": 90.0},
+}
+
+
+def piece(text: str) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}}]}
+
+
+def arms(*families: str) -> list[Arm]:
+    return chosen(families, [1, 2], [3], ["mod"], [1, 2])
+
+
+def answer(ms: float, text: str = "a", tokens: int = 10) -> Answer:
+    times = [ms / 1000 * (number + 1) for number in range(tokens)]
+    return Answer(text, tokens, 7, times, times[-1], 5, 9 * ms, 4, 2)
+
+
+def batch(arm: str, number: int, ms: float, text: str = "a", others: float = 0.0) -> Batch:
+    return Batch(arm, 1, number, [answer(ms, text)], ms / 100, others, 0.5, neighbour=False)
+
+
+def test_each_family_gives_its_arms_once() -> None:
+    names = [arm.name for arm in arms("llama-server-draft", "adaptive", "remote", "colocated", "llama-server-ngram")]
+    assert names == [
+        "colocated k=1", BASE, "wanspec", "adaptive", "latency-first",
+        "llama-server draft k=3, 1 core", "llama-server draft k=3, 2 cores",
+        "llama-server ngram-mod, 1 core", "llama-server ngram-mod, 2 cores",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="`remot` is no arm"):
+        arms("plain", "remot")
+
+
+def test_every_arm_is_first_and_follows_others_equally_often() -> None:
+    names = ["a", "b", "c"]
+    orders = [turns(names, number) for number in range(6)]
+    assert all(sorted(order) == names for order in orders)
+    assert Counter(order[0] for order in orders) == dict.fromkeys(names, 2)
+    before = Counter(pair for order in orders for pair in itertools.pairwise(order))
+    assert before["a", "b"] == before["b", "a"] == 2
+
+
+def test_no_prompt_comes_twice_at_any_level() -> None:
+    made = batches([str(number) for number in range(20)], [1, 4], 3)
+    assert [level for level, _ in made] == [1, 1, 1, 4]
+    asked = [prompt for _, prompts in made for prompt in prompts]
+    assert len(set(asked)) == len(asked) == 7
+    with pytest.raises(ConfigError, match="need 7 different prompts and --prompts has 6"):
+        batches(["0", *map(str, range(6))], [1, 4], 3)
+
+
+def test_a_recorded_completion_of_llama_server_is_read() -> None:
+    chunks = [(0.5, piece("")), (1.2, piece("A")), (1.2, piece(" b")), (1.5, piece("c")), (1.6, json.loads(FINAL))]
+    found = read(chunks)
+    assert (found.text, found.tokens, found.prompt_tokens) == ("A bc", 8, 37)
+    assert (found.drafted, found.accepted, found.passes) == (5, 4, 4)
+    assert found.server_ms == pytest.approx(423.693) and found.total_s == 1.6
+    assert len(found.times) == 8 and (found.times[0], found.times[-1]) == (1.2, 1.5)
+    assert found.first_ms == 1200 and found.between_ms == pytest.approx(300 / 7) and found.whole_ms == 200
+
+
+def test_a_completion_of_ours_is_read_with_all_its_sources() -> None:
+    usage = {"usage": {"completion_tokens": 4, "prompt_tokens": 9, "edgespec": OURS}, "choices": []}
+    found = read([(0.1, piece("ab")), (0.4, piece("c")), (0.5, usage)])
+    assert (found.passes, found.server_ms, found.drafted, found.accepted) == (3, 90.0, 8, 4)
+    assert found.times == [0.1, 0.1, 0.1, 0.4], "tokens of one chunk arrive together"
+
+
+def test_incomplete_completions_are_errors() -> None:
+    with pytest.raises(RigError, match="without text or without its usage"):
+        read([(0.1, piece("ab"))])
+    with pytest.raises(RigError, match="broke off"):
+        read([(0.1, piece("ab")), (0.2, {"error": {"message": "out of memory"}})])
+
+
+def test_ratios_are_paired_and_disturbed_batches_left_out() -> None:
+    compared = arms("plain", "colocated", "llama-server")
+    found = [batch(arm.name, number, 30.0) for arm in compared for number in range(3)]
+    found += [batch("plain", 3, 300.0), batch(BASE, 3, 100.0), batch("plain", 4, 900.0, others=0.5)]
+    found += [batch(BASE, 4, 900.0, "b", others=0.5)]
+    runs = report.Runs(compared, found)
+    assert runs.ratio(BASE, "plain", report.whole) == [1.0, 0.3333, 1.0]
+    assert runs.same(BASE, "plain") == "4/5", "texts count, disturbed or not"
+    assert report.row(runs, compared[0], 1)["undisturbed"] == "4/5"
+
+
+def test_where_every_batch_was_disturbed_all_count_and_it_is_said() -> None:
+    plain = arms("plain")
+    figures = report.summary(plain, [batch("plain", number, 30.0, others=0.5) for number in range(2)], {})
+    assert figures["rows"][0]["undisturbed"] == "0/2" and figures["rows"][0]["whole_ms"][0] == 30.0
+    assert any("busy during every batch of: plain" in line for line in report.remarks(figures))
+
+
+def test_the_best_settings_are_found_afterwards() -> None:
+    compared = arms("plain", "colocated", "llama-server")
+    speeds = {"plain": 40, "colocated k=1": 20, BASE: 30, "llama-server, 1 core": 25, "llama-server, 2 cores": 15}
+    figures = report.summary(compared, [batch(name, 0, ms) for name, ms in speeds.items()], {})
+    assert figures["bases"][1] == {
+        "plain": "plain", "k=2": BASE, "best k": "colocated k=1", "best peer": "llama-server, 2 cores",
+    }  # fmt: skip
+    text = report.markdown(figures)
+    (line,) = (line for line in text.splitlines() if line.startswith("| 1 | plain"))
+    assert line.endswith("| 1.00 (1.00–1.00) | 1.33 (1.33–1.33) | 2.00 (2.00–2.00) | 2.67 (2.67–2.67) |")
+
+
+def test_other_prompt_lengths_are_reported() -> None:
+    one, two = batch("plain", 0, 30.0), batch(BASE, 0, 30.0)
+    two.answers[0].prompt_tokens += 1
+    assert not report.summary(arms("plain", "colocated"), [one, two, batch("colocated k=1", 0, 30.0)], {})[
+        "prompt_tokens_agree"
+    ]
+
+
+def test_peers_get_the_draft_and_as_many_threads_as_cores() -> None:
+    files = [Path(name) for name in ("ours", "target.gguf", "draft.gguf")]
+    scene = Scene("torch", *files, 15.0, 4, 768, neighbour=True, llama_server=Path("server"))
+    one, two = arms("llama-server-draft")
+    command = scene.peer_command(two, 80)
+    given = dict(itertools.pairwise(command))
+    assert (given["--model"], given["--model-draft"], given["--spec-draft-n-max"]) == ("target.gguf", "draft.gguf", "3")
+    assert given["--spec-type"] == "draft-simple", "without it a draft model changes nothing"
+    assert (given["--threads"], given["--threads-draft"], given["--parallel"]) == ("2", "2", "4")
+    assert given["--ctx-size"] == "3072" and one.cores == 1 and one.shared and not two.shared
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--arms", "plane"], "`plane` is no arm"),
+        (["--ngram-types", "best"], "`best` is no n-gram type"),
+        (["--arms", "plain", "--limit", "900"], "lower --limit"),
+        (["--arms", "plain", "--model", "nowhere.gguf"], "there is no such file"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_anything_starts(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["live", *given]) == ConfigError.exit_code
+    assert said in (error := capsys.readouterr().err) and error.count("\n") == 1

@@ -1,0 +1,60 @@
+"""`tools.peers`: what the build needs, what it unpacks, and how it shows that it is alive. Nothing is built here."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from edgespec.core.errors import ModelError
+from tools import peers
+
+
+def archive(folder: Path, *names: str) -> Path:
+    path = folder / "package.tar.gz"
+    with tarfile.open(path, "w:gz") as packed:
+        for name in names:
+            packed.addfile(tarfile.TarInfo(name), io.BytesIO())
+    return path
+
+
+def test_only_the_source_of_llama_cpp_is_unpacked(tmp_path: Path) -> None:
+    packed = archive(tmp_path, "p-1/setup.py", "p-1/vendor/llama.cpp/CMakeLists.txt", "p-1/vendor/other/x")
+    source = peers.extract(packed, tmp_path / "out")
+    assert [one.name for one in source.iterdir()] == ["CMakeLists.txt"]
+    assert not (tmp_path / "out/p-1/setup.py").exists() and not (tmp_path / "out/p-1/vendor/other").exists()
+
+
+def test_archives_that_do_not_fit_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no source of llama.cpp"):
+        peers.extract(archive(tmp_path, "p-1/setup.py"), tmp_path / "out")
+    (tmp_path / "cut.tar.gz").write_bytes(b"\x1f\x8b\x08cut")
+    with pytest.raises(ModelError, match="cannot be unpacked"):
+        peers.extract(tmp_path / "cut.tar.gz", tmp_path / "out")
+
+
+def test_missing_tools_are_named_with_their_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert peers.main(["build"]) == ModelError.exit_code
+    assert "cmake and c++, not installed here" in (said := capsys.readouterr().err)
+    assert "apt-get install cmake build-essential" in said and said.count("\n") == 1
+
+
+def test_a_server_that_was_not_built_names_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert peers.main(["path"]) == ModelError.exit_code
+    assert peers.COMMAND in capsys.readouterr().err
+
+
+def test_progress_is_shown_at_every_tenth_and_the_end_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"[{step}/206] Building\n" for step in range(1, 207)]
+    assert peers.progress(lines)[-1] == "[206/206] Building"
+    assert capsys.readouterr().out.split() == [word for ten in range(10, 101, 10) for word in (str(ten), "%")]
+    assert [peers.percent(line) for line in ("[ 12%] Building", "[3/6] x", "-- Found OpenMP")] == [12, 50, None]

@@ -1,0 +1,170 @@
+"""Ours and llama.cpp's own server on the same model, cores and prompts, in turns (minutes).
+
+Each prompt is answered by every arm, beginning with another one each time; a first short completion of each arm is not
+counted. Our arms have one core for the gateway and, where they use one, another for the worker; peers have one core, or
+both. All are asked greedily through their streaming chat APIs by one client, with prompt caches off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab import deep_target
+from edgespec.lab.demo import DRAFTS, PROMPTS, read_prompts, target_model
+from edgespec.shared import models
+from tools import options as checked
+from tools import peers, verbs
+from tools.bench.live import arms, plot, report
+from tools.bench.live.answers import Batch
+from tools.bench.live.arms import Arm
+from tools.bench.live.systems import Scene, Systems, started, versions, warm_up
+from tools.make_draft import FORMATS, make_draft
+
+PROMPT_ROOM = 512
+"""Tokens of context beside the completion's; MT-Bench's first turns have fewer."""
+DEFAULT_ARMS = "plain,colocated,remote,ngram,llama-server,llama-server-draft,llama-server-ngram"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.bench live`."""
+    parser.add_argument("--arms", type=_words, default=_words(DEFAULT_ARMS), help=f"of {', '.join(arms.FAMILIES)}")
+    parser.add_argument("--engine", choices=("torch", "llamacpp"), default="llamacpp", help="what computes our target")
+    parser.add_argument("--target", choices=("plain", "deep"), default="deep", help="deep: a pass costs several times")
+    parser.add_argument("--blocks", type=checked.number(int, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS), default=4)
+    parser.add_argument("--format", choices=("as-is", *FORMATS), default="as-is", help="weights of the GGUF target")
+    parser.add_argument("--model", type=Path, help="another GGUF target, for ours and peers")
+    parser.add_argument("--draft", default="requantised", help=f"{', '.join(DRAFTS)}, or a GGUF file")
+    parser.add_argument("--k", type=_numbers(1, 16), default=[1, 2, 3, 4, 6, 8], help="depths of co-located drafting")
+    parser.add_argument("--peer-k", type=_numbers(1, 16), default=[2, 3, 4, 8], help="the peer's --spec-draft-n-max")
+    parser.add_argument(
+        "--ngram-types", type=_words, default=["simple", "mod"], help=f"of {', '.join(arms.NGRAM_TYPES)}"
+    )
+    parser.add_argument("--cores", type=_numbers(1, 2), default=[1, 2], help="of each peer: 1, 2 or both settings")
+    parser.add_argument("--clients", type=_numbers(1, 64), default=[1], metavar="N[,N...]", help="completions at once")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
+    parser.add_argument("--limit", type=checked.number(int, 1, 1000), default=3, help="prompts for each `--clients`")
+    parser.add_argument("--max-tokens", type=checked.number(int, 2, 1024), default=48)
+    parser.add_argument("--rtt-ms", type=checked.number(float, 0, 10_000), default=15.0)
+    parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
+    parser.add_argument("--no-neighbour", action="store_true", help="no drafting neighbour beside arms on one core")
+    parser.add_argument(
+        "--json", type=checked.output, metavar="OUT", help="all figures; OUT.md, .png and .svg beside it"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints a table; writes figures where asked. Raises ConfigError, ModelError, RigError."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
+    console = verbs.console()
+    if unknown := set(options.ngram_types) - set(arms.NGRAM_TYPES):
+        raise ConfigError(f"`{min(unknown)}` is no n-gram type; --ngram-types takes {', '.join(arms.NGRAM_TYPES)}.")
+    wanted = arms.chosen(options.arms, options.k, options.peer_k, options.ngram_types, options.cores)
+    levels = sorted(set(options.clients))
+    work = arms.batches(read_prompts(options.prompts, sys.maxsize, options.seed), levels, int(options.limit))
+    scene = scene_of(options, any(arm.peer for arm in wanted), console)
+    with (
+        tempfile.TemporaryDirectory(prefix="edgespec-live-") as folder,
+        started(scene, wanted, Path(folder)) as systems,
+    ):
+        warm_up(systems, wanted, levels, options.max_tokens)
+        found = measured(systems, wanted, work, options.max_tokens, _shower(console, len(work) * len(wanted)))
+    figures = report.summary(wanted, found, context(options, scene))
+    show(figures, console)
+    if options.json:
+        verbs.write_json(options.json, figures)
+        options.json.with_suffix(".md").write_text(report.markdown(figures), encoding="utf-8")
+        plot.plot(figures, options.json)
+    return 0
+
+
+def measured(
+    systems: Systems, wanted: Sequence[Arm], work: Sequence[tuple[int, list[str]]], max_tokens: int,
+    done: Callable[[Batch], None],
+) -> list[Batch]:  # fmt: skip
+    """Every batch of prompts by every arm, in turns."""
+    found = []
+    for number, (_, prompts) in enumerate(work):
+        for arm in arms.turns(wanted, number):
+            found.append(systems.ask(arm, prompts, max_tokens, number))
+            done(found[-1])
+    return found
+
+
+def scene_of(options: argparse.Namespace, peer: bool, console: Console) -> Scene:
+    """Files and settings; deep and requantised targets are made where they are missing. Raises ModelError."""
+    llama_server = peers.llama_server() if peer else None
+    gguf = options.model or target_model(_as(options, engine="llamacpp"), console)
+    if not gguf.is_file():
+        raise ConfigError(f"--model is {gguf}, but there is no such file; name a GGUF file.")
+    if options.format != "as-is":
+        gguf = _formatted(gguf, options.format, console)
+    ours = gguf if options.model or options.engine == "llamacpp" else target_model(options, console)
+    draft = DRAFTS[options.draft]() if options.draft in DRAFTS else Path(options.draft)
+    if not draft.is_file():
+        raise ConfigError(f"--draft is {options.draft}, but must be {', '.join(DRAFTS)} or a GGUF file.")
+    return Scene(
+        engine=options.engine, target=ours, peer_target=gguf, draft=draft, rtt_ms=options.rtt_ms,
+        slots=max(options.clients), context=256 * -(-(PROMPT_ROOM + options.max_tokens) // 256),
+        neighbour=not options.no_neighbour, llama_server=llama_server,
+    )  # fmt: skip
+
+
+def _as(options: argparse.Namespace, **changed: Any) -> argparse.Namespace:
+    return argparse.Namespace(**(vars(options) | changed))
+
+
+def _formatted(gguf: Path, fmt: str, console: Console) -> Path:
+    """The target in another format, beside the demo's models."""
+    made = models.model_dir() / models.requantised_name(gguf.name, fmt)
+    if not made.is_file():
+        console.print(f"Writing {made.name}")
+        make_draft(gguf, made, fmt=fmt)
+    return made
+
+
+def context(options: argparse.Namespace, scene: Scene) -> dict[str, Any]:
+    """What was asked for, and of which machine."""
+    names = ("engine", "format", "rtt_ms", "limit", "max_tokens", "clients", "k", "peer_k", "seed")
+    asked = {name: getattr(options, name) for name in names} | versions(scene)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    return asked | {"llama_cpp_python": version("llama-cpp-python"), "machine": machine}
+
+
+def show(figures: dict[str, Any], console: Console) -> None:
+    """Prints table and remarks."""
+    console.print(report.table(figures))
+    for line in report.remarks(figures):
+        console.print(line, highlight=False)
+
+
+def _shower(console: Console, total: int) -> Callable[[Batch], None]:
+    count = 0
+
+    def show_one(batch: Batch) -> None:
+        nonlocal count
+        count += 1
+        if console.is_terminal or count == total or count % 10 == 0:
+            console.print(f"{count} of {total}: {batch.arm}, {batch.tokens_per_s:.1f} tokens/s", highlight=False)
+
+    return show_one
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
+    one = checked.number(int, low, high)
+    return lambda text: [int(one(part)) for part in text.split(",")]

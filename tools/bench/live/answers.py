@@ -1,0 +1,113 @@
+"""What one completion took, as its client saw it, and as the server reports it: the same for ours and for peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edgespec.lab.rig import RigError
+
+DISTURBED = 0.15
+"""A batch is disturbed when other processes used more than this share of one core meanwhile."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One completion. Times are seconds since its request was sent."""
+
+    text: str
+    tokens: int
+    prompt_tokens: int
+    times: list[float]
+    """Arrival of each token; those of one chunk arrive together."""
+    total_s: float
+    passes: int | None
+    """Passes of the target, where the server reports them or what follows from them."""
+    server_ms: float
+    """Milliseconds of decoding by the server's own clock."""
+    drafted: int
+    accepted: int
+
+    @property
+    def between_ms(self) -> float:
+        """Milliseconds per token after the first one."""
+        return 1000 * (self.times[-1] - self.times[0]) / max(self.tokens - 1, 1)
+
+    @property
+    def whole_ms(self) -> float:
+        """Milliseconds per token of the whole completion, with its prompt."""
+        return 1000 * self.total_s / max(self.tokens, 1)
+
+    @property
+    def first_ms(self) -> float:
+        """Milliseconds to the first token."""
+        return 1000 * self.times[0]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Completions that one arm made at the same time."""
+
+    arm: str
+    clients: int
+    number: int
+    """Of the prompts, counted over all levels."""
+    answers: list[Answer]
+    seconds: float
+    others_share: float
+    """Core time of other processes, over the time of the batch."""
+    load: float
+    """Load average of the machine at its start."""
+    neighbour: bool
+
+    @property
+    def disturbed(self) -> bool:
+        return self.others_share > DISTURBED
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all clients together, prompts included."""
+        return sum(one.tokens for one in self.answers) / max(self.seconds, 1e-6)
+
+    def figures(self) -> dict[str, Any]:
+        """For JSON: everything but the texts."""
+        own = {name: value for name, value in asdict(self).items() if name != "answers"}
+        return own | {"answers": [_plain(one) for one in self.answers]}
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    found = asdict(answer)
+    del found["text"]
+    return found | {"times": [round(one, 4) for one in answer.times], "total_s": round(answer.total_s, 4)}
+
+
+def read(chunks: Iterable[tuple[float, Mapping[str, Any]]]) -> Answer:
+    """One completion from its chunks, each with the second at which it came. Raises RigError where it is incomplete."""
+    text, arrivals, usage, timings, end = "", list[float](), dict[str, Any](), dict[str, Any](), 0.0
+    for at, chunk in chunks:
+        if "error" in chunk:
+            raise RigError(f"The server broke off a completion: {chunk['error']}")
+        end = at
+        for choice in chunk.get("choices", ()):
+            if piece := choice.get("delta", {}).get("content"):
+                text += piece
+                arrivals.append(at)
+        usage, timings = chunk.get("usage") or usage, chunk.get("timings") or timings
+    if not usage or not arrivals:
+        raise RigError("The server sent a completion without text or without its usage.")
+    tokens = int(usage["completion_tokens"])
+    times = ([arrivals[0]] * tokens + arrivals)[len(arrivals) :] if tokens > len(arrivals) else arrivals
+    return Answer(text, tokens, int(usage["prompt_tokens"]), times, end, **_reported(usage, timings, tokens))
+
+
+def _reported(usage: Mapping[str, Any], timings: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """Passes, time and drafts, of `usage.edgespec` or of llama-server's `timings`."""
+    if ours := usage.get("edgespec"):
+        drafted, accepted = (sum(ours[name].values()) for name in ("drafted", "accepted"))
+        server_ms = float(ours["timings_ms"]["decode"])
+        return {"passes": int(ours["rounds"]), "server_ms": server_ms, "drafted": drafted, "accepted": accepted}
+    drafted, accepted = int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0))
+    server_ms = float(timings.get("predicted_ms", 0.0))
+    passes = tokens - accepted if timings else None  # each pass gives one token of the target's besides the accepted
+    return {"passes": passes, "server_ms": server_ms, "drafted": drafted, "accepted": accepted}

@@ -1,0 +1,211 @@
+"""Medians with intervals over prompts, ratios on the same prompts, and where texts differ; a table and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from tools.bench.clients import figures
+from tools.bench.live.answers import Answer, Batch
+from tools.bench.live.arms import BASE, PEER, Arm
+
+RESAMPLES = 2000
+LEVEL = 95
+"""Per cent that an interval covers: percentiles of the medians of resampled prompts."""
+Value = Callable[[Answer], float]
+
+
+def interval(values: Sequence[float]) -> list[float]:
+    """Median, and the bounds of its interval; resampled with a fixed seed."""
+    data = np.asarray(values, float)
+    drawn = np.random.default_rng(1).choice(data, (RESAMPLES, len(data)))
+    low, high = np.percentile(np.median(drawn, axis=1), ((100 - LEVEL) / 2, (100 + LEVEL) / 2))
+    return [round(float(one), 4) for one in (np.median(data), low, high)]
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The batches of one level of clients."""
+
+    arms: Sequence[Arm]
+    batches: Sequence[Batch]
+
+    def of(self, arm: str) -> dict[int, Batch]:
+        """By number of the prompts: the undisturbed batches, or all of them where there is none."""
+        own = [one for one in self.batches if one.arm == arm]
+        clean = [one for one in own if not one.disturbed]
+        return {one.number: one for one in clean or own}
+
+    def values(self, arm: str, value: Value) -> list[float]:
+        return [value(one) for batch in self.of(arm).values() for one in batch.answers]
+
+    def median(self, arm: str, value: Value) -> float:
+        return float(np.median(self.values(arm, value)))
+
+    def ratio(self, arm: str, base: str, value: Value) -> list[float] | None:
+        """Of an arm to another on the same prompts, with interval; None where they share no prompt."""
+        own, other = self.of(arm), self.of(base)
+        pairs = [pair for number in own.keys() & other.keys() for pair in _pairs(own[number], other[number])]
+        return interval([value(one) / max(value(two), 1e-6) for one, two in pairs]) if pairs else None
+
+    def same(self, arm: str, base: str) -> str | None:
+        """How many texts are the base's, of those prompts that both answered (undisturbed or not)."""
+        own, other = ({batch.number: batch for batch in self.batches if batch.arm == name} for name in (arm, base))
+        pairs = [pair for number in own.keys() & other.keys() for pair in _pairs(own[number], other[number])]
+        return f"{sum(one.text == two.text for one, two in pairs)}/{len(pairs)}" if pairs else None
+
+    def best(self, arms: Sequence[str], value: Value) -> str | None:
+        """The fastest of these arms, found afterwards."""
+        return min(arms, key=lambda arm: self.median(arm, value), default=None)
+
+
+def _pairs(one: Batch, two: Batch) -> list[tuple[Answer, Answer]]:
+    return list(zip(one.answers, two.answers, strict=True))
+
+
+def whole(answer: Answer) -> float:
+    """Milliseconds per token of the whole completion."""
+    return answer.whole_ms
+
+
+def between(answer: Answer) -> float:
+    """Milliseconds per token after the first."""
+    return answer.between_ms
+
+
+def summary(arms: Sequence[Arm], batches: Sequence[Batch], context: Mapping[str, Any]) -> dict[str, Any]:
+    """All figures. Ratios are times: below 1 an arm is faster than what it is compared with."""
+    levels = sorted({batch.clients for batch in batches})
+    runs = {level: Runs(arms, [one for one in batches if one.clients == level]) for level in levels}
+    return {
+        **context,
+        "bases": {level: bases(one) for level, one in runs.items()},
+        "rows": [row(runs[level], arm, level) for level in levels for arm in arms],
+        "prompt_tokens_agree": _prompts_agree(batches),
+        "batches": [batch.figures() for batch in batches],
+    }
+
+
+def bases(runs: Runs) -> dict[str, str]:
+    """What ratios refer to: fixed arms, and the best settings, found afterwards."""
+    names = [arm.name for arm in runs.arms]
+    colocated = [name for name in names if name.startswith("colocated")]
+    peers = [arm.name for arm in runs.arms if arm.peer]
+    found = {
+        "plain": "plain" if "plain" in names else None,
+        "k=2": BASE if BASE in names else None,
+        "best k": runs.best(colocated, whole),
+        "best peer": runs.best(peers, whole),
+    }
+    return {name: arm for name, arm in found.items() if arm is not None}
+
+
+def row(runs: Runs, arm: Arm, level: int) -> dict[str, Any]:
+    """The figures of one arm at one level of clients."""
+    own = runs.of(arm.name).values()
+    every = [batch for batch in runs.batches if batch.arm == arm.name]
+    answers = [one for batch in own for one in batch.answers]
+    ours, peer = "plain", next((one.name for one in runs.arms if one.peer and not one.spec), PEER)
+    passes = [one.passes for one in answers if one.passes]
+    return {
+        "clients": level,
+        "arm": arm.name,
+        "cores": "1 + 1" if arm.worker else f"{arm.cores}*" if any(one.neighbour for one in own) else str(arm.cores),
+        "whole_ms": interval([whole(one) for one in answers]),
+        "decoding_ms": interval([between(one) for one in answers]),
+        "server_decoding_ms": interval([one.server_ms / max(one.tokens - 1, 1) for one in answers]),
+        **figures([one.times for one in answers], sum(batch.seconds for batch in own)),
+        "tokens_per_pass": round(sum(one.tokens for one in answers) / max(sum(passes), 1), 3),
+        "drafts_accepted": round(sum(one.accepted for one in answers) / max(sum(one.drafted for one in answers), 1), 4),
+        "ratio": {name: runs.ratio(arm.name, base, whole) for name, base in bases(runs).items()},
+        "ratio_decoding": {name: runs.ratio(arm.name, base, between) for name, base in bases(runs).items()},
+        "same_text_as_plain": runs.same(arm.name, ours),
+        "same_text_as_peer": runs.same(arm.name, peer),
+        "undisturbed": f"{sum(not batch.disturbed for batch in every)}/{len(every)}",
+        "others_share_max": round(max(batch.others_share for batch in every), 3),
+        "load_max": round(max(batch.load for batch in every), 2),
+    }
+
+
+def _prompts_agree(batches: Sequence[Batch]) -> bool:
+    """Whether all arms counted the same number of prompt tokens, so that their chat templates agree."""
+    found: dict[int, set[tuple[int, ...]]] = {}
+    for batch in batches:
+        found.setdefault(batch.number, set()).add(tuple(one.prompt_tokens for one in batch.answers))
+    return all(len(counts) == 1 for counts in found.values())
+
+
+COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "clients": lambda row: str(row["clients"]),
+    "arm": lambda row: str(row["arm"]),
+    "cores": lambda row: str(row["cores"]),
+    "tokens/s": lambda row: f"{row['tokens_per_s']:.1f}",
+    "whole, ms a token": lambda row: _spread(row["whole_ms"], 1),
+    "decoding": lambda row: _spread(row["decoding_ms"], 1),
+    "first token p50, p95": lambda row: f"{row['first_ms_p50']:.0f}, {row['first_ms_p95']:.0f}",
+    "between p50, p95": lambda row: f"{row['between_ms_p50']:.0f}, {row['between_ms_p95']:.0f}",
+    "tokens a pass": lambda row: f"{row['tokens_per_pass']:.2f}",
+    "text as plain, as peer": lambda row: f"{row['same_text_as_plain'] or '-'}, {row['same_text_as_peer'] or '-'}",
+    "undisturbed": lambda row: str(row["undisturbed"]),
+}
+LEFT_OUT = ("decoding", "between p50, p95")
+"""Columns that a terminal has no room for."""
+
+
+def _spread(values: Sequence[float] | None, digits: int) -> str:
+    if values is None:
+        return "-"
+    median, low, high = (f"{one:.{digits}f}" for one in values)
+    return f"{median} ({low}–{high})"
+
+
+def _ratios(found: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(name for row in found["rows"] for name in row["ratio"]))
+
+
+def table(found: Mapping[str, Any]) -> Table:
+    """For a terminal: ratios of whole completions without their intervals."""
+    columns = {name: cell for name, cell in COLUMNS.items() if name not in LEFT_OUT}
+    ratios = _ratios(found)
+    shown = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for head in (*columns, *(f"÷ {name}" for name in ratios)):
+        shown.add_column(head, justify="left" if head == "arm" else "right", no_wrap=head == "cores")
+    for row in found["rows"]:
+        medians = (f"{row['ratio'][name][0]:.2f}" if row["ratio"].get(name) else "-" for name in ratios)
+        shown.add_row(*(cell(row) for cell in columns.values()), *medians)
+    return shown
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """For a document: all columns, and ratios of whole completions with their intervals."""
+    ratios = _ratios(found)
+    heads = [*COLUMNS, *(f"÷ {name}" for name in ratios)]
+    rows = [
+        [*(cell(row) for cell in COLUMNS.values()), *(_spread(row["ratio"].get(name), 2) for name in ratios)]
+        for row in found["rows"]
+    ]
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(one)} |" for one in lines) + "\n\n" + "\n".join(remarks(found)) + "\n"
+
+
+def remarks(found: Mapping[str, Any]) -> list[str]:
+    """What the table does not show."""
+    lines = [
+        f"With {level} client{'s' * (int(level) > 1)}, ratios refer to "
+        + ", ".join(f"{arm} ({name})" if arm != name else arm for name, arm in names.items())
+        + "."
+        for level, names in found["bases"].items()
+        if names
+    ]
+    if any(row["cores"].endswith("*") for row in found["rows"]):
+        lines.append("*: beside a neighbour that drafts on the second core, as a worker does there.")
+    if not found["prompt_tokens_agree"]:
+        lines.append("Some prompts had other numbers of tokens in other arms: their chat templates differ.")
+    if noisy := [row["arm"] for row in found["rows"] if row["undisturbed"].startswith("0/")]:
+        lines.append(f"Other processes were busy during every batch of: {', '.join(dict.fromkeys(noisy))}.")
+    return lines

@@ -1,0 +1,230 @@
+"""The programs that are compared, each held to its cores: our gateway with its worker, one without drafts, and peers.
+
+All stay loaded through a run, since arms take turns on every prompt. Ours and the peers' are asked through the same
+streaming chat API by the same client, greedily, without their prompt caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.demo import PHI
+from edgespec.lab.rig import Processes, Rig, machine_time_s
+from edgespec.lab.rig.chat import ChatClient, greedy
+from edgespec.lab.rig.neighbour import Neighbour
+from tools.bench.live.answers import Answer, Batch, read
+from tools.bench.live.arms import DRAFT, Arm
+
+LOAD_S = 180.0
+PEER_BODY = {"cache_prompt": False}
+WARM_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What every arm shares."""
+
+    engine: str
+    target: Path
+    """Our target."""
+    peer_target: Path
+    """The GGUF file of the same model."""
+    draft: Path
+    rtt_ms: float
+    slots: int
+    """Completions at once."""
+    context: int
+    """Tokens of each completion with its prompt."""
+    neighbour: bool
+    llama_server: Path | None
+    dtype: str = "bfloat16"
+    link: Sequence[str] = ()
+
+    def gateway_options(self) -> dict[str, Any]:
+        """One thread for the core that each model has; nothing is remembered from one request to the next."""
+        return {
+            "policy.phi": PHI, "target.threads": 1, "local_draft.threads": 1, "target.slots": self.slots,
+            "target.context": 256 * -(-self.context // 256),
+            "target.prefix_cache": False, "local_draft.prefix_cache": False,
+        }  # fmt: skip
+
+    def peer_command(self, arm: Arm, port: int) -> list[str]:
+        """llama-server on this arm's cores."""
+        threads = str(arm.cores)
+        spec = [str(self.draft) if part == DRAFT else part for part in arm.spec]
+        drafting = ["--threads-draft", threads, "--threads-batch-draft", threads] if DRAFT in arm.spec else []
+        return [
+            str(self.llama_server), "--model", str(self.peer_target), "--host", "127.0.0.1", "--port", str(port),
+            "--threads", threads, "--threads-batch", threads, "--parallel", str(self.slots),
+            "--ctx-size", str(self.slots * self.context), "--no-cache-prompt", "--cache-ram", "0",
+            "--threads-http", str(self.slots + 2), *spec, *drafting,
+        ]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Systems:
+    """Started programs, by name, and how to ask them."""
+
+    scene: Scene
+    folder: Path
+    cores: Sequence[int]
+    """Of the machine: the first for target models, the second for drafts."""
+    clients: dict[str, ChatClient] = field(default_factory=dict)
+    rigs: list[Rig] = field(default_factory=list)
+    processes: Processes = field(init=False)
+    neighbour: Neighbour | None = None
+
+    def __post_init__(self) -> None:
+        self.processes = Processes(self.folder / "peers")
+
+    def pids(self) -> list[int]:
+        """Process ids of all that the comparison runs, and of itself."""
+        found = [pid for rig in self.rigs for pid in rig.pids()] + self.processes.pids()
+        return [*found, *(self.neighbour.pids() if self.neighbour else ()), os.getpid()]
+
+    def ask(self, arm: Arm, prompts: Sequence[str], max_tokens: int, number: int) -> Batch:
+        """All prompts at the same time. Raises RigError."""
+        beside = self.neighbour if arm.shared else None
+        with beside.drafting() if beside else contextlib.nullcontext():
+            load, pids = os.getloadavg()[0], self.pids()
+            ours, everyone, began = used_s(pids), machine_time_s(), time.monotonic()
+            with ThreadPoolExecutor(len(prompts)) as pool:
+                answers = list(pool.map(lambda prompt: self._one(arm, prompt, max_tokens), prompts))
+            seconds = time.monotonic() - began
+            others = (machine_time_s() - everyone) - (used_s(pids) - ours)
+        share = max(others, 0.0) / max(seconds, 0.01)
+        return Batch(arm.name, len(prompts), number, answers, seconds, share, load, beside is not None)
+
+    def _one(self, arm: Arm, prompt: str, max_tokens: int) -> Answer:
+        body = greedy(prompt, max_tokens, arm.asks)
+        if arm.peer:
+            del body["edgespec"]
+            body |= PEER_BODY
+        began = time.monotonic()
+        chunks = self.clients[arm.system].chunks(body)
+        return read((time.monotonic() - began, chunk) for chunk in chunks)
+
+    def _rig(self, name: str, draft: str, **options: Any) -> Rig:
+        core, other = self.cores[0], self.cores[-1]
+        return Rig(
+            folder=self.folder / name, target=str(self.scene.target), draft=str(self.scene.draft),
+            local_draft=draft or None, dtype=self.scene.dtype, rtt_ms=self.scene.rtt_ms, engine=self.scene.engine,
+            gateway_options=self.scene.gateway_options() | options, cores=(core, other), link_options=self.scene.link,
+            worker_options={"draft.prefix_cache": False, "draft.threads": 1, "draft.requests": self.scene.slots},
+        )  # fmt: skip
+
+    def start_gateway(self, closing: contextlib.ExitStack, *, worker: bool) -> None:
+        """The gateway of our arms with a local draft, and its worker where an arm needs one."""
+        rig = closing.enter_context(self._rig("gateway", str(self.scene.draft)))
+        steps = [step for _, step in rig.steps()]
+        for step in steps if worker else steps[:2]:
+            step()
+        self._serves("gateway", rig)
+
+    def start_ngram(self, closing: contextlib.ExitStack) -> None:
+        """A gateway whose only source of candidates is what prompt and completion hold."""
+        options = {"local_draft.model": "", "policy.name": "adaptive", "policy.sources": ["lookup"]}
+        rig = closing.enter_context(self._rig("ngram", "", **options))
+        rig.start_gateway()
+        rig.create_key()
+        self._serves("ngram", rig)
+
+    def _serves(self, name: str, rig: Rig) -> None:
+        self.rigs.append(rig)
+        self.clients[name] = ChatClient(rig.ready["api"]["port"], rig.ready["model"], rig.key)
+
+    def start_peer(self, arm: Arm) -> None:
+        """A llama-server, until it is ready. Raises RigError with its last lines."""
+        port, cores = free_port(), ",".join(map(str, self.cores[: arm.cores]))
+        name = arm.name.replace(" ", "-").replace(",", "")
+        self.processes.start(name, ["taskset", "-c", cores, *self.scene.peer_command(arm, port)])
+        self.processes.wait_for(name, lambda: healthy(port), LOAD_S)
+        self.clients[arm.name] = ChatClient(port, "any", "none")
+
+
+def pinned(wanted: int) -> list[int]:
+    """The cores of this process that the comparison uses, as many as are wanted. Raises ConfigError."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < wanted:
+        raise ConfigError(f"These arms need {wanted} cores and this process may use {len(cores)}; leave some out.")
+    return cores[:wanted]
+
+
+def needed(arms: Sequence[Arm]) -> int:
+    """Cores that the arms need together."""
+    return max(arm.cores + arm.worker for arm in arms)
+
+
+@contextlib.contextmanager
+def started(scene: Scene, arms: Sequence[Arm], folder: Path) -> Iterator[Systems]:
+    """Everything that the arms need, until the block is left. Raises ConfigError, ModelError, RigError."""
+    systems = Systems(scene, folder, pinned(needed(arms)))
+    names = {arm.system for arm in arms}
+    with contextlib.ExitStack() as closing:
+        if "gateway" in names:
+            systems.start_gateway(closing, worker=any(arm.worker for arm in arms))
+        if "ngram" in names:
+            systems.start_ngram(closing)
+        closing.enter_context(systems.processes)
+        for arm in arms:
+            if arm.peer:
+                systems.start_peer(arm)
+        if scene.neighbour and any(arm.worker for arm in arms):
+            beside = Neighbour(folder / "neighbour", str(scene.draft), systems.cores[1])
+            systems.neighbour = closing.enter_context(beside)
+        yield systems
+
+
+def warm_up(systems: Systems, arms: Sequence[Arm], levels: Sequence[int], max_tokens: int) -> None:
+    """Short completions of every arm at every level, which are not counted: curves fill, memory is touched."""
+    for level in sorted(set(levels)):
+        prompts = [f"Count from {10 * number} to {10 * number + 9} in words." for number in range(level)]
+        for arm in arms:
+            systems.ask(arm, prompts, min(WARM_TOKENS, max_tokens), -1)
+
+
+def used_s(pids: Sequence[int]) -> float:
+    """Core seconds of these processes so far, with those of threads that have ended (proc_pid_stat(5), 14 and 15)."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended; what asks it will say so
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(after_name[11]) + int(after_name[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A port of the loopback address that was free just now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def healthy(port: int) -> bool:
+    """Whether llama-server says that its model is loaded."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1.0) as one:
+            one.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            return b" 200 " in one.recv(64)
+    except OSError:
+        return False
+
+
+def versions(scene: Scene) -> dict[str, Any]:
+    """The files that were used: names and sizes, never their folders."""
+    files = {"target": scene.target, "peer_target": scene.peer_target, "draft": scene.draft}
+    return {name: {"file": path.name, "bytes": _size(path)} for name, path in files.items()}
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    return sum(one.stat().st_size for one in files)
