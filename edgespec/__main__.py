@@ -59,6 +59,11 @@ def build_parser() -> argparse.ArgumentParser:
     replay.description = replaying.__doc__
     replaying.add_arguments(replay)
     replay.set_defaults(run=replaying.run)
+    models = verbs.add_parser("models", help="list models, say whether two pair, and fetch them")
+    from edgespec.lab import models as cache
+
+    models.description = cache.__doc__
+    cache.add_arguments(models)
     survey = verbs.add_parser("survey", help="measure the latency of chat endpoints over days, and show it")
     from edgespec.lab import survey as measurement
 

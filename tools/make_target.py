@@ -17,8 +17,8 @@ from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
 from edgespec.lab import deep_target
+from edgespec.lab.models import Reporter
 from edgespec.shared import models
-from tools.models import Reporter
 from tools.options import number
 
 

@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `families`: `check_torch`
+- `families`: `check_torch`, `family_of`
 - `grammar`: all
 - `sizes`: `Need`, `llamacpp_need`, `torch_need`
 - `settings`: `TargetSettings`

@@ -88,6 +88,12 @@ def _gguf_fault(metadata: Mapping[str, Any], tensors: list[str]) -> str | None:
     return None
 
 
+def family_of(path: Path) -> str:
+    """What a folder or a GGUF file calls its family. Raises ModelError."""
+    name = read_config(path).get("model_type") if path.is_dir() else gguf_metadata(path).get("general.architecture")
+    return str(name or "unknown")
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` of a model folder. Raises ModelError."""
     try:

@@ -3,4 +3,6 @@
 Public, by module:
 
 - `commands`: all
+- `config`: all
+- `targets`: `check_models`, `need_of`
 """

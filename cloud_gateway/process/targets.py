@@ -128,6 +128,8 @@ def engine_for(options: TargetSection, path: Path) -> EngineName:
 
 def check_same_tokenizer(target: Path, draft: Path) -> None:
     """Raises TokenizerMismatch where the local draft has another tokenizer than the target."""
+    if draft.is_dir():
+        raise ModelError(f"Drafts run in llama.cpp, which reads GGUF files, and {draft} is a folder: name a GGUF file.")
     difference = vocabulary(target).difference(gguf_vocabulary(draft))
     if difference is not None:
         raise TokenizerMismatch(

@@ -1,1 +1,6 @@
-"""Simulator, replay, demo and survey: loaded by the command line's verbs only; may import everything."""
+"""Simulator, replay, demo and survey: loaded by the command line's verbs only; may import everything.
+
+Public, by module:
+
+- `models`: all
+"""

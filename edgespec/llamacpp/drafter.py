@@ -7,7 +7,6 @@ is its end.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -23,6 +22,7 @@ from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Kept, first_to_go
 from edgespec.llamacpp.context import Context, Row
 from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows, common_prefix
+from edgespec.shared.digests import model_digest
 from edgespec.shared.vocabfiles import gguf_vocabulary
 
 IDS_PER_REQUEST = 8
@@ -73,8 +73,7 @@ class Drafter:
                 raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose 1 to {most}")
         vocabulary = gguf_vocabulary(path)
         self.tokenizer_digest, entries = vocabulary.digest, len(vocabulary.entries)
-        with path.open("rb") as file:
-            self.model_digest = hashlib.file_digest(file, "sha256").digest()
+        self.model_digest = model_digest(path)
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
         self._llama = Context(path, cells=context, sequences=ids, batch=prefill_batch, threads=threads)
         self.vocab_size = min(entries, self._llama.vocab_size)

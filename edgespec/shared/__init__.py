@@ -7,11 +7,13 @@ Public, by module:
 - `address`: `Address`, `DEFAULT_PORT`, `LINK_PATH`, `PAIR_PATH`, `parse_address`, `source_of`
 - `command`: all
 - `control`: all
+- `digests`: `model_digest`
 - `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `Hours`, `hours`, `LogLevel`, `machine_name`,
   `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `thread_count`, `Threads`
 - `files`: `locked`, `private_folder`, `read_private`, `write_private`
 - `folders`: all
 - `guarded`: `Guarded`, `GuardedClient`, `PinnedClient`
+- `hub`: all
 - `keystore`: `KeyStore`
 - `logs`: all
 - `mdns`: all

@@ -31,6 +31,12 @@ def state_dir(role: Role, configured: str = "") -> Path:
     return _systemd("STATE_DIRECTORY") or _xdg("XDG_STATE_HOME", ".local/state") / "edgespec" / role
 
 
+def cache_dir() -> Path:
+    """For what can be made or fetched again. A relative XDG_CACHE_HOME is ignored, as the XDG rules require."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else expand("~/.cache")) / "edgespec"
+
+
 def audit_dir(configured: str = "") -> Path:
     """The folder of the gateway's audit log; it need not exist."""
     return state_dir("gateway", configured) / "audit"

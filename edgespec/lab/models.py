@@ -1,0 +1,181 @@
+"""`edgespec models`: which models are here, whether two of them pair, and fetching them.
+
+`check` reads headers and tokenizers only, no weights, and applies the checks of a gateway's start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.errors import EdgespecError
+from edgespec.shared import hub, models
+from edgespec.shared.folders import cache_dir, config_file
+
+DEMO = {"auto:quantised": models.QUANTISED}
+
+
+class Reporter:
+    """Prints progress: one line that changes on a terminal, elsewhere a new line at every quarter."""
+
+    def __init__(self) -> None:
+        self._what, self._quarter, self._started_s = "", -1, 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Takes a step of `done` out of `total` bytes, or of fewer than 1000 other things."""
+        if what != self._what:
+            self._what, self._quarter, self._started_s = what, -1, time.monotonic()
+        quarter = 4 * done // max(total, 1)
+        if quarter == self._quarter and not sys.stdout.isatty():
+            return
+        self._quarter = quarter
+        seconds = time.monotonic() - self._started_s
+        amount = f"{done} of {total}" if total < 1000 else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
+        text = f"  {what}: {amount}, {seconds:.0f} s"
+        end = "\n" if done >= total or not sys.stdout.isatty() else ""
+        print(f"\r{text}" if sys.stdout.isatty() else text, end=end, flush=True, file=sys.stderr)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The subcommands of `edgespec models`."""
+    verbs = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
+    listing = verbs.add_parser("list", help="show the models that are here or configured")
+    listing.set_defaults(run=show)
+    check = verbs.add_parser("check", help="say whether a draft can draft for a target, without loading weights")
+    check.add_argument("target", metavar="TARGET", help="a GGUF file, a folder with safetensors, or a fetched name")
+    check.add_argument("draft", metavar="DRAFT", help="a GGUF file")
+    check.add_argument("--config", type=Path, metavar="PATH", help="gateway.toml, for engine, slots and context")
+    check.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of it")
+    check.set_defaults(run=check_pair)
+    fetch = verbs.add_parser("fetch", help="download a model")
+    fetch.add_argument("name", metavar="NAME", help="OWNER/NAME, OWNER/NAME/FILE.gguf, or auto:quantised")
+    fetch.set_defaults(run=fetch_named)
+    for verb in (listing, check, fetch):
+        verb.description = verb.format_usage()
+        verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def show(options: argparse.Namespace) -> int:
+    """Lists the models in the cache, and those that the usual configuration files name."""
+    folder = models.model_dir()
+    folders = {file.parent for file in folder.glob("*/*.safetensors")}
+    found = [_row(path) for path in sorted([*folder.glob("*.gguf"), *folder.glob("*--*/*.gguf"), *folders])]
+    converted = [_row(path) for path in sorted((cache_dir() / "targets").glob("*"))]
+    configured = _configured()
+    if options.json:
+        print(json.dumps({"folder": str(folder), "models": found, "converted": converted, "configured": configured}))
+        return 0
+    print(f"{folder}: {len(found)} models")
+    for row in found:
+        print(f"  {row['mb']:9.1f} MB  {Path(row['path']).relative_to(folder)}")
+    if converted:
+        print(f"converted for torch: {sum(row['mb'] for row in converted):.0f} MB in {cache_dir() / 'targets'}")
+    for entry in configured:
+        print(f"{entry['key']} = {entry['model']}: {entry['fault'] or entry['path']}")
+    return 0
+
+
+def _configured() -> list[dict[str, Any]]:
+    """What the usual configuration files name, each with its path, or with what is wrong."""
+    from cloud_gateway.process import config as gateway
+    from edgespec.worker import config as worker
+
+    named: list[tuple[str, str]] = []
+    if config_file("gateway").exists():
+        settings = gateway.load()
+        named += [("target.model", settings.target.model), ("local_draft.model", settings.local_draft.model)]
+    if config_file("worker").exists():
+        named.append(("draft.model", worker.load().draft.model))
+    found = []
+    for key, model in named:
+        if model:
+            path, fault = "", None
+            try:
+                place = models.resolve_model(model)
+                path, fault = str(place), None if place.exists() else "it is not there"
+            except EdgespecError as error:
+                fault = str(error)
+            found.append({"key": key, "model": model, "path": path, "fault": fault})
+    return found
+
+
+def check_pair(options: argparse.Namespace) -> int:
+    """Prints what both are, or raises the error with which a gateway would refuse them."""
+    try:
+        facts = _facts(options)
+    except EdgespecError as error:
+        if not options.json:
+            raise
+        print(json.dumps({"pairs": False, "reason": str(error)}))
+        return error.exit_code
+    if options.json:
+        print(json.dumps({"pairs": True, **facts}))
+    else:
+        target, draft = facts["target"], facts["draft"]
+        print(
+            f"target  {target['name']}: family {target['family']}, engine {facts['engine']}, "
+            f"{target['weights_mb']:.0f} MB of weights, {target['slot_mb']:.0f} MB for each of {facts['slots']} slots"
+        )
+        print(f"draft   {draft['name']}: family {draft['family']}, {draft['weights_mb']:.0f} MB")
+        print(f"They pair: one tokenizer of {facts['tokens']} tokens; {facts['available_mb']:.0f} MB are available.")
+    return 0
+
+
+def _facts(options: argparse.Namespace) -> dict[str, Any]:
+    from cloud_gateway.models.families import family_of
+    from cloud_gateway.process import config
+    from cloud_gateway.process.targets import check_models, need_of
+    from edgespec.shared.settings import assign, override
+    from edgespec.shared.vocabfiles import vocabulary
+
+    settings = config.load(options.config)
+    for assignment in options.set:
+        settings = assign(settings, assignment)
+    settings = override(settings, "target.model", options.target)
+    settings = override(settings, "local_draft.model", options.draft)
+    engine = check_models(settings)
+    target, draft = models.resolve_model(options.target), models.resolve_model(options.draft)
+    need, shared = need_of(settings.target, engine, target), vocabulary(target)
+    return {
+        "engine": engine,
+        "slots": settings.target.slots,
+        "tokens": len(shared.entries),
+        "tokenizer": shared.digest.hex(),
+        "available_mb": models.available_memory() / 1e6,
+        "target": {
+            "name": target.name,
+            "family": family_of(target),
+            "weights_mb": need.weights / 1e6,
+            "slot_mb": need.token * settings.target.context / 1e6,
+        },
+        "draft": {"name": draft.name, "family": family_of(draft), "weights_mb": draft.stat().st_size / 1e6},
+    }
+
+
+def fetch_named(options: argparse.Namespace) -> int:
+    """Fetches one model and prints where it is. Raises ModelError."""
+    if options.name in DEMO:
+        path = models.fetch(DEMO[options.name], Reporter())
+    else:
+        path = hub.fetch_from_hub(options.name, models.model_dir())
+    print(json.dumps({"name": options.name, "path": str(path)}) if options.json else f"{options.name}: {path}")
+    return 0
+
+
+def _row(path: Path) -> dict[str, Any]:
+    return {"path": str(path), "mb": round(_bytes(path) / 1e6, 1)}
+
+
+def _bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
+
+
+def fetch_all(wanted: Sequence[models.Model]) -> None:
+    """Fetches what is missing of the demo's and the tests' models, and prints where each is."""
+    for model in wanted:
+        print(f"{model.file}: {models.fetch(model, Reporter())}")
