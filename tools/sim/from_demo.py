@@ -22,7 +22,7 @@ from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.errors import ConfigError, TraceError
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.replay.look import look
-from edgespec.lab.sim.from_trace import Traced
+from edgespec.lab.sim.from_trace import Traced, scaled
 from edgespec.lab.sim.world import Curve, Result, Steps
 from edgespec.lab.sim.world import run as simulate
 from tools import verbs
@@ -54,15 +54,17 @@ class Times:
     def of(cls, every: Iterable[Traced]) -> Times:
         """Raises TraceError where no pass or no local draft step was recorded."""
         passes, drafts, tokens = defaultdict[int, list[float]](list), list[float](), list[float]()
+        expected: dict[int, float] = {}
         for traced in every:
+            expected = traced.expected
             for rows, seconds in traced.timed.items():
                 passes[rows] += seconds
             drafts += traced.drafts_s
             tokens += [traced.token_s] if traced.token_s else []
-        curve = {rows: statistics.median(seconds) for rows, seconds in passes.items() if len(seconds) >= MIN_SEEN}
-        if not curve or not drafts:
+        often = {rows: seconds for rows, seconds in passes.items() if len(seconds) >= MIN_SEEN}
+        if not often or not drafts:
             raise TraceError("The traces hold too few passes of the target, or no local draft step.")
-        return cls(Curve(curve), statistics.median(drafts), statistics.median(tokens or [0.0]))
+        return cls(scaled(expected, often), statistics.median(drafts), statistics.median(tokens or [0.0]))
 
     def steps(self, traced: Traced) -> Steps:
         """For one completion: its worker's curve and its backlog at the start, all else the run's."""
@@ -133,7 +135,18 @@ def row(every: Mapping[int, Completions], arm: str, times: Times) -> dict[str, A
         "points": round((ratios["live"] - ratios["sim"]) * 100, 2),
         "points_own": round((ratios["live"] - ratios["own"]) * 100, 2),
         "passes": passes, "sim_passes": round(sim_passes, 1), "known": round(statistics.mean(known), 3),
+        "spent_ms": spent(found[arm] for found in every.values() if arm in found),
     }  # fmt: skip
+
+
+def spent(every: Iterable[Traced]) -> dict[str, float]:
+    """Milliseconds per token by what was decided: passes of the target, drafts and reading here, waiting."""
+    times, tokens = defaultdict[str, float](float), 0
+    for traced in every:
+        tokens += traced.tokens + traced.start.tokens
+        for kind, seconds in traced.spent_s.items():
+            times[kind] += seconds
+    return {kind: round(seconds * 1000 / tokens, 2) for kind, seconds in sorted(times.items())}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,6 +167,9 @@ def run(options: argparse.Namespace) -> int:
     times = Times.of(one for found in every.values() for arm, one in found.items() if not arm.endswith("_alone"))
     rows = [row(every, arm, times) for arm in arms]
     print(f"target {setting['target']}, draft {setting['draft']}\n{table(rows)}")
+    base = spent(found[BASE] for found in every.values() if BASE in found)
+    for arm, times in {BASE: base, **{one["arm"]: one["spent_ms"] for one in rows}}.items():
+        print(f"{arm}: ms per token {', '.join(f'{ms:.1f} {kind}' for kind, ms in times.items())}")
     verbs.write_json(options.json, {"setting": setting, "tolerance_points": TOLERANCE_POINTS, "rows": rows})
     return 0
 

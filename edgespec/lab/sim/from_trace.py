@@ -8,7 +8,7 @@ So a comparison is an estimate, and `known` says how much of it stands on what w
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -84,8 +84,12 @@ class Traced:
         self.rtt_s, self.sequences = reader.rtt_s, reader.sequences
         self.timed, self.drafts_s, self.token_s = reader.passes_s, reader.drafts_s, reader.token_s
         """Seconds of each pass by its rows, and of each local draft step; of reading a token, where that shows."""
+        self.expected = reader.expected
+        """The gateway's own estimate of a pass by rows, measured at its start and corrected since."""
         self.reported = reader.reported
         """The worker's own curve of its draft step."""
+        self.spent_s = reader.spent_s
+        """Seconds from a decision to the next one, by the kind of the first: `Verify`, `Draft`, `CatchUp`, `Wait`."""
         self.branching = max(len(named.tokens) for named in [*self._known.values(), *self._off])
 
     def join(self, other: Traced) -> bool:
@@ -189,6 +193,7 @@ class _Reader:
         self._slopes: list[float] = []
         self._asked: trace.Decided | None = None
         self._backlog_s = 0.0
+        self.spent_s: dict[str, float] = {}
         self.passes_s: dict[int, list[float]] = {}
         self.drafts_s: list[float] = []
         self._player = Player(recorded)
@@ -225,6 +230,9 @@ class _Reader:
             self.ready_at = event.now - link.rtt_s / 2 - link.step_s
 
     def _decided(self, event: trace.Decided) -> None:
+        if self._asked is not None:
+            kind = type(self._asked.act).__name__
+            self.spent_s[kind] = self.spent_s.get(kind, 0.0) + event.now - self._asked.now
         if self._asked is not None and isinstance(self._asked.act, trace.Draft):
             self.drafts_s.append(event.now - self._asked.now - self._backlog_s)
         self._asked, self._backlog_s = event, self._player.costs.local_backlog_s
@@ -326,8 +334,18 @@ class _Reader:
         """Leaves -> seconds of the worker's draft step, as it reports them."""
         return dict(self._links[-1].points) if self._links else {}
 
+    @property
+    def expected(self) -> dict[int, float]:
+        """Seconds of a pass by rows, as the gateway estimated them at the end."""
+        return dict(self._player.points)
+
     def _curve(self) -> Curve:
-        """Seconds of a pass by rows: as this request's own took, elsewhere the gateway's estimate, scaled to them."""
-        expected, timed = self._player.points, {rows: median(times) for rows, times in self.passes_s.items()}
-        scale = median(seconds / interpolate(expected, rows) for rows, seconds in timed.items()) if timed else 1.0
-        return Curve({rows: seconds * scale for rows, seconds in expected.items()} | timed)
+        """As this request's own passes took."""
+        return scaled(self.expected, self.passes_s)
+
+
+def scaled(expected: Mapping[int, float], timed: Mapping[int, Sequence[float]]) -> Curve:
+    """Seconds of a pass by rows: medians of those timed, elsewhere the gateway's estimate, scaled to them."""
+    known = {rows: median(times) for rows, times in timed.items()}
+    scale = median(seconds / interpolate(expected, rows) for rows, seconds in known.items()) if known else 1.0
+    return Curve({rows: seconds * scale for rows, seconds in expected.items()} | known)

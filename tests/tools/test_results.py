@@ -1,0 +1,87 @@
+"""The measured tables of the documents are those of the files in docs/results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.demo.arms import Table
+from tests.edgespec.lab.demo import test_sweep
+from tests.tools import test_worst
+from tools import results
+from tools.bench import worst
+
+
+def figures(*loads: str) -> dict[str, Any]:
+    found = test_sweep.figures(18.0, 20.0, 22.0)
+    found["setting"] |= {"rtt_ms": [0.0, 80.0], "worker_load": list(loads) or ["none"], "max_tokens": 48}
+    return found | {"runs": [{"plain": "many lines"}]}
+
+
+def worst_cases() -> dict[str, Any]:
+    table: Table = test_worst.table()
+    row = worst.row(table, "adaptive") | {"base": "plain"}
+    return {"setting": {"target": "plain", "draft": "quantised"}, "cases": {"wrong": row}, "runs": []}
+
+
+def simulated() -> dict[str, Any]:
+    row = {"arm": "balanced-20", "prompts": 3, "live": 0.84, "sim": 0.8, "own": 0.83, "points": 4.0, "points_own": 1.0}
+    return {"setting": {"target": "deep", "draft": "dropped"}, "rows": [row]}
+
+
+def test_the_documents_show_what_docs_results_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert results.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_every_block_is_somewhere_in_the_documents() -> None:
+    found = [
+        match[2] for name in results.DOCUMENTS for match in results.BLOCK.finditer((results.ROOT / name).read_text())
+    ]
+    assert sorted(found) == sorted(results.WRITERS)
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (figures(), "places-deep-quantised.json"),
+        (figures("none", "loops"), "loads-deep-quantised.json"),
+        (worst_cases(), "worst-plain-quantised.json"),
+        (simulated(), "simulator-deep-dropped.json"),
+    ],
+)
+def test_a_result_is_kept_without_its_runs_and_shown(made: dict[str, Any], name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    out.write_text(json.dumps(made))
+    taken = results.take(out, tmp_path / "results")
+    assert taken.name == name and "runs" not in json.loads(taken.read_text())
+    block = name.partition("-")[0]
+    text = f"before\n<!-- results: {block} -->\nold\n<!-- end of results -->\nafter\n"
+    shown = results.written(text, results.read(taken.parent))
+    assert shown.startswith("before\n") and shown.endswith("<!-- end of results -->\nafter\n") and "old" not in shown
+    rows = [line for line in shown.splitlines() if line.startswith("| ")]
+    assert len({line.count("|") for line in rows if "---" in line or "÷" not in line}) <= 2
+    assert results.written(shown, results.read(taken.parent)) == shown
+
+
+def test_a_row_shows_the_ratio_with_its_interval() -> None:
+    made = figures()
+    shown = results.places([made])
+    low, high = (made["rows"][0]["decoding"]["k2"][end] for end in ("low", "high"))
+    assert f"| quantised | 0 ms | balanced | 1.00 ({low:.2f} to {high:.2f}) |" in shown
+    assert "16.0 (k = 5)" in shown and "--rtt-ms 0,80" in shown
+
+
+def test_a_block_without_results_stays_as_it_is() -> None:
+    text = "<!-- results: places -->\nold\n<!-- end of results -->\n"
+    assert results.written(text, {}) == text
+
+
+def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    with pytest.raises(ConfigError, match=r"other\.json cannot be taken: it has no rows"):
+        results.take(other, tmp_path)
