@@ -9,11 +9,11 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgespec import __version__
 from edgespec.shared import command, folders, logs
-from edgespec.shared.address import Address, parse_address
+from edgespec.shared.address import DEFAULT_PEER_PORT, Address, parse_address
 from edgespec.shared.settings import assign
 from edgespec.worker import config, report
 from edgespec.worker.config import WorkerSettings
@@ -40,6 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--end-with-input", action="store_true", help="stop when standard input ends, as a child process")
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
     pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
+    pair.add_argument(
+        "--relay", action="store_true", help="reach the gateway through a paired peer that is linked to it"
+    )
     pair.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
     status = _verb(verbs, "status", _status, "show what the running worker drafted, and when it stepped aside and why")
     status.add_argument("--watch", action="store_true", help="show it again at each change, until Ctrl-C")
@@ -47,6 +50,14 @@ def build_parser() -> argparse.ArgumentParser:
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
     _verb(verbs, "doctor", _doctor, "find out why no gateway is found or nothing is drafted, and what to do")
+    peers = _verb(verbs, "peers", _peers, "show the other daemons on this campus, or pair with one")
+    actions = peers.add_subparsers(dest="action", metavar="ACTION")
+    _verb(actions, "invite", _invite, "show a one-time code for another daemon, and wait for it")
+    meet = _verb(actions, "pair", _pair_peer, "pair with the daemon that shows the code")
+    meet.add_argument("address", nargs="?", metavar="ADDRESS", help="HOST:PORT; left out: found by mDNS")
+    meet.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
+    forget = _verb(actions, "forget", _forget, "end the pairing with a peer")
+    forget.add_argument("peer", metavar="ID", help="its id, first digits of it, or its name")
     demo = verbs.add_parser("demo", help="show gateway and worker together on this machine")
     from edgespec.lab import demo as demonstration
 
@@ -112,15 +123,20 @@ def _pair(args: argparse.Namespace) -> int:
     code = parse_code(args.code)
     store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
     where = args.address or settings.gateway.address
-    gateway = asyncio.run(_paired(settings, store, code, parse_address(where) if where else None))
+    if args.relay:
+        from edgespec.worker.peers.pair import pair_through_peers
+
+        gateway = asyncio.run(pair_through_peers(store, config.worker_name(settings), code))
+    else:
+        gateway = asyncio.run(_paired(settings, store, code, parse_address(where) if where else None))
     me = key_id(store.identity().public)
     if args.json:
         paired = {"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex(), "id": me}
         print(json.dumps(paired))
     else:
         print(
-            f"Paired with {gateway.name} at {gateway.address}, which lists this machine as {me}. "
-            "Start drafting with `edgespec run`."
+            f"Paired with {gateway.name} at {gateway.address or 'the other end of a relay'}, which lists this machine "
+            f"as {me}. Start drafting with `edgespec run`."
         )
     return 0
 
@@ -138,6 +154,49 @@ async def _paired(settings: WorkerSettings, store: KeyStore, code: Code, address
         return await pair([address], code, key, name, gateways)
     pairing = Pairing(code, Party(key, name), gateways)
     return await pair_nearby(pairing, code, Browser(networks=settings.gateway.networks))
+
+
+def _peers(args: argparse.Namespace) -> int:
+    return _ask(args, "peers", show=report.peers)
+
+
+def _invite(args: argparse.Namespace) -> int:
+    from edgespec.shared import control
+
+    settings = config.load(args.config)
+    for event in control.stream(folders.find_socket("worker", settings.daemon.state_dir), "invite"):
+        print(json.dumps(event) if args.json else report.invitation(event), flush=True)
+    return 0
+
+
+def _pair_peer(args: argparse.Namespace) -> int:
+    from edgespec.core.protocol.names import key_id
+    from edgespec.shared.keystore import KeyStore
+    from edgespec.shared.words import parse_code
+
+    settings = config.load(args.config)
+    code = parse_code(args.code)
+    store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
+    from edgespec.worker.peers.pair import pair_peer
+
+    address = parse_address(args.address, DEFAULT_PEER_PORT) if args.address else None
+    peer = asyncio.run(pair_peer(store, config.worker_name(settings), code, address))
+    paired = {"peer": peer.name, "address": peer.address, "id": key_id(peer.key)}
+    print(json.dumps(paired) if args.json else f"Paired with the peer {peer.name} ({paired['id']}) at {peer.address}.")
+    return 0
+
+
+def _forget(args: argparse.Namespace) -> int:
+    from edgespec.core.protocol.names import key_id
+    from edgespec.shared.keystore import KeyStore
+    from edgespec.shared.paired import PairedPeers
+
+    settings = config.load(args.config)
+    store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
+    peer = PairedPeers(store.folder).forget(args.peer)
+    gone = {"forgotten": peer.name, "id": key_id(peer.key)}
+    print(json.dumps(gone) if args.json else f"{peer.name} ({gone['id']}) is no longer a peer of this machine.")
+    return 0
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -184,7 +243,7 @@ def _doctor(args: argparse.Namespace) -> int:
         return asyncio.run(show())
 
 
-def _ask(args: argparse.Namespace, method: str, **params: str) -> int:
+def _ask(args: argparse.Namespace, method: str, show: Callable[[Any], str] = report.text, **params: str) -> int:
     """Calls the running worker over its control socket and prints the result."""
     from edgespec.shared import control
 
@@ -193,7 +252,7 @@ def _ask(args: argparse.Namespace, method: str, **params: str) -> int:
     if args.json:
         print(json.dumps(answer))
     else:
-        print(report.text(answer))
+        print(show(answer))
     return 0
 
 

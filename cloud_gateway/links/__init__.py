@@ -1,9 +1,7 @@
-"""The link port: the server of workers' links, their registry, pairing, mDNS adverts.
+"""The link port: the server of workers' links, and their registry.
 
 Public, by module:
 
-- `advertise`: `Advertiser`
-- `pairing`: `PairingDesk`
 - `port`: `link_admission`, `LinkLimits`
 - `registry`: `WorkerInfo`
 - `server`: `Links`

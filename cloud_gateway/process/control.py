@@ -17,7 +17,6 @@ from cloud_gateway.core.requests.steps import WorkerGone
 from cloud_gateway.engine.audit import entries
 from cloud_gateway.engine.events import WorkerReady
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.links.pairing import PairingDesk
 from cloud_gateway.links.server import Links
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models
@@ -26,6 +25,7 @@ from edgespec import __version__
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.control import Handler
+from edgespec.shared.desk import PairingDesk
 from edgespec.shared.paired import PairedWorkers
 
 AUDIT_BATCH = 200

@@ -25,8 +25,6 @@ from cloud_gateway.engine.collector import spare_rounds
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.measure import measure
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
-from cloud_gateway.links.advertise import Advertiser
-from cloud_gateway.links.pairing import PairingDesk
 from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, metrics_app
@@ -42,7 +40,9 @@ from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.address import Address
+from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import ControlServer
+from edgespec.shared.desk import PairingDesk
 from edgespec.shared.fields import machine_name
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers

@@ -4,9 +4,12 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 
 Public, by module:
 
-- `address`: `Address`, `DEFAULT_PORT`, `LINK_PATH`, `PAIR_PATH`, `parse_address`, `source_of`
+- `address`: `Address`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `LINK_PATH`, `PAIR_PATH`, `parse_address`, `PEER_PATH`,
+  `source_of`
+- `advertise`: `Advertiser`
 - `command`: all
 - `control`: all
+- `desk`: `PairingDesk`
 - `digests`: `model_digest`
 - `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `Hours`, `hours`, `LogLevel`, `machine_name`,
   `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `thread_count`, `Threads`
@@ -19,14 +22,14 @@ Public, by module:
 - `mdns`: all
 - `models`: all
 - `occasional`: `Occasional`
-- `paired`: `PairedGateway`, `PairedGateways`, `PairedWorker`, `PairedWorkers`
+- `paired`: `PairedGateway`, `PairedGateways`, `PairedPeer`, `PairedPeers`, `PairedWorker`, `PairedWorkers`
 - `reduced`: `cause`, `kind_of`, `origin`, `places`
 - `sdnotify`: all
 - `settings`: all
 - `throttle`: `Throttle`
-- `tls`: `client_context`, `peer_spki_hash`
+- `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,
   `vocabulary`
-- `wire`: `WEBSOCKET_OPTIONS`, `Wire`
-- `words`: `new_code`, `parse_code`
+- `wire`: `set_nodelay`, `WEBSOCKET_OPTIONS`, `Wire`
+- `words`: `parse_code`
 """

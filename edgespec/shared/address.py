@@ -10,7 +10,9 @@ from edgespec.core.errors import AddressError
 
 DEFAULT_PORT = 7443
 """Default of `link.port`, on which a gateway listens for workers."""
-LINK_PATH, PAIR_PATH = "/link", "/pair"
+DEFAULT_PEER_PORT = 7444
+"""Default of `peers.port`, on which a daemon listens for its peers."""
+LINK_PATH, PAIR_PATH, PEER_PATH = "/link", "/pair", "/peer"
 _FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
@@ -38,7 +40,7 @@ class Address:
         return f"wss://{Address(self.host.split('%')[0], self.port)}{path}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     """Reads HOST, HOST:PORT, an IPv6 address, or wss://HOST:PORT with or without a path of this protocol.
 
     Raises AddressError, which states the fault and the allowed forms.
@@ -57,7 +59,7 @@ def parse_address(text: str) -> Address:
     else:
         host, _, port = rest.partition(":")
         port = port if ":" in rest else None
-    return Address(_host(host, text), DEFAULT_PORT if port is None else _port(port, text))
+    return Address(_host(host, text), default_port if port is None else _port(port, text))
 
 
 def _host(host: str, text: str) -> str:

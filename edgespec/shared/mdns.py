@@ -15,8 +15,9 @@ from pathlib import Path
 
 import ifaddr
 
+from edgespec.shared.address import LINK_PATH, PEER_PATH
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-SERVICE = "_edgespec._tcp.local."
 TXT_VERSION = "1"
 POLL_S = 10.0
 """Interval at which changes of the interfaces are checked."""
@@ -31,6 +32,20 @@ _SKIPPED = re.compile(
 )
 
 logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # this module reports the same in one line
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is announced: the service type, the path of its port, the host's label, and who pairs with it how."""
+
+    service: str
+    path: str
+    host: str
+    command: str
+
+
+GATEWAY = Kind("_edgespec._tcp.local.", LINK_PATH, "edgespec", "edgespec pair")
+PEER = Kind("_edgespec-peer._tcp.local.", PEER_PATH, "edgespec-peer", "edgespec peers pair")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The machines paired with this one: gateways on a worker, workers on a gateway.
+"""The machines paired with this one: gateways and peers on a worker, workers on a gateway.
 
 Each list is one JSON file that is replaced atomically and read again when another process has replaced it. Dates are
 Unix seconds of this machine's wall clock; they are only displayed.
@@ -63,6 +63,17 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True):
     def standing(self) -> Standing:
         """Whether it may connect."""
         return "paired" if self.revoked_at is None else "revoked"
+
+
+class PairedPeer(Struct, frozen=True, forbid_unknown_fields=True):
+    """Another daemon that this one is paired with. Its TLS key is not pinned: it signs it in each handshake."""
+
+    key: Bytes32
+    name: StoredName
+    address: Annotated[str, Meta(max_length=300)]
+    """Where it listened at pairing, or was last reached: a hint; empty where it was this machine that listened."""
+    min_version: Version
+    paired_at: UnixTime
 
 
 class _Keyed(Protocol):
@@ -187,6 +198,46 @@ class PairedGateways(_List[PairedGateway]):
             records.pop(key, None)
 
         self._change(change)
+
+
+class PairedPeers(_List[PairedPeer]):
+    """The daemon's list of its peers, in `peers.json`."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: `KeyStore.folder`."""
+        super().__init__(folder, "peers.json", PairedPeer)
+
+    def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedPeer:
+        """Stores a newly paired peer under a unique name; replaces the former record of its key."""
+
+        def change(records: dict[bytes, PairedPeer]) -> None:
+            unique = free_name(name, [one.name for one in records.values() if one.key != key])
+            where = address or (records[key].address if key in records else "")
+            records[key] = PairedPeer(key, unique, where, min_version, int(time.time()))
+
+        self._change(change)
+        return self._records[key]
+
+    def moved(self, key: bytes, address: str) -> None:
+        """Stores the address at which a paired peer was reached, if it changed."""
+        known = self.get(key)
+        if known is not None and known.address != address:
+            self._replace(key, address=address)
+
+    def name_of(self, key: bytes) -> str:
+        """The name of a paired peer, for logs; "unknown" for any other key."""
+        peer = self.get(key)
+        return peer.name if peer is not None else "unknown"
+
+    def forget(self, text: str) -> PairedPeer:
+        """Removes the peer that `find(text)` returns. Raises PairingError."""
+        peer = self.find(text)
+
+        def change(records: dict[bytes, PairedPeer]) -> None:
+            records.pop(peer.key, None)
+
+        self._change(change)
+        return peer
 
 
 class PairedWorkers(_List[PairedWorker]):

@@ -11,32 +11,59 @@ from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.discovery import Browser
+from edgespec.worker.link import MAX_ADDRESSES
+from edgespec.worker.peers.relayed import Relayed
+from edgespec.worker.peers.routes import Routes
 
 log = logging.getLogger("edgespec.worker.addresses")
+
+RELAYED = 2
+"""Places for ways through peers in a round of `MAX_ADDRESSES`: two, so that one relay that is gone delays nothing."""
 
 
 class GatewayAddresses:
     """The addresses of one gateway, best first: last reached, configured, announced by mDNS."""
 
-    def __init__(self, gateways: PairedGateways, key: bytes, configured: str, browser: Browser | None) -> None:
-        """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
+    def __init__(
+        self,
+        gateways: PairedGateways,
+        key: bytes,
+        configured: str,
+        browser: Browser | None,
+        routes: Routes | None = None,
+    ) -> None:
+        """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none; `routes`: ways through peers."""
+        self._routes = routes
         self._gateways, self._key, self._configured, self._browser = gateways, key, configured, browser
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def now(self) -> Sequence[Address]:
-        """The current addresses. Those from mDNS come last, since anybody on the network can announce any address."""
+        """The current addresses: those from mDNS after the known ones, since anybody on the network can announce any
+        address, and ways through peers last, in places of a round that are theirs.
+        """
         known = [self._last_good(), self._configured]
         found = self._browser.found(key_id(self._key)) if self._browser is not None else []
         announced = [address for one in found for address in one.addresses]
-        return list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
+        ways = list(self._routes.now()) if self._routes is not None else []
+        direct = list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
+        return [*direct[: MAX_ADDRESSES - min(len(ways), RELAYED)], *ways, *direct[MAX_ADDRESSES:]]
 
     def failed(self, address: Address) -> None:
-        """Records that the gateway was not reached there."""
+        """Records that the gateway was not reached there, or that a link through a peer has ended."""
+        if isinstance(address, Relayed):
+            if self._routes is not None:
+                self._routes.failed(address)
+            return
         if self._browser is not None:
             self._browser.failed(address)
 
     def reached(self, address: Address) -> None:
-        """Records that the gateway was authenticated there: from now on this address is tried first."""
+        """Records that the gateway was authenticated there: from now on this address is tried first.
+
+        A way through a peer is not stored: a direct one is always tried before.
+        """
+        if isinstance(address, Relayed):
+            return
         task = asyncio.create_task(asyncio.to_thread(self._remember, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -25,6 +25,7 @@ from edgespec.shared.fields import (
     machine_name,
 )
 from edgespec.shared.settings import Section, override
+from edgespec.worker.peers.config import PeersSection, RelaySection
 
 __all__ = [
     "DaemonSection",
@@ -89,6 +90,8 @@ class WorkerSettings(Section, frozen=True):
     gateway: GatewaySection = GatewaySection()
     daemon: DaemonSection = DaemonSection()
     owner: OwnerSection = OwnerSection()
+    peers: PeersSection = PeersSection()
+    relay: RelaySection = RelaySection()
 
 
 def owner_policy(owner: OwnerSection) -> OwnerPolicy:

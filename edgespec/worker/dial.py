@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from edgespec.shared.address import Address
 from edgespec.shared.guarded import GuardedClient
 from edgespec.shared.tls import client_context
+from edgespec.worker.peers.relayed import Relayed
 
 STAGGER_S = 0.25
 """Between the starts of two attempts (RFC 8305, section 8, recommends 250 ms)."""
@@ -108,13 +109,20 @@ async def dialled(
         connection.turn = turn
         return connection
 
-    route: dict[str, Any] = {"host": address.host, "port": address.port} if address.near else {}
-    options |= route | {"proxy": None if address.near else True, "user_agent_header": None, "open_timeout": None}
+    options |= {"proxy": None if address.near else True, "user_agent_header": None, "open_timeout": None}
     try:
         async with asyncio.timeout(DIAL_S) as limit:
+            options |= await _route(address)
             ws = await connect(address.url(path), ssl=client_context(), create_connection=taking_turns, **options)  # type: ignore[arg-type]
         async with ws:
             yield ws
     finally:
         if held:
             race.turn.release()
+
+
+async def _route(address: Address) -> dict[str, Any]:
+    """Where TLS begins: in a tunnel through a peer, at an address of this network, or where a proxy may be used."""
+    if isinstance(address, Relayed):
+        return {"sock": await address.connect()}
+    return {"host": address.host, "port": address.port} if address.near else {}

@@ -1,4 +1,4 @@
-"""Finds gateways on the local network by mDNS. Results are hints: the pinned keys decide which one is trusted."""
+"""Finds gateways, or peers, on the local network by mDNS. Results are hints: keys decide which is trusted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from edgespec.core.pairing.announcements import Announcements
 from edgespec.shared import mdns
-from edgespec.shared.address import LINK_PATH, Address
-from edgespec.shared.mdns import Network
+from edgespec.shared.address import Address
+from edgespec.shared.mdns import Kind, Network
 from edgespec.shared.reduced import cause
 
 log = logging.getLogger("edgespec.worker.discovery")
@@ -57,7 +57,12 @@ class Browser:
     """The current list of announced gateways, while interfaces and gateways come and go."""
 
     def __init__(
-        self, only: Sequence[str] | None = None, *, wanted: str | None = None, networks: Sequence[str] = ()
+        self,
+        only: Sequence[str] | None = None,
+        *,
+        wanted: str | None = None,
+        networks: Sequence[str] = (),
+        kind: Kind = mdns.GATEWAY,
     ) -> None:
         """`only`: names of the interfaces to use, for tests; otherwise those of `mdns.interfaces`.
 
@@ -65,7 +70,7 @@ class Browser:
         """
         self.problem: str | None = None
         """Why mDNS does not work at present; None while it does."""
-        self._only = only
+        self._only, self._kind = only, kind
         self._wanted, self._networks = wanted, tuple(ipaddress.ip_network(network) for network in networks)
         self._found: Announcements[Found] = Announcements()
         self._dialled: tuple[Network, ...] = ()
@@ -133,7 +138,9 @@ class Browser:
         try:
             if self._zeroconf is None:
                 self._zeroconf = AsyncZeroconf(interfaces=choice)
-                self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, mdns.SERVICE, handlers=[self._on_change])
+                self._browser = AsyncServiceBrowser(
+                    self._zeroconf.zeroconf, self._kind.service, handlers=[self._on_change]
+                )
             elif choice != self._choice:
                 await self._zeroconf.async_update_interfaces(choice)
             self._choice, self.problem = choice, None
@@ -157,7 +164,7 @@ class Browser:
         if self._zeroconf is None:
             return
         zeroconf = self._zeroconf.zeroconf
-        records = zeroconf.cache.async_entries_with_name(mdns.SERVICE)
+        records = zeroconf.cache.async_entries_with_name(self._kind.service)
         names = {record.alias for record in records if isinstance(record, DNSPointer)}
         left = [name for name in names if name not in self._found]
         for name in random.sample(left, min(len(left), MAX_SEEN_AGAIN)):
@@ -166,7 +173,7 @@ class Browser:
     def _look(self, zeroconf: Zeroconf, name: str) -> None:
         """Reads an announcement whose records are present, or queries them; limited to MAX_RESOLVING at a time."""
         try:
-            info = AsyncServiceInfo(mdns.SERVICE, name)
+            info = AsyncServiceInfo(self._kind.service, name)
         except Error:  # an invalid name
             return
         if info.load_from_cache(zeroconf):
@@ -186,7 +193,7 @@ class Browser:
                 self._note(name, info)
 
     def _note(self, name: str, info: AsyncServiceInfo) -> None:
-        found = read_announcement(info, self._dialled)
+        found = read_announcement(info, self._dialled, self._kind)
         if found is None or self._wanted not in (None, found.key_hash):
             self._found.remove(name)  # its former content is withdrawn
             return
@@ -210,21 +217,23 @@ async def find(timeout_s: float, key_hash: str | None = None, only: Sequence[str
         await browser.close()
 
 
-def read_announcement(info: ServiceInfo, networks: Sequence[Network] = PRIVATE) -> Found | None:
+def read_announcement(
+    info: ServiceInfo, networks: Sequence[Network] = PRIVATE, kind: Kind = mdns.GATEWAY
+) -> Found | None:
     """Decodes an announcement; None where it is not one of this protocol. Its content is untrusted.
 
     `networks`: where an address must be.
     """
     txt = info.decoded_properties
     key_hash, tls_hash = txt.get("kh") or "", txt.get("th") or ""
-    if txt.get("v") != mdns.TXT_VERSION or txt.get("path") != LINK_PATH:
+    if txt.get("v") != mdns.TXT_VERSION or txt.get("path") != kind.path:
         return None
     if not re.fullmatch(r"[0-9a-f]{16}", key_hash) or not re.fullmatch(r"[0-9a-f]{64}", tls_hash):
         return None
     hosts = sorted((host for host in info.parsed_scoped_addresses() if _is_of_use(host, networks)), key=_rank)
     if not hosts or not info.port:
         return None
-    name = "".join(c for c in info.name.removesuffix(f".{mdns.SERVICE}") if c.isprintable())
+    name = "".join(c for c in info.name.removesuffix(f".{kind.service}") if c.isprintable())
     addresses = tuple(Address(host, info.port) for host in hosts[:MAX_ADDRESSES])
     return Found(name[:64], addresses, info.port, key_hash, bytes.fromhex(tls_hash))
 

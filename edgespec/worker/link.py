@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import EdgespecError, RemoteProtocolError
+from edgespec.core.peers.messages import PeerUnavailable
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error
 from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, WorkerBody
 from edgespec.core.protocol.names import key_id
@@ -28,6 +29,7 @@ from edgespec.shared.reduced import cause
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 from edgespec.worker.dial import Race, TurnTaking, dialled
+from edgespec.worker.peers.relayed import Relayed
 
 log = logging.getLogger("edgespec.worker.link")
 _quiet = logging.getLogger("edgespec.worker.link.websockets")
@@ -141,6 +143,8 @@ class _Attempt:
                 return await self._drive(Wire(ws, session, self._take))
         except RemoteProtocolError as error:
             return f"{error} ({error.reason})"
+        except PeerUnavailable as error:
+            return str(error)
         except TimeoutError:
             return "no answer"
         except (OSError, WebSocketException, ImportError) as error:  # ImportError: for a SOCKS proxy
@@ -218,7 +222,8 @@ async def keep_linked(
     """Keeps one link to the gateway until it is cancelled; then it sends `Bye`.
 
     Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and continues with the first that has the pinned
-    TLS key; `failed` is called for those where the gateway was not. `clock` (seconds, monotonic) measures how long a
+    TLS key; `failed` is called for those where the gateway was not, and for a way
+    through a peer whenever a link over it ends. `clock` (seconds, monotonic) measures how long a
     link lasted. Raises final errors: PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError
     (`version`), and whatever `addresses` raises.
     """
@@ -234,7 +239,7 @@ async def keep_linked(
         for attempt in attempts:
             if attempt.link is not None:
                 backoff.linked_for(attempt.linked_s)
-            elif attempt.why:
+            if attempt.why and (attempt.link is None or isinstance(attempt.address, Relayed)):
                 failed(attempt.address)
         tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])
         wait_s = rng.uniform(0, UNTRIED_S) if set(found) - tried else backoff.next_s()

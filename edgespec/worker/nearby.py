@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from edgespec.core.errors import NoGatewayError, PairingError
 from edgespec.core.pairing.messages import Code
 from edgespec.shared.address import Address
-from edgespec.shared.paired import PairedGateway
 from edgespec.worker.discovery import Browser
-from edgespec.worker.pair import Pairing
+from edgespec.worker.pair import Pairing, Record
 
 LISTEN_S = 5.0
 """Time for gateways to announce themselves; most do within one second."""
@@ -18,7 +17,7 @@ MAX_KEYS = 64
 """Announced keys that are compared with one code: each fits by chance once in 10,000."""
 
 
-async def pair_nearby(pairing: Pairing, code: Code, browser: Browser, listen_s: float = LISTEN_S) -> PairedGateway:
+async def pair_nearby(pairing: Pairing[Record], code: Code, browser: Browser, listen_s: float = LISTEN_S) -> Record:
     """Listens until the gateway that shows the code is paired. Announcements of other keys are not dialled.
 
     Raises NoGatewayError (none announces itself), PairingError and KeyStoreError, as `pair`.

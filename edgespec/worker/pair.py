@@ -1,4 +1,4 @@
-"""The worker's end of pairing: find the gateway that shows the code, prove the code, store the gateway.
+"""The calling end of pairing: find the gateway (or peer) that shows the code, prove the code, store it.
 
 Addresses are only hints, and mDNS is untrusted. A gateway that does not fit the code's last digits is skipped before
 anything is sent to it; SPAKE2 (edgespec/core/pairing/exchange.py) authenticates the one that does.
@@ -13,13 +13,13 @@ import os
 import ssl
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
 from edgespec.core.errors import EdgespecError, NoGatewayError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import Entropy, Party, Peer, State, WorkerExchange
+from edgespec.core.pairing.exchange import Entropy, Party, Peer, Purpose, State, WorkerExchange
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
     Code,
@@ -29,12 +29,13 @@ from edgespec.core.pairing.messages import (
     Refused,
     decode_pairing,
 )
+from edgespec.core.peers.messages import PeerUnavailable
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, Address
-from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled
+from edgespec.worker.peers.relayed import Relayed
 
 _quiet = logging.getLogger("edgespec.worker.pair.websockets")
 _quiet.setLevel(logging.CRITICAL)  # this module raises the same as one sentence
@@ -48,21 +49,33 @@ RETRIES_S = (1.0, 2.0, 4.0)
 _ASK_AGAIN = (Reason.BUSY, Reason.DELAYED)
 
 
+Record = TypeVar("Record", covariant=True)  # noqa: PLC0105  as it is named in shared/paired.py
+
+
+class Store(Protocol[Record]):
+    """Where the paired machine is stored."""
+
+    def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> Record:
+        """Stores one. Raises KeyStoreError."""
+
+
 async def pair(
     addresses: Sequence[Address],
     code: Code,
     key: SigningKey,
     name: str,
-    gateways: PairedGateways,
+    gateways: Store[Record],
     entropy: Entropy = os.urandom,
-) -> PairedGateway:
+    purpose: Purpose = "link",
+) -> Record:
     """Pairs with the gateway at one of `addresses` that shows the code, and stores it in `gateways`.
 
     Raises NoGatewayError (nothing there, or something else), PairingError (another gateway; wrong, expired or burnt
     code, no window open, versions that do not meet) and KeyStoreError (it cannot be stored).
     """
-    attempt = Pairing(code, Party(key, name), gateways, entropy)
-    return await attempt.at(addresses) or attempt.fail()
+    attempt = Pairing(code, Party(key, name, purpose=purpose), gateways, entropy)
+    paired = await attempt.at(addresses)
+    return paired if paired is not None else attempt.fail()
 
 
 class _OtherGateway(Exception):
@@ -72,7 +85,7 @@ class _OtherGateway(Exception):
 class _Client(TurnTaking):
     """Closes the connection after TLS where the machine is not the wanted one."""
 
-    def __init__(self, pairing: Pairing, *args: Any, **options: Any) -> None:
+    def __init__(self, pairing: Pairing[Any], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pairing = pairing
 
@@ -83,18 +96,19 @@ class _Client(TurnTaking):
         await super().handshake(*args, **options)
 
 
-class Pairing:
+class Pairing(Generic[Record]):
     """One code, and the results at all addresses."""
 
-    def __init__(self, code: Code, me: Party, gateways: PairedGateways, entropy: Entropy = os.urandom) -> None:
+    def __init__(self, code: Code, me: Party, gateways: Store[Record], entropy: Entropy = os.urandom) -> None:
+        self._who = "gateway" if me.purpose == "link" else "peer"
         self._code, self._me, self._gateways, self._entropy = code, me, gateways, entropy
         self._tried: dict[Address, EdgespecError | None] = {}
         """Every address so far, with its error; None: another gateway is there."""
         self._answered: dict[bytes, PairingFailed] = {}
         """The refusal of the gateway that fits the code, by its TLS key."""
-        self._paired: PairedGateway | None = None
+        self._paired: Record | None = None
 
-    async def at(self, addresses: Sequence[Address]) -> PairedGateway | None:
+    async def at(self, addresses: Sequence[Address]) -> Record | None:
         """Tries those that were not tried before; None where none of them pairs. Raises KeyStoreError."""
         fresh = [address for address in dict.fromkeys(addresses) if address not in self._tried]
         fresh = fresh[: MAX_ADDRESSES - len(self._tried)]
@@ -127,7 +141,7 @@ class Pairing:
         if not self._code.fits(spki) or spki in self._answered:
             raise _OtherGateway
 
-    def fail(self) -> PairedGateway:
+    def fail(self) -> Record:
         """Raises the error that summarises all attempts for the user."""
         others = [str(address) for address, error in self._tried.items() if error is None]
         refused = [error for error in self._tried.values() if isinstance(error, PairingError)]
@@ -136,11 +150,11 @@ class Pairing:
         silent = [str(error) for error in self._tried.values() if error is not None]
         if others:
             what = (
-                f"The gateway at {' and at '.join(others)} is not the one that shows this code, so nothing was sent "
-                "there; check the code, or give the address that `cloud-gateway pair` shows."
+                f"The {self._who} at {' and at '.join(others)} is not the one that shows this code, so nothing was "
+                "sent there; check the code, or give the address that is shown with it."
             )
             raise PairingError(" ".join([what, *silent]))
-        raise NoGatewayError(" ".join(silent) or "No address of a gateway was given.")
+        raise NoGatewayError(" ".join(silent) or f"No address of a {self._who} was given.")
 
     def _may_have_time_later(self, address: Address) -> bool:
         error = self._tried.get(address)
@@ -156,7 +170,8 @@ class Pairing:
         except EdgespecError as error:
             self._tried[address] = error
         else:
-            self._paired = self._gateways.add(peer.key, spki, peer.name, str(address), peer.version)
+            where = "" if isinstance(address, Relayed) else str(address)
+            self._paired = self._gateways.add(peer.key, spki, peer.name, where, peer.version)
             race.settle(asyncio.current_task())
 
     async def _pair_at(self, race: Race, address: Address) -> tuple[Peer, bytes]:
@@ -167,16 +182,18 @@ class Pairing:
                 assert isinstance(ws, _Client)
                 return await self._exchange(ws, ws.spki), ws.spki
         except InvalidStatus as error:
-            raise _refused_with(error.response.status_code, address) from None
+            raise self._refused_with(error.response.status_code, address) from None
         except TimeoutError:
-            raise NoGatewayError(f"No gateway answered at {address} within {DIAL_S:.0f} s.") from None
+            raise NoGatewayError(f"No {self._who} answered at {address} within {DIAL_S:.0f} s.") from None
         except (ssl.SSLError, InvalidHandshake, WebSocketException):
             raise NoGatewayError(
-                f"What answers at {address} is not an edgespec gateway; check host and port."
+                f"What answers at {address} is not an edgespec {self._who}; check host and port."
             ) from None
+        except PeerUnavailable as error:
+            raise NoGatewayError(str(error)) from None
         except (OSError, EOFError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error or "hung up"
-            raise NoGatewayError(f"No gateway can be reached at {address} ({why}).") from None
+            raise NoGatewayError(f"No {self._who} can be reached at {address} ({why}).") from None
 
     async def _exchange(self, ws: ClientConnection, spki: bytes) -> Peer:
         try:
@@ -193,6 +210,14 @@ class Pairing:
         except PairingFailed as failure:
             self._answered[spki] = failure
             raise
+
+    def _refused_with(self, status: int, address: Address) -> EdgespecError:
+        if status == 404:
+            return PairingError(
+                f"The {self._who} at {address} does not pair: it is older than this worker, or pairing is not set up "
+                "there."
+            )
+        return NoGatewayError(f"What answers at {address} refuses with HTTP {status}.")
 
 
 async def _run(ws: ClientConnection, exchange: WorkerExchange) -> None:
@@ -213,14 +238,6 @@ async def _run(ws: ClientConnection, exchange: WorkerExchange) -> None:
 async def _say(ws: ClientConnection, message: PairingMessage) -> None:
     with contextlib.suppress(ConnectionClosed):  # the reason may be in the receive buffer
         await ws.send(encode(message))
-
-
-def _refused_with(status: int, address: Address) -> EdgespecError:
-    if status == 404:
-        return PairingError(
-            f"The gateway at {address} does not pair: it is older than this worker, or pairing is not set up there."
-        )
-    return NoGatewayError(f"What answers at {address} refuses with HTTP {status}.")
 
 
 def _decode(data: bytes | str) -> PairingMessage:

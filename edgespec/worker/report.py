@@ -11,6 +11,26 @@ def text(status: Mapping[str, Any]) -> str:
     return "\n".join(_lines(status))
 
 
+def peers(shown: Mapping[str, Any]) -> str:
+    """A block of lines for each peer, and what this daemon relays."""
+    blocks = [text({key: _joined(value) for key, value in peer.items()}) for peer in shown["peers"]]
+    relaying = text({"relaying": _joined(shown["relaying"]), "forwarded_bytes": shown["forwarded_bytes"]})
+    return "\n\n".join([*(blocks or ["no peers"]), relaying])
+
+
+def invitation(event: Mapping[str, Any]) -> str:
+    """One event of `edgespec peers invite`."""
+    if "code" in event:
+        return (
+            f"On the other machine, within {event['expires_in_s']:.0f} s:\n    edgespec peers pair {event['code']}\n"
+            "or, where mDNS does not reach it, with this machine's address and peers.port:\n"
+            f"    edgespec peers pair ADDRESS {event['code']}"
+        )
+    if "paired" in event:
+        return f"Paired with the peer {event['paired']['name']} ({event['paired']['id']})."
+    return f"An attempt failed: {event['message']} ({event['left']} left)."
+
+
 def show_live(states: Iterable[Mapping[str, Any]]) -> None:
     """The latest state, in place, until there are no more."""
     from rich.live import Live
@@ -33,6 +53,10 @@ def _lines(values: Mapping[str, Any], indent: str = "") -> Iterable[str]:
             yield from (f"{indent}  {_row(one)}" for one in value)
         else:
             yield f"{name} {'-' if value is None else value}"
+
+
+def _joined(value: Any) -> Any:
+    return (", ".join(value) or "-") if isinstance(value, list) else value
 
 
 def _row(aside: Mapping[str, Any]) -> str:

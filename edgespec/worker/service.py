@@ -34,6 +34,8 @@ from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, w
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import FromGateway, Link, keep_linked
+from edgespec.worker.peers.place import Place
+from edgespec.worker.peers.relayed import Relayed
 from edgespec.worker.presence.source import Source
 from edgespec.worker.presence.sources import sources
 from edgespec.worker.presence.watch import Watch
@@ -92,6 +94,15 @@ class Service:
         self._link: Link | None = None
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
+        self.place = Place(
+            store,
+            worker_name(settings),
+            settings.peers,
+            settings.relay,
+            self.gateway.key,
+            settings.gateway.address,
+            lambda: self._link is not None and not isinstance(self._link.address, Relayed),
+        )
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
 
@@ -119,7 +130,9 @@ class Service:
             if where.discover:
                 self._browser = Browser(wanted=key_id(self.gateway.key), networks=where.networks)
                 await self._browser.start()
-            self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser)
+            await self.place.start()
+            routes = self.place.routes if self.settings.relay.use else None
+            self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser, routes)
             owner = asyncio.ensure_future(self.owner.run())
             link = asyncio.ensure_future(self._keep_linked())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
@@ -131,6 +144,7 @@ class Service:
             await asyncio.gather(link, owner, return_exceptions=True)  # lets the link send `Bye`
         finally:
             self.daemon.stop()
+            await self.place.close()
             if self._browser is not None:
                 await self._browser.close()
             await commands.close()
@@ -257,7 +271,14 @@ class Service:
     # --- edgespec status, pause, resume ------------------------------------------------------------------------------
 
     def _commands(self) -> dict[str, control.Handler]:
-        return {"status": self._status, "watch": self._watch, "pause": self._pause, "resume": self._resume}
+        return {
+            "status": self._status,
+            "watch": self._watch,
+            "pause": self._pause,
+            "resume": self._resume,
+            "peers": self.place.show,
+            "invite": self.place.invite,
+        }
 
     async def _status(self) -> dict[str, object]:
         stats = self.daemon.stats
@@ -267,6 +288,7 @@ class Service:
             "id": key_id(self.identity.key.public),
             "gateway": self.gateway.name,
             "linked": self._link is not None,
+            "through": str(self._link.address) if self._link is not None else None,
             "paused": self.paused_because,
             "requests_open": self.daemon.open_requests,
             "requests": stats.requests,

@@ -19,12 +19,12 @@ import pytest
 from zeroconf import ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
-from cloud_gateway.links.advertise import Advertiser
 from edgespec.core.errors import NoGatewayError, PairingError
 from edgespec.core.pairing.exchange import Party
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
+from edgespec.shared.advertise import Advertiser
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.discovery import Browser, find
@@ -102,8 +102,8 @@ async def test_a_gateway_that_moves_to_another_port_is_found_there() -> None:
 async def test_announcements_of_others_are_left_out() -> None:
     key = key_id(os.urandom(32))
     foreign = ServiceInfo(
-        mdns.SERVICE,
-        f"foreign {key}.{mdns.SERVICE}",
+        mdns.GATEWAY.service,
+        f"foreign {key}.{mdns.GATEWAY.service}",
         parsed_addresses=["127.0.0.1"],
         port=1,
         properties={"v": "9", "kh": key, "path": "/link"},
@@ -123,8 +123,8 @@ async def copied(kh: str, th: bytes, port: int, names: Iterable[str]) -> AsyncIt
     zeroconf = AsyncZeroconf(interfaces=["127.0.0.1"])
     infos = [
         ServiceInfo(
-            mdns.SERVICE,
-            f"{name}.{mdns.SERVICE}",
+            mdns.GATEWAY.service,
+            f"{name}.{mdns.GATEWAY.service}",
             parsed_addresses=["127.0.0.1"],
             port=port,
             properties={"v": "1", "kh": kh, "th": th.hex(), "path": "/link"},
@@ -258,7 +258,7 @@ def test_bridges_tunnels_and_loopback_are_left_out_on_a_network(namespaces: tupl
 
 SERVE = """
 import asyncio, logging
-from cloud_gateway.links.advertise import Advertiser
+from edgespec.shared.advertise import Advertiser
 from edgespec.shared import mdns
 mdns.POLL_S = 0.2
 async def main():
@@ -307,7 +307,7 @@ def test_a_cable_plugged_in_late_is_noticed_by_both_sides(namespaces: tuple[str,
 
 TAKEN = """
 import asyncio, logging, socket, sys
-from cloud_gateway.links.advertise import Advertiser
+from edgespec.shared.advertise import Advertiser
 from edgespec.worker.discovery import Browser
 from edgespec.shared import mdns
 from edgespec.core.protocol.names import key_id

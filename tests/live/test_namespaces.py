@@ -71,7 +71,7 @@ async def main():
     server = await asyncio.start_server(listen, "10.77.0.1", 0, ssl=tls.context())
     properties = {"v": "1", "kh": real.key_hash, "th": real.tls_hash.hex(), "path": "/link"}
     info = ServiceInfo(
-        mdns.SERVICE, "a." + mdns.SERVICE, parsed_addresses=["10.77.0.1"],
+        mdns.GATEWAY.service, "a." + mdns.GATEWAY.service, parsed_addresses=["10.77.0.1"],
         port=server.sockets[0].getsockname()[1], properties=properties, server="rogue.local.",
     )
     await AsyncZeroconf(interfaces=["10.77.0.1"]).async_register_service(info)

@@ -14,7 +14,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import serve
 
-from cloud_gateway.links.pairing import PairingDesk
 from edgespec.core.pairing.exchange import Party, WorkerExchange
 from edgespec.core.pairing.messages import (
     MAX_NAMEPLATE,
@@ -27,6 +26,7 @@ from edgespec.core.pairing.messages import (
 )
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, Address
+from edgespec.shared.desk import PairingDesk
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways, PairedWorkers
 from edgespec.shared.tls import client_context

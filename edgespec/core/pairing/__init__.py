@@ -3,7 +3,7 @@
 Public, by module:
 
 - `announcements`: `Announcements`
-- `exchange`: `Entropy`, `GatewayExchange`, `Party`, `Peer`, `State`, `WorkerExchange`
+- `exchange`: `Entropy`, `GatewayExchange`, `Party`, `Peer`, `Purpose`, `State`, `WorkerExchange`
 - `groups`: `DEFAULT_GROUPS`, `Groups`, `OWN_GROUP`, `parse_groups`
 - `messages`: `CHECK_DIGITS`, `check_number`, `Code`, `decode_pairing`, `MAX_NAMEPLATE`, `MAX_PAIRING_BYTES`,
   `MIN_NAMEPLATE`, `PairingFailed`, `PairingMessage`, `Reason`, `Refused`, `SENTENCES`, `Start`, `VERSION`,

@@ -50,6 +50,8 @@ from edgespec.core.pairing.messages import (
 from edgespec.core.protocol.messages import PROTOCOL, Message
 from edgespec.core.protocol.signing import SigningKey, check_public_key, verify
 
+Purpose = Literal["link", "peer"]
+"""Worker and gateway; or two daemons, of which the caller has the worker's part and the other the gateway's."""
 Entropy = Callable[[int], bytes]
 """Number of bytes -> that many random bytes."""
 
@@ -62,6 +64,8 @@ class Party:
     name: str
     version: int = VERSION
     min_version: int = VERSION
+    purpose: Purpose = "link"
+    """What the two are paired for. It is in all that is proven, so that a code for one never pairs for the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,9 @@ class Exchange:
         self.state = State.NEW
         self._code, self._me, self._spki = code, me, spki_hash
         spake = SPAKE2_A if self.SIDE == "worker" else SPAKE2_B
-        self._spake = spake(str(code).encode(), b"edgespec worker", b"edgespec gateway", entropy_f=entropy)
+        prefix = "edgespec " if me.purpose == "link" else "edgespec peer "
+        ends = f"{prefix}worker".encode(), f"{prefix}gateway".encode()
+        self._spake = spake(str(code).encode(), *ends, entropy_f=entropy)
         self._sent_spake: bytes = self._spake.start()
         self._peer = Peer(bytes(32), "", 0)
         self._transcript = self._key = b""
@@ -153,7 +159,7 @@ class Exchange:
         except SPAKEError:  # this side's own message, reflected
             raise PairingFailed(Reason.PROTOCOL, "reflected SPAKE2 message") from None
         self._peer = peer
-        self._transcript = transcript(start, reply, self._spki)
+        self._transcript = transcript(start, reply, self._spki, self._me.purpose)
 
     def _confirm(self) -> Confirm:
         signature = self._me.key.sign(KINDS[self.SIDE], self._transcript)
@@ -252,10 +258,10 @@ class GatewayExchange(Exchange):
         return reply
 
 
-def transcript(start: Start, reply: Reply, spki_hash: bytes) -> bytes:
+def transcript(start: Start, reply: Reply, spki_hash: bytes, purpose: Purpose = "link") -> bytes:
     """SHA-256 over both messages before the proofs and `spki_hash`; each part is preceded by its length."""
     parts = (
-        f"{PROTOCOL} pairing".encode(),
+        f"{PROTOCOL} {'' if purpose == 'link' else 'peer '}pairing".encode(),
         start.version.to_bytes(2, "big"),
         reply.version.to_bytes(2, "big"),
         start.nameplate.to_bytes(2, "big"),

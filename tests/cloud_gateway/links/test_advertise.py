@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from cloud_gateway.links.advertise import Advertiser
 from edgespec.core.protocol.names import key_id
+from edgespec.shared.advertise import Advertiser
 from edgespec.shared.mdns import Interface
 from edgespec.worker.discovery import read_announcement
 

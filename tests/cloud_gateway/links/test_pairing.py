@@ -13,7 +13,6 @@ from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
-from cloud_gateway.links import pairing as gateway_pair
 from edgespec.core.errors import PairingError
 from edgespec.core.pairing import sources as pairing_sources
 from edgespec.core.pairing import window as pairing_window
@@ -21,6 +20,7 @@ from edgespec.core.pairing.messages import Code, PairingFailed, Reason, Refused,
 from edgespec.core.pairing.sources import MAX_WAITING
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.names import key_id
+from edgespec.shared import desk as gateway_pair
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.worker.pair import pair

@@ -61,7 +61,7 @@ def announce(browser: Browser, name: str, *addresses: Address, key: bytes = KEY)
     """An announcement as it comes from the network."""
     hosts = [address.host for address in addresses]
     info = announcement(name, txt={"kh": key_id(key)}, parsed_addresses=hosts, port=addresses[0].port)
-    browser._note(f"{name}.{mdns.SERVICE}", info)
+    browser._note(f"{name}.{mdns.GATEWAY.service}", info)
 
 
 def paired(folder: Path, address: Address | None) -> PairedGateways:

@@ -20,7 +20,7 @@ KEY, SPKI = "0123456789abcdef", bytes(range(32))
 def announcement(name: str = "dept gateway", **changes: Any) -> AsyncServiceInfo:
     txt = {"v": "1", "kh": KEY, "th": SPKI.hex(), "path": "/link"} | changes.pop("txt", {})
     fields: dict[str, Any] = {"port": 7443, "parsed_addresses": ["10.0.0.1"], "server": "x.local."} | changes
-    return AsyncServiceInfo(mdns.SERVICE, f"{name}.{mdns.SERVICE}", properties=txt, **fields)
+    return AsyncServiceInfo(mdns.GATEWAY.service, f"{name}.{mdns.GATEWAY.service}", properties=txt, **fields)
 
 
 def test_an_announcement_gives_name_addresses_and_key() -> None:

@@ -1,4 +1,4 @@
-"""Announces this gateway on the local network by mDNS (RFC 6762, RFC 6763), so that workers find its address."""
+"""Announces this gateway, or this daemon to its peers, on the local network by mDNS (RFC 6762, RFC 6763)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from zeroconf.asyncio import AsyncZeroconf
 
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
-from edgespec.shared.address import LINK_PATH
-from edgespec.shared.mdns import Interface
+from edgespec.shared.mdns import Interface, Kind
 from edgespec.shared.reduced import cause
 
-log = logging.getLogger("cloud_gateway.links.advertise")
+log = logging.getLogger("edgespec.shared.advertise")
 
 _ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
 
@@ -24,16 +23,23 @@ _ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
 class Advertiser:
     """Updates the announcement when the interfaces of this machine change, until it is closed.
 
-    No failure here stops the gateway: where mDNS does not work, a warning is logged, and the address of the gateway
-    must be typed when a worker is paired.
+    No failure here stops the process: where mDNS does not work, a warning is logged, and the address must be typed
+    when a machine is paired.
     """
 
     def __init__(
-        self, name: str, key: bytes, spki_hash: bytes, host: str, port: int, only: Sequence[str] | None = None
+        self,
+        name: str,
+        key: bytes,
+        spki_hash: bytes,
+        host: str,
+        port: int,
+        only: Sequence[str] | None = None,
+        kind: Kind = mdns.GATEWAY,
     ) -> None:
         """`key`: Ed25519; `spki_hash`: of the TLS key; `host`, `port`: of the links; `only`: interfaces, for tests."""
         self._key_id, self._spki_hash = key_id(key), spki_hash
-        self._name, self._host, self._port, self._only = name, host, port, only
+        self._name, self._host, self._port, self._only, self._kind = name, host, port, only, kind
         self._zeroconf: AsyncZeroconf | None = None
         self._info: ServiceInfo | None = None
         self._announced: list[Interface] = []
@@ -88,7 +94,7 @@ class Advertiser:
             await self._zeroconf.async_update_interfaces(choice)
         self._info, self._warned = info, ""
         names = ", ".join(one.name for one in interfaces)
-        log.info("announced by mDNS on %s as %s", names, info.name.removesuffix(f".{mdns.SERVICE}"))
+        log.info("announced by mDNS on %s as %s", names, info.name.removesuffix(f".{self._kind.service}"))
 
     def _interfaces(self) -> list[Interface]:
         """The interfaces through which a worker can reach the link port."""
@@ -104,25 +110,26 @@ class Advertiser:
     def _service(self, interfaces: Sequence[Interface]) -> ServiceInfo:
         label = f"{self._name.encode()[:40].decode(errors='ignore')} {self._key_id[:6]}"
         return ServiceInfo(
-            mdns.SERVICE,
-            f"{label}.{mdns.SERVICE}",
+            self._kind.service,
+            f"{label}.{self._kind.service}",
             parsed_addresses=[address for one in interfaces for address in self._addresses(one)],
             port=self._port,
             properties={
                 "v": mdns.TXT_VERSION,
                 "kh": self._key_id,
                 "th": self._spki_hash.hex(),
-                "path": LINK_PATH,
+                "path": self._kind.path,
             },
-            server=f"edgespec-{self._key_id}.local.",
+            server=f"{self._kind.host}-{self._key_id}.local.",
         )
 
     def _warn(self, why: str) -> None:
         if why != self._warned:
             self._warned = why
             log.warning(
-                "mDNS does not work (%s), so workers cannot find this gateway by themselves: give them its address, as "
-                "in `edgespec pair wss://HOST:%d CODE`",
+                "mDNS does not work (%s), so workers cannot find this machine by themselves: give them its address, as "
+                "in `%s wss://HOST:%d CODE`",
                 why,
+                self._kind.command,
                 self._port,
             )

@@ -1,4 +1,7 @@
-"""The gateway's end of pairing: the window that the operator opens, and the workers that come to `/pair`."""
+"""The end of pairing that shows the code: the window that a person opens, and the machines that come to `/pair`.
+
+A gateway pairs workers with it, and a daemon its peers.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import KeyStoreError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import Entropy, GatewayExchange, Party, State
+from edgespec.core.pairing.exchange import Entropy, GatewayExchange, Party, Purpose, State
 from edgespec.core.pairing.groups import parse_groups
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
@@ -39,23 +43,50 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import source_of
 from edgespec.shared.occasional import Occasional
-from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.words import new_code
 
-log = logging.getLogger("cloud_gateway.links.pairing")
+log = logging.getLogger("edgespec.shared.desk")
 
 FIRST_MESSAGE_S = 5.0
 """For the first message, which a worker sends at once; a silent connection ends earlier if another one arrives."""
 
 
+COMMANDS: dict[Purpose, tuple[str, str]] = {
+    "link": ("cloud-gateway pair", "worker"),
+    "peer": ("edgespec peers invite", "peer"),
+}
+"""The command that opens the window, and who comes to it."""
+
+
+class Named(Protocol):
+    """What is stored of a paired machine."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Store(Protocol):
+    """Where paired machines are stored."""
+
+    def add(self, key: bytes, name: str, min_version: int, groups: tuple[str, ...] | None) -> Named:
+        """Stores one; its name may be made unique. Raises KeyStoreError."""
+
+
 class PairingDesk:
-    """Pairs one worker each time that the operator opens the window. Everything runs on the event loop."""
+    """Pairs one machine each time that a person opens the window. Everything runs on the event loop."""
 
     def __init__(
-        self, key: SigningKey, name: str, spki_hash: bytes, workers: PairedWorkers, entropy: Entropy = os.urandom
+        self,
+        key: SigningKey,
+        name: str,
+        spki_hash: bytes,
+        workers: Store,
+        entropy: Entropy = os.urandom,
+        purpose: Purpose = "link",
     ) -> None:
-        """`spki_hash`: of the TLS key that this gateway serves with; `workers`: where a paired one is stored."""
-        self._window = PairingWindow(Party(key, name), spki_hash, new_code, entropy)
+        """`spki_hash`: of the TLS key that this machine serves with; `workers`: where a paired one is stored."""
+        self._command, self._who = COMMANDS[purpose]
+        self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, new_code, entropy)
         self._workers = workers
         self._operator: asyncio.Queue[Event] | None = None
         self._groups: tuple[str, ...] | None = None
@@ -178,7 +209,7 @@ class PairingDesk:
         """Sends the window's events to the operator and sets the timer; call it after each change of the window."""
         for event in self._window.events():
             if isinstance(event, Paired):
-                log.info("worker %s (%s) is paired", event.name, key_id(event.peer.key))
+                log.info("%s (%s) is paired", event.name, key_id(event.peer.key))
             if self._operator is not None:
                 self._operator.put_nowait(event)
         if self._timer is not None:
@@ -199,19 +230,22 @@ class PairingDesk:
             case Paired(peer, name):
                 return {"paired": {"name": name, "id": key_id(peer.key)}}
             case Closed(reason):
-                raise PairingError(_WHY_CLOSED.get(reason, "The pairing window was closed."))
+                raise PairingError(self._why_closed(reason))
+
+    def _why_closed(self, reason: Reason | None) -> str:
+        again = f"run `{self._command}` again for a new code"
+        if reason is Reason.EXPIRED:
+            return f"No {self._who} was paired within {WINDOW_S:.0f} s; {again}."
+        if reason is Reason.BURNT:
+            return (
+                f"{MAX_FAILURES} attempts failed, so pairing was stopped; if they were not yours, somebody is trying "
+                f"codes; {again}."
+            )
+        return "The pairing window was closed."
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-_AGAIN = "run `cloud-gateway pair` again for a new code"
-_WHY_CLOSED: dict[Reason | None, str] = {
-    Reason.EXPIRED: f"No worker was paired within {WINDOW_S:.0f} s; {_AGAIN}.",
-    Reason.BURNT: f"{MAX_FAILURES} attempts failed, so pairing was stopped; if they were not yours, somebody is "
-    f"trying codes; {_AGAIN}.",
-}
 
 
 def _groups(names: Sequence[str]) -> tuple[str, ...] | None:

@@ -1,0 +1,55 @@
+"""Pairs this daemon with a peer that shows a code, and with a gateway through its peers."""
+
+from __future__ import annotations
+
+from edgespec.core.errors import EdgespecError, NoGatewayError
+from edgespec.core.pairing.exchange import Party
+from edgespec.core.pairing.messages import Code
+from edgespec.shared import mdns
+from edgespec.shared.address import DEFAULT_PEER_PORT, Address, parse_address
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeer, PairedPeers
+from edgespec.worker.discovery import Browser
+from edgespec.worker.nearby import pair_nearby
+from edgespec.worker.pair import Pairing
+from edgespec.worker.peers.call import Caller
+from edgespec.worker.peers.relayed import way
+
+
+async def pair_peer(store: KeyStore, name: str, code: Code, address: Address | None) -> PairedPeer:
+    """`name`: this machine's. Raises NoGatewayError (nobody is there), PairingError, KeyStoreError."""
+    pairing = Pairing(code, Party(store.identity(), name, purpose="peer"), PairedPeers(store.folder))
+    if address is None:
+        return await pair_nearby(pairing, code, Browser(kind=mdns.PEER))
+    peer = await pairing.at([address])
+    return peer if peer is not None else pairing.fail()
+
+
+async def pair_through_peers(store: KeyStore, name: str, code: Code) -> PairedGateway:
+    """Pairs with the gateway that shows the code, through a peer that is linked to it: TLS goes through the relay, so
+    that the peer learns neither code nor keys.
+
+    Raises NoGatewayError (no peer is linked to a gateway), PairingError, KeyStoreError.
+    """
+    caller = Caller(store.identity())
+    ways: list[Address] = []
+    silent = ["No peer is paired; pair with one first, `edgespec peers pair`."]
+    try:
+        for peer in PairedPeers(store.folder).all():
+            address = parse_address(peer.address, DEFAULT_PEER_PORT) if peer.address else None
+            if address is None:
+                continue
+            try:
+                said, _ = await caller.presence(peer, address)
+            except EdgespecError as error:
+                silent.append(str(error))
+                continue
+            silent.append(f"The peer {peer.name} is linked to {len(said.gateways)} gateways.")
+            ways += [way(caller, peer, address, gateway) for gateway in said.gateways]
+        if not ways:
+            raise NoGatewayError(" ".join(silent[1:] or silent))
+        pairing = Pairing(code, Party(store.identity(), name), PairedGateways(store.folder))
+        gateway = await pairing.at(ways)
+        return gateway if gateway is not None else pairing.fail()
+    finally:
+        await caller.close()

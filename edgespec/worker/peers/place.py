@@ -1,0 +1,168 @@
+"""This daemon's place among its peers: what runs for it beside the link, and what `edgespec peers` shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from edgespec.core.errors import AddressError, EdgespecError, PairingError
+from edgespec.core.pairing.exchange import Purpose
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared import mdns
+from edgespec.shared.address import Address, parse_address
+from edgespec.shared.advertise import Advertiser
+from edgespec.shared.desk import PairingDesk
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways, PairedPeer, PairedPeers
+from edgespec.worker.discovery import Browser
+from edgespec.worker.peers.call import Caller
+from edgespec.worker.peers.config import PeersSection, RelaySection
+from edgespec.worker.peers.port import PeerPort
+from edgespec.worker.peers.routes import Routes
+
+PURPOSE: Purpose = "peer"
+
+
+class Place:
+    """Starts what the configuration asks for: the port, the announcement, the search for peers."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        name: str,
+        settings: PeersSection,
+        relay: RelaySection,
+        gateway: bytes,
+        configured: str,
+        linked: Callable[[], bool],
+    ) -> None:
+        """`gateway`: key of the gateway that this daemon drafts for, at the `configured` address or ""; `linked`:
+        whether it is linked to it at present.
+        """
+        self._settings, self._relay, self._store = settings, relay, store
+        self._key, self._name, self._gateway, self._configured = store.identity(), name, gateway, configured
+        self.peers = PairedPeers(store.folder)
+        self._gateways = PairedGateways(store.folder)
+        self._linked = linked
+        self._caller = Caller(self._key)
+        self._browser: Browser | None = None
+        self._advertiser: Advertiser | None = None
+        self._desk: PairingDesk | None = None
+        self.port: PeerPort | None = None
+        self.routes = Routes(self.peers, self._caller, gateway, None)
+
+    async def start(self) -> None:
+        """Raises AddressError where the port for peers cannot be bound, KeyStoreError."""
+        where = self._settings
+        if where.discover and (where.listen or self.peers.all()):
+            self._browser = Browser(kind=mdns.PEER)
+            await self._browser.start()
+            self.routes = Routes(self.peers, self._caller, self._gateway, self._browser)
+        if where.listen:
+            tls = self._store.tls_identity()
+            self._desk = desk(self._key, self._name, tls.spki_hash, self.peers)
+            self.port = PeerPort(
+                self._key, self._name, tls, self.peers, self._desk, self.addresses_of, self._drafting_for, self._relay
+            )
+            port = await self.port.start(where)
+            if where.discover:
+                self._advertiser = Advertiser(
+                    self._name, self._key.public, tls.spki_hash, where.host, port, kind=mdns.PEER
+                )
+                self._advertiser.start()
+
+    async def close(self) -> None:
+        """Ends tunnels, port, announcement and search."""
+        for part in (self._caller, self._advertiser, self._browser, self.port):
+            if part is not None:
+                await part.close()
+
+    def addresses_of(self, gateway: bytes) -> Sequence[Address]:
+        """Where a paired gateway was authenticated last, and where the admin says that it is: never from mDNS."""
+        known = self._gateways.get(gateway)
+        if known is None:
+            return []
+        texts = [known.address, self._configured if gateway == self._gateway else ""]
+        found: list[Address] = []
+        for text in filter(None, texts):
+            try:
+                found.append(parse_address(text))
+            except AddressError:  # stored by an earlier version
+                continue
+        return list(dict.fromkeys(found))
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    async def invite(self) -> AsyncIterator[dict[str, object]]:
+        """Opens a pairing window; a control handler, with the events of `PairingDesk.pair`.
+
+        Raises PairingError where this daemon does not listen.
+        """
+        if self._desk is None:
+            raise PairingError(
+                "This daemon does not listen for peers: set `peers.listen = true` in worker.toml and restart it, or "
+                "pair the other way round, `edgespec peers invite` there and `edgespec peers pair` here."
+            )
+        async for event in self._desk.pair():
+            yield event
+
+    async def show(self) -> dict[str, object]:
+        """The peers that are paired, or announce themselves: a control handler."""
+        paired = await asyncio.gather(*(self._row(peer) for peer in self.peers.all()))
+        known = {key_id(peer.key) for peer in self.peers.all()} | {key_id(self._key.public)}
+        announced = self._browser.found() if self._browser is not None else []
+        strangers = [
+            {"name": one.name, "id": one.key_hash, "trust": "not paired", "address": str(one.addresses[0])}
+            for one in announced
+            if one.key_hash not in known
+        ]
+        tunnels = [self.peers.name_of(key) for key in self.port.tunnels] if self.port is not None else []
+        forwarded = self.port.forwarded_bytes if self.port is not None else 0
+        return {"peers": [*paired, *strangers], "relaying": tunnels, "forwarded_bytes": forwarded}
+
+    async def _row(self, peer: PairedPeer) -> dict[str, object]:
+        row: dict[str, object] = {"name": peer.name, "id": key_id(peer.key), "trust": "paired"}
+        why = "it announces itself nowhere, and no address is stored"
+        for address in self.routes.addresses(peer):
+            try:
+                said, from_host = await self._caller.presence(peer, address)
+            except EdgespecError as error:
+                why = str(error)
+                continue
+            self.peers.moved(peer.key, str(address))
+            drafting = [self._gateway_name(key) for key in said.gateways]
+            interface = _interface(from_host)
+            return row | {
+                "address": str(address), "there": True, "interface": interface, "relays": said.relays,
+                "drafting_for": drafting,
+            }  # fmt: skip
+        return row | {"there": False, "because": why}
+
+    def _gateway_name(self, key: bytes) -> str:
+        known = self._gateways.get(key)
+        return f"{known.name} ({key_id(key)})" if known is not None else key_id(key)
+
+    def _drafting_for(self) -> list[bytes]:
+        return [self._gateway] if self._linked() else []
+
+
+class _Invited:
+    """Stores a peer that came to this machine; where it listens itself is not known yet."""
+
+    def __init__(self, peers: PairedPeers) -> None:
+        self._peers = peers
+
+    def add(self, key: bytes, name: str, min_version: int, groups: tuple[str, ...] | None) -> PairedPeer:
+        return self._peers.add(key, b"", name, "", min_version)
+
+
+def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> PairingDesk:
+    """The desk at which peers are paired."""
+    return PairingDesk(key, name, spki_hash, _Invited(peers), purpose=PURPOSE)
+
+
+def _interface(host: str) -> str:
+    """The interface that has this address of this machine; "-" where none has."""
+    everything = mdns.interfaces([one.name for one in mdns.interfaces()])
+    return next((one.name for one in everything if host in (*one.ipv4, *one.ipv6)), "-")

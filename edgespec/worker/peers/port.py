@@ -1,0 +1,214 @@
+"""The port for peers: pairing while its window is open, presence, and the relay. Without pairing it does nothing for
+anybody.
+
+A caller is proven within `HANDSHAKE_S` or dropped. The relay connects to the gateways only with which this machine is
+paired, and at the addresses only where it has authenticated them itself or that its admin configured; it forwards bytes
+of the TLS connection that caller and gateway make inside, and has no key to read or change them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import WebSocketException
+from websockets.http11 import Request, Response
+
+from edgespec.core.errors import AddressError, EdgespecError
+from edgespec.core.peers.handshake import ListenerHandshake
+from edgespec.core.peers.messages import (
+    MAX_GATEWAYS,
+    Ask,
+    Granted,
+    PeerMessage,
+    PeerReason,
+    PeerRefused,
+    decode_peer,
+)
+from edgespec.core.protocol.inflow import Bucket
+from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared.address import PAIR_PATH, PEER_PATH, Address, source_of
+from edgespec.shared.desk import PairingDesk
+from edgespec.shared.occasional import Occasional
+from edgespec.shared.paired import PairedPeers
+from edgespec.shared.tls import ServerIdentity
+from edgespec.shared.wire import set_nodelay
+from edgespec.worker.peers.call import OPTIONS
+from edgespec.worker.peers.config import PeersSection, RelaySection
+from edgespec.worker.peers.tunnel import forward, hang_up
+
+log = logging.getLogger("edgespec.worker.peers")
+
+HANDSHAKE_S = 5.0
+DIAL_S = 2.0
+"""For TCP to the gateway."""
+MAX_CONNECTIONS = 64
+"""Open at once, tunnels included; a campus has fewer peers that call at the same time."""
+MAX_OF_SOURCE = 16
+"""Of these from one address."""
+
+BURST_S = 0.25
+"""Bytes of this many seconds may go at once: an `Open` with a long prompt is one frame."""
+
+Gateways = Callable[[bytes], Sequence[Address]]
+"""Key of a gateway -> trusted addresses of it; none where this machine is not paired with it."""
+
+
+class PeerPort:
+    """Listens for peers. Everything runs on the event loop."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        name: str,
+        tls: ServerIdentity,
+        peers: PairedPeers,
+        desk: PairingDesk,
+        gateways: Gateways,
+        drafting_for: Callable[[], Sequence[bytes]],
+        relay: RelaySection,
+    ) -> None:
+        """`drafting_for`: keys of the gateways to which this daemon is linked at present."""
+        self._key, self._name, self._tls, self._peers, self._desk = key, name, tls, peers, desk
+        self._gateways, self._drafting_for, self._relay = gateways, drafting_for, relay
+        self._rate = Bucket(relay.kib_per_s * 1024, relay.kib_per_s * 1024 * BURST_S)
+        self._lines = Occasional(log)
+        self._server: Server | None = None
+        self._open: dict[ServerConnection, str] = {}
+        """Connections, and their sources."""
+        self.tunnels: dict[bytes, ServerConnection] = {}
+        """By the caller's key: a new one of the same caller replaces its former one, which it has given up."""
+        self.forwarded_bytes = 0
+
+    async def start(self, where: PeersSection) -> int:
+        """Listens; returns the port. Raises AddressError where it cannot be bound."""
+        try:
+            self._server = await serve(
+                self._serve,
+                where.host,
+                where.port,
+                ssl=self._tls.context(),
+                process_request=self._admit,
+                open_timeout=HANDSHAKE_S,
+                server_header=None,
+                **OPTIONS,
+            )
+        except OSError as error:
+            raise AddressError(
+                f"Cannot listen for peers on {where.host} port {where.port}: {error.strerror or error}."
+            ) from None
+        return int(next(iter(self._server.sockets)).getsockname()[1])
+
+    async def close(self) -> None:
+        """Stops listening, and ends all tunnels."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+
+    def _admit(self, ws: ServerConnection, request: Request) -> Response | None:
+        sources = list(self._open.values())
+        if request.path not in (PEER_PATH, PAIR_PATH):
+            return ws.respond(HTTPStatus.NOT_FOUND, "")
+        if len(sources) >= MAX_CONNECTIONS or sources.count(_source(ws)) >= MAX_OF_SOURCE:
+            return ws.respond(HTTPStatus.SERVICE_UNAVAILABLE, "")
+        return None
+
+    async def _serve(self, ws: ServerConnection) -> None:
+        self._open[ws] = _source(ws)
+        try:
+            if ws.request is not None and ws.request.path == PAIR_PATH:
+                await self._desk.handle(ws)
+            else:
+                await self._serve_peer(ws)
+        except EdgespecError as error:
+            self._lines.warning(type(error).__name__, f"a peer at {_source(ws)} was dropped: {error}")
+        except (TimeoutError, OSError, WebSocketException):
+            pass  # gone, or too slow
+        finally:
+            del self._open[ws]
+            await hang_up(ws)
+
+    async def _serve_peer(self, ws: ServerConnection) -> None:
+        set_nodelay(ws)
+        handshake = ListenerHandshake(
+            self._key, self._tls.spki_hash, os.urandom(32), lambda key: self._peers.get(key) is not None
+        )
+        async with asyncio.timeout(HANDSHAKE_S):
+            answer: PeerMessage = handshake.challenge(decode_peer(await ws.recv()))
+            await ws.send(encode(answer))
+            if isinstance(answer, PeerRefused):
+                return
+            asked = handshake.asked(decode_peer(await ws.recv()))
+        if isinstance(asked, PeerRefused):
+            await ws.send(encode(asked))
+        elif asked.what == "presence":
+            await ws.send(encode(self._granted()))
+            await ws.wait_closed()
+        else:
+            await self._relayed(ws, handshake.peer, asked)
+
+    def _granted(self) -> Granted:
+        return Granted(self._name, self._relay.offer, list(self._drafting_for())[:MAX_GATEWAYS])
+
+    async def _relayed(self, ws: ServerConnection, caller: bytes, asked: Ask) -> None:
+        refusal = self._why_not(caller, asked.gateway)
+        if refusal is not None:
+            await ws.send(encode(PeerRefused(refusal)))
+            return
+        former, self.tunnels[caller] = self.tunnels.get(caller), ws
+        if former is not None:
+            former.transport.abort()
+        try:
+            await self._tunnel(ws, caller, asked.gateway)
+        finally:
+            if self.tunnels.get(caller) is ws:
+                del self.tunnels[caller]
+
+    async def _tunnel(self, ws: ServerConnection, caller: bytes, gateway: bytes) -> None:
+        dialled = await self._dial(self._gateways(gateway))
+        if dialled is None:
+            await ws.send(encode(PeerRefused("unreachable")))
+            return
+        who = f"{self._peers.name_of(caller)} ({key_id(caller)})"
+        log.info("relaying %s to gateway %s", who, key_id(gateway))
+        try:
+            await ws.send(encode(self._granted()))
+            await forward(ws, *dialled, self._wait)
+        finally:
+            dialled[1].close()
+            log.info("relaying %s has ended", who)
+
+    def _why_not(self, caller: bytes, gateway: bytes) -> PeerReason | None:
+        if not self._relay.offer:
+            return "off"
+        if not self._gateways(gateway):
+            return "gateway"
+        if caller not in self.tunnels and len(self.tunnels) >= self._relay.tunnels:
+            return "busy"
+        return None
+
+    def _wait(self, size: int) -> float:
+        self.forwarded_bytes += size
+        now = asyncio.get_running_loop().time()
+        self._rate.take(size, now)
+        return max(0.0, self._rate.free_at - now)
+
+    async def _dial(self, addresses: Sequence[Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        for address in addresses:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(DIAL_S):
+                    return await asyncio.open_connection(address.host, address.port)
+        return None
+
+
+def _source(ws: ServerConnection) -> str:
+    address = ws.remote_address
+    return source_of(str(address[0])) if isinstance(address, tuple) else ""

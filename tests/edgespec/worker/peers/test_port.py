@@ -1,0 +1,274 @@
+"""The port for peers over real sockets: pairing, presence, tunnels, and whom it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.pairing.exchange import Party, WorkerExchange
+from edgespec.core.pairing.messages import PairingFailed, Reason, decode_pairing
+from edgespec.core.peers.handshake import CallerHandshake
+from edgespec.core.peers.messages import PeerUnavailable, decode_peer
+from edgespec.core.protocol.messages import encode
+from edgespec.shared.address import PAIR_PATH, PEER_PATH, Address
+from edgespec.shared.tls import client_context, peer_spki_hash
+from edgespec.worker.pair import pair
+from edgespec.worker.peers import port as peer_port
+from edgespec.worker.peers import tunnel
+from edgespec.worker.peers.config import RelaySection
+from tests.support.links import until
+from tests.support.pairing import Operator, some_code
+from tests.support.peers import Peer, echo, peer
+
+GATEWAY = b"g" * 32
+
+
+@asynccontextmanager
+async def two(tmp_path: Path, relay: RelaySection | None = None) -> AsyncIterator[tuple[Peer, Peer]]:
+    """A caller and a relay, not paired yet."""
+    async with peer(tmp_path / "caller") as one, peer(tmp_path / "relay", relay) as other:
+        yield one, other
+
+
+async def exchanged(end: socket.socket, data: bytes) -> bytes:
+    loop, got = asyncio.get_running_loop(), b""
+    sending = asyncio.create_task(loop.sock_sendall(end, data))
+    async with asyncio.timeout(20):
+        while len(got) < len(data) and (more := await loop.sock_recv(end, 65536)):
+            got += more
+    await sending
+    return got
+
+
+# --- pairing ---------------------------------------------------------------------------------------------------------
+
+
+async def test_two_daemons_pair_by_code(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay):
+        person = Operator(relay.desk)
+        met = await caller.pair(relay, await person.code())
+        await person.done
+        assert (met.key, met.name, met.address) == (relay.key.public, "relay", str(relay.address))
+        (stored,) = relay.peers.all()
+        assert (stored.key, stored.name, stored.address) == (caller.key.public, "caller", "")
+        said, host = await caller.caller.presence(met, relay.address)
+        assert (said.name, said.relays, said.gateways, host) == ("relay", True, [], "127.0.0.1")
+
+
+async def test_wrong_words_burn_the_code(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay):
+        person = Operator(relay.desk)
+        code = await person.code()
+        attempt = some_code(relay.port._tls.spki_hash, code.nameplate, ("acorn", "acorn", "acorn"))
+        with pytest.raises(PairingFailed) as failed:
+            await caller.pair(relay, attempt)
+        assert failed.value.reason is Reason.CODE
+        assert (await person.code(1)).nameplate != code.nameplate
+        assert not caller.peers.all() and not relay.peers.all()
+        person.done.cancel()
+
+
+async def test_a_code_serves_once(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay), peer(tmp_path / "third") as third:
+        person = Operator(relay.desk)
+        code = await person.code()
+        await caller.pair(relay, code)
+        await person.done
+        with pytest.raises(PairingFailed) as used:
+            await third.pair(relay, code)
+        assert used.value.reason is Reason.WINDOW
+        assert [one.name for one in relay.peers.all()] == ["caller"]
+
+
+async def test_a_peers_code_does_not_pair_a_worker_with_a_gateway(tmp_path: Path) -> None:
+    """What is proven names its purpose: with the right words, but for a link, the confirmation fails."""
+    async with two(tmp_path) as (caller, relay):
+        person = Operator(relay.desk)
+        with pytest.raises(PairingFailed) as failed:
+            await pair([relay.address], await person.code(), caller.key, "caller", caller.peers, purpose="link")
+        assert failed.value.reason is Reason.CODE
+        assert not relay.peers.all()
+        person.done.cancel()
+
+
+async def test_a_machine_in_the_middle_of_a_pairing_fails(tmp_path: Path) -> None:
+    """It ends TLS with a key of its own and forwards every message unchanged: both transcripts differ."""
+    async with two(tmp_path) as (caller, relay):
+        person = Operator(relay.desk)
+        code = await person.code()
+        exchange = WorkerExchange(code, Party(caller.key, "caller", purpose="peer"), os.urandom(32), os.urandom)
+        where = relay.address.url(PAIR_PATH)
+        async with connect(where, ssl=client_context(), proxy=None, compression=None) as ws:
+            await ws.send(encode(exchange.start()))
+            data = await ws.recv()
+            assert isinstance(data, bytes)
+            confirm = exchange.receive(decode_pairing(data))
+            assert confirm is not None
+            await ws.send(encode(confirm))
+            data = await ws.recv()
+            assert isinstance(data, bytes)
+            with pytest.raises(PairingFailed) as failed:
+                exchange.receive(decode_pairing(data))
+        assert failed.value.reason is Reason.CODE
+        assert not relay.peers.all()
+        person.done.cancel()
+
+
+# --- the relay -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tunnel_carries_bytes_both_ways_unchanged(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay), echo() as behind:
+        relay.gateways[GATEWAY] = [behind]
+        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
+        data = os.urandom(200_000)
+        assert await exchanged(end, data) == data
+        assert relay.port.forwarded_bytes == 2 * len(data)
+        assert list(relay.port.tunnels) == [caller.key.public]
+        end.close()
+        await until(lambda: not relay.port.tunnels)
+
+
+@pytest.mark.parametrize(
+    ("relay", "gateway", "reason"),
+    [
+        (RelaySection(), GATEWAY, "off"),
+        (RelaySection(offer=True), b"x" * 32, "gateway"),
+        (RelaySection(offer=True), b"d" * 32, "unreachable"),
+    ],
+)
+async def test_a_relay_says_why_it_refuses(tmp_path: Path, relay: RelaySection, gateway: bytes, reason: str) -> None:
+    async with two(tmp_path, relay) as (caller, other), echo() as behind:
+        other.gateways |= {GATEWAY: [behind], b"d" * 32: [Address("127.0.0.1", 1)]}
+        met = caller.meets(other)
+        with pytest.raises(PeerUnavailable) as refused:
+            await caller.caller.tunnel(met, other.address, gateway)
+        assert refused.value.reason == reason
+        assert not other.port.tunnels
+
+
+async def test_tunnels_are_limited_and_a_callers_new_one_replaces_its_former(tmp_path: Path) -> None:
+    relay = RelaySection(offer=True, tunnels=1)
+    async with two(tmp_path, relay) as (caller, other), peer(tmp_path / "third") as third, echo() as behind:
+        other.gateways[GATEWAY] = [behind]
+        met, thirds = caller.meets(other), third.meets(other)
+        former = await caller.caller.tunnel(met, other.address, GATEWAY)
+        with pytest.raises(PeerUnavailable) as refused:
+            await third.caller.tunnel(thirds, other.address, GATEWAY)
+        assert refused.value.reason == "busy"
+        newer = await caller.caller.tunnel(met, other.address, GATEWAY)
+        assert await exchanged(newer, b"new") == b"new"
+        assert await asyncio.get_running_loop().sock_recv(former, 1) == b""
+
+
+async def test_a_machine_that_is_not_paired_gets_nothing(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay), echo() as behind:
+        relay.gateways[GATEWAY] = [behind]
+        met = caller.meets(relay)
+        relay.peers.forget("caller")
+        for attempt in (caller.caller.tunnel(met, relay.address, GATEWAY), caller.caller.presence(met, relay.address)):
+            with pytest.raises(PeerUnavailable) as refused:
+                await attempt
+            assert refused.value.reason == "unpaired"
+        assert relay.port.forwarded_bytes == 0
+
+
+async def test_another_machine_at_the_relays_address_is_refused(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay), peer(tmp_path / "rogue") as rogue, echo() as behind:
+        rogue.gateways[GATEWAY] = [behind]
+        met = caller.meets(relay)
+        caller.meets(rogue)  # even a paired machine does not pass for another
+        with pytest.raises(RemoteProtocolError) as error:
+            await caller.caller.tunnel(met, rogue.address, GATEWAY)
+        assert error.value.reason == "pin"
+        assert not rogue.port.tunnels
+
+
+async def test_a_recorded_handshake_opens_no_tunnel(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay), echo() as behind:
+        relay.gateways[GATEWAY] = [behind]
+        caller.meets(relay)
+        recorded: list[bytes] = []
+        async with by_hand(relay) as ws:
+            spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
+            handshake = CallerHandshake(caller.key, relay.key.public, "relay", spki, os.urandom(32))
+            recorded.append(encode(handshake.hello))
+            await ws.send(recorded[0])
+            recorded.append(encode(handshake.challenged(decode_peer(await ws.recv()), "relay", GATEWAY)))
+        async with by_hand(relay) as ws:
+            await ws.send(recorded[0])
+            await ws.recv()
+            await ws.send(recorded[1])
+            with pytest.raises(ConnectionClosed):
+                await ws.recv()
+        assert not relay.port.tunnels and relay.port.forwarded_bytes == 0
+
+
+async def test_a_relay_that_falls_silent_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sockets stay open, as those of a stopped process, or of a machine that lost its power."""
+    async with two(tmp_path) as (caller, relay), echo() as behind:
+        relay.gateways[GATEWAY] = [behind]
+        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
+        assert await exchanged(end, b"there") == b"there"
+        loop = asyncio.get_running_loop()
+        for ws in relay.port.tunnels.values():
+            ws.transport.pause_reading()
+            monkeypatch.setattr(ws, "send", lambda data: asyncio.sleep(3600))
+        began = loop.time()
+        async with asyncio.timeout(20):
+            assert await loop.sock_recv(end, 1) == b""
+        assert loop.time() - began >= tunnel.SILENT_S - tunnel.HEARTBEAT_S - 0.1
+
+
+async def test_a_fast_caller_waits_for_the_relays_rate(tmp_path: Path) -> None:
+    async with two(tmp_path, RelaySection(offer=True, kib_per_s=64)) as (caller, relay), echo() as behind:
+        relay.gateways[GATEWAY] = [behind]
+        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await exchanged(end, bytes(40 * 1024))  # 80 KiB both ways: 16 at once, the others at 64 a second
+        assert loop.time() - began > 0.8
+
+
+async def test_a_text_message_or_a_long_one_ends_the_tunnel(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay), echo() as behind:
+        relay.gateways[GATEWAY] = [behind]
+        caller.meets(relay)
+        for data in ("text", bytes(peer_port.OPTIONS["max_size"] + 1)):
+            async with by_hand(relay) as ws:
+                await shaken(ws, caller, relay)
+                await ws.send(data)
+                await until(lambda: not relay.port.tunnels)
+
+
+async def test_other_paths_and_further_connections_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_port, "MAX_OF_SOURCE", 1)
+    async with two(tmp_path) as (_, relay):
+        with pytest.raises(InvalidStatus, match="404"):
+            await connect(relay.address.url("/link"), ssl=client_context(), proxy=None)
+        async with by_hand(relay):
+            await until(lambda: relay.port._open)
+            with pytest.raises(InvalidStatus, match="503"):
+                await connect(relay.address.url(PEER_PATH), ssl=client_context(), proxy=None)
+
+
+def by_hand(relay: Peer) -> connect:
+    return connect(relay.address.url(PEER_PATH), ssl=client_context(), proxy=None, compression=None)
+
+
+async def shaken(ws: ClientConnection, caller: Peer, relay: Peer) -> None:
+    spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
+    handshake = CallerHandshake(caller.key, relay.key.public, "relay", spki, os.urandom(32))
+    await ws.send(encode(handshake.hello))
+    await ws.send(encode(handshake.challenged(decode_peer(await ws.recv()), "relay", GATEWAY)))
+    handshake.answered(decode_peer(await ws.recv()))
+    await until(lambda: relay.port.tunnels)

@@ -1,0 +1,82 @@
+"""Daemons that are peers of one another, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgespec.core.pairing.messages import Code
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.shared.address import Address
+from edgespec.shared.desk import PairingDesk
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedPeer, PairedPeers
+from edgespec.worker.pair import pair
+from edgespec.worker.peers.call import Caller
+from edgespec.worker.peers.config import PeersSection, RelaySection
+from edgespec.worker.peers.place import desk
+from edgespec.worker.peers.port import PeerPort
+
+HOME = PeersSection(listen=True, host="127.0.0.1", port=0, discover=False)
+
+
+@dataclass
+class Peer:
+    """A daemon that listens, or only calls."""
+
+    key: SigningKey
+    peers: PairedPeers
+    caller: Caller
+    port: PeerPort
+    desk: PairingDesk
+    address: Address
+    gateways: dict[bytes, Sequence[Address]] = field(default_factory=dict)
+    """To which it relays."""
+
+    def meets(self, other: Peer) -> PairedPeer:
+        """Stores each in the other's list, as after pairing; returns the other's record here."""
+        other.peers.add(self.key.public, b"", "caller", "", 1)
+        return self.peers.add(other.key.public, b"", "relay", str(other.address), 1)
+
+    async def pair(self, other: Peer, code: Code) -> PairedPeer:
+        return await pair([other.address], code, self.key, "caller", self.peers, purpose="peer")
+
+
+@asynccontextmanager
+async def peer(folder: Path, relay: RelaySection | None = None) -> AsyncIterator[Peer]:
+    """A listening daemon with a state folder of its own."""
+    store = KeyStore(folder)
+    key, tls, peers = store.identity(), store.tls_identity(), PairedPeers(store.folder)
+    gateways: dict[bytes, Sequence[Address]] = {}
+    pairing = desk(key, folder.name, tls.spki_hash, peers)
+    port = PeerPort(
+        key, folder.name, tls, peers, pairing, lambda wanted: gateways.get(wanted, []), lambda: list(gateways),
+        relay or RelaySection(offer=True),
+    )  # fmt: skip
+    number = await port.start(HOME)
+    caller = Caller(key)
+    try:
+        yield Peer(key, peers, caller, port, pairing, Address("127.0.0.1", number), gateways)
+    finally:
+        await caller.close()
+        await port.close()
+
+
+@asynccontextmanager
+async def echo() -> AsyncIterator[Address]:
+    """A machine behind the relay that returns what it gets."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
