@@ -3,7 +3,7 @@
 Four network namespaces stand in for four machines: a gateway, two peers that reach it, and a worker that reaches only
 the peers. The worker pairs with the peers, and with the gateway through one; the peers themselves do not draft. Prints,
 as one line of JSON for each way to lose the relay in use, the tokens per second before it is lost, until the worker is
-linked again, and after; the longest gap between tokens; and whether the completion is that of plain decoding. Needs
+linked again, and after; the longest gaps between tokens; and whether the completion is that of plain decoding. Needs
 root and `ip` (iproute2).
 """
 
@@ -250,7 +250,7 @@ def _report(arrived: list[float], tokens: list[float], lost: float, linked: floa
         count = sum(one for one, at in zip(tokens, arrived, strict=True) if begin < at <= end)
         return round(count / (end - begin), 1) if end > begin else None
 
-    gaps = [later - earlier for earlier, later in pairwise(arrived)]
+    gaps = [(later - earlier, later > lost) for earlier, later in pairwise(arrived)]
     return {
         "linked_again_s": round(linked - lost, 2),
         "tokens_per_s": {
@@ -258,7 +258,10 @@ def _report(arrived: list[float], tokens: list[float], lost: float, linked: floa
             "during": rate(lost, min(linked, arrived[-1])),
             "after": rate(linked, arrived[-1]),
         },
-        "longest_gap_s": round(max(gaps), 2),
+        "longest_gap_s": {
+            when: round(max((gap for gap, since in gaps if since == is_since), default=0.0), 2)
+            for when, is_since in (("before", False), ("since", True))
+        },
     }
 
 
