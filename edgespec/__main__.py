@@ -75,6 +75,11 @@ def build_parser() -> argparse.ArgumentParser:
 
     models.description = cache.__doc__
     cache.add_arguments(models)
+    tune = verbs.add_parser("tune", help="measure every source of drafts here, and recommend a gateway's settings")
+    from edgespec.lab import tune as tuning
+
+    tune.description = tuning.__doc__
+    tuning.add_arguments(tune)
     survey = verbs.add_parser("survey", help="measure the latency of chat endpoints over days, and show it")
     from edgespec.lab import survey as measurement
 

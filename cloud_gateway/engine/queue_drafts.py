@@ -61,8 +61,8 @@ class QueueDrafts:
         """Request that waits -> answers."""
         self._writing: _Writing | None = None
         self._next_at = 0.0
-        self.idle = True
-        """Whether all answers are written that those who wait may get."""
+        self.answers = 0
+        """Written so far, those cut short by a slot included."""
 
     def give(self, active: Active) -> None:
         """The request gets its slot: an unfinished answer is as good as it goes, and earlier ones are looked up."""
@@ -87,13 +87,11 @@ class QueueDrafts:
         """One pass for a request that waits, where one is due; when the next may be due."""
         model, clock = self._local.model, self._local.clock
         if model is None or not self._settings.queued_answers or not (self._writing or len(queue)):
-            self.idle = True
             return NEVER
         began = clock()
         if began < self._next_at:
             return self._next_at
         writing = self._writing or self._begin(model, queue.all())
-        self.idle = writing is None
         if writing is None:
             return NEVER
         passes = model.passes
@@ -147,6 +145,7 @@ class QueueDrafts:
         """The answer is as long as it gets."""
         writing, self._writing = self._writing, None
         assert writing is not None and self._local.model is not None
+        self.answers += 1
         with Caught():
             self._local.model.close(_Key(writing.active.id))
         if (source := _source(writing.active)) is not None:

@@ -4,5 +4,6 @@ Public, by module:
 
 - `commands`: all
 - `config`: all
+- `loading`: `engine_settings`, `load_models`
 - `targets`: `check_models`, `need_of`
 """

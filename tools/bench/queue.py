@@ -33,6 +33,8 @@ from tools import options, verbs
 from tools.bench.source_prompts import TEXTS
 
 PLAIN, LOOKUP = Speculation(policy="plain"), Speculation(policy="adaptive", sources=("lookup",))
+WRITING_S, LOOK_S = 600.0, 0.05
+"""Longest wait for the answers to one prompt, and between two looks at it."""
 ANSWERS = Speculation(policy="adaptive", sources=("answers",))
 
 
@@ -138,11 +140,12 @@ class Bench:
         holder = engine.submit(GenerationRequest(prompt, 2048 - len(prompt), ignore_eos=True, speculation=PLAIN))
         async for _ in holder:
             break
+        written = engine.queue_drafts.answers + count
         wanted = asyncio.create_task(self._ask(count, speculation, prompt))
-        while count:
-            await asyncio.sleep(0.05)
-            if engine.queued and engine.queue_drafts.idle:
+        for _ in range(int(WRITING_S / LOOK_S)):
+            if engine.queue_drafts.answers >= written:
                 break
+            await asyncio.sleep(LOOK_S)
         holder.cancel()
         return await wanted
 

@@ -1,0 +1,214 @@
+"""`edgespec tune`: measures every source of drafts on this machine and this link, and recommends settings of a gateway.
+
+All arms answer each prompt in one process, in turns: plain decoding, co-located k = 2, lookup, the local draft, and the
+draft with lookup. The target's and the draft's step curves are those that a gateway measures at its start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.shared import folders
+from edgespec.shared.address import parse_address
+
+if TYPE_CHECKING:
+    from cloud_gateway.core.requests.request import Speculation, Usage
+    from cloud_gateway.engine.loop import Engine
+    from cloud_gateway.process.config import GatewaySettings
+    from edgespec.lab.tune.advice import Advice, Measured
+
+CONNECTS = 5
+"""Connections whose least time is the link's round trip."""
+CONNECT_S = 5.0
+ALONE = ("plain", "lookup")
+"""Arms of an engine without a draft."""
+WARM = "Count to ten."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `edgespec tune`."""
+    parser.add_argument("--config", type=Path, metavar="PATH", help="gateway.toml (default: the one in ~/.config)")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines: `prompt` or `turns` (default: ours)")
+    parser.add_argument("--limit", type=int, default=3, help="prompts to use")
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens of each completion")
+    parser.add_argument("--link", metavar="ADDRESS", help="wss://HOST:PORT, measured as the link between both machines")
+    parser.add_argument("--rtt-ms", type=float, help="round trip of the link, where it is known")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--write", action="store_true", help="write the settings to gateway.toml")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, shows what it recommends and why, and writes it where asked. Raises EdgespecError."""
+    from cloud_gateway.process.config import load
+    from edgespec.lab.demo import PROMPTS, read_prompts
+    from edgespec.lab.tune.advice import caution, recommend
+
+    if args.limit < 1 or args.max_tokens < 2:
+        raise ConfigError("--limit takes 1 or more prompts, --max-tokens 2 or more tokens; name other numbers.")
+    rtt_ms = args.rtt_ms if args.rtt_ms is not None else round_trip_ms(args.link) if args.link else None
+    settings = load(args.config)
+    prompts = read_prompts(args.prompts or PROMPTS, args.limit, 1)
+    measured = asyncio.run(measure(settings, prompts, args.max_tokens, rtt_ms))
+    advice = recommend(measured, settings.local_draft.model)
+    if args.json:
+        import msgspec
+
+        print(json.dumps({"measured": msgspec.to_builtins(measured), "settings": msgspec.to_builtins(advice)}))
+    else:
+        _show(measured, advice)
+    if (warning := caution(measured)) is not None:
+        print(warning, file=sys.stderr)
+    if args.write:
+        write(args.config or folders.config_file("gateway"), advice)
+    return 0
+
+
+def round_trip_ms(address: str) -> float:
+    """The least time of several TCP handshakes. Raises ConfigError where the address does not take them."""
+    at, times = parse_address(address), []
+    for _ in range(CONNECTS):
+        began = time.perf_counter()
+        try:
+            socket.create_connection((at.host, at.port), CONNECT_S).close()
+        except OSError as error:
+            raise ConfigError(f"--link: {address} cannot be reached ({error.strerror or error}).") from None
+        times.append(1000 * (time.perf_counter() - began))
+    return min(times)
+
+
+async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens: int, rtt_ms: float | None) -> Measured:
+    """All arms on all prompts. Raises ModelError."""
+    from cloud_gateway.engine.loop import Engine
+    from cloud_gateway.engine.measure import measure as pass_curve
+    from cloud_gateway.process.loading import engine_settings, load_models
+    from edgespec.lab.tune.advice import Measured
+
+    console, busy = Console(stderr=True), os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    console.print("Loading the models and measuring their steps ...")
+    loaded = load_models(settings)
+    curve, draft = pass_curve(loaded.target), loaded.local
+    engines = [Engine(loaded.target, one, engine_settings(settings), curve=curve) for one in (None, draft)]
+    arms = {name: asked for name, asked in speculations().items() if draft is not None or name in ALONE}
+    usages: dict[str, list[Usage]] = {name: [] for name in arms}
+    for engine in engines:
+        engine.start()
+    try:
+        with Progress(console=console) as bar:
+            task = bar.add_task("Timing the arms", total=len(arms) * (len(prompts) + 1))
+            for number, prompt in enumerate([WARM, *prompts]):
+                tokens = loaded.text.render_chat([{"role": "user", "content": prompt}])
+                for name in _turned(list(arms), number):
+                    usage = await _completion(engines[name not in ALONE], tokens, arms[name], max_tokens)
+                    usages[name] += [usage] if number else []  # the first one warms up
+                    bar.advance(task)
+    finally:
+        for engine in engines:
+            engine.stop()
+    return Measured(
+        arms=per_token(usages),
+        busy=round(busy, 2),
+        match=match_of(usages["colocated"]) if draft is not None else None,
+        pass_ms={rows: round(1000 * seconds, 2) for rows, seconds in sorted(curve.items())},
+        step_ms=None if draft is None else round(1000 * draft.step_s, 2),
+        read_ms=None if draft is None else round(1000 * draft.token_s, 2),
+        rtt_ms=rtt_ms,
+    )
+
+
+def speculations() -> dict[str, Speculation]:
+    """What each arm asks for."""
+    from cloud_gateway.core.requests.request import Speculation
+
+    return {
+        "plain": Speculation(policy="plain"),
+        "lookup": Speculation(policy="adaptive", sources=("lookup",)),
+        "colocated": Speculation(policy="colocated", k=2),
+        "draft": Speculation(policy="adaptive", prefer="latency", sources=()),
+        "merge": Speculation(policy="adaptive", prefer="latency", sources=("lookup",)),
+    }
+
+
+def per_token(usages: Mapping[str, Sequence[Usage]]) -> dict[str, float]:
+    """Milliseconds per token by arm: plain decoding's median, times the median of an arm's share of it by prompt."""
+    plain = [_ms(usage) for usage in usages["plain"]]
+    shares = {
+        name: median(_ms(usage) / base for usage, base in zip(found, plain, strict=True))
+        for name, found in usages.items()
+    }
+    return {name: round(share * median(plain), 2) for name, share in shares.items()}
+
+
+def match_of(usages: Sequence[Usage]) -> float | None:
+    """Probability m that the draft's token is the target's, from m + m² accepted a round of two."""
+    rounds, accepted = sum(one.rounds for one in usages), sum(one.accepted.get("local", 0) for one in usages)
+    if not rounds:
+        return None
+    return round(min((0.25 + accepted / rounds) ** 0.5 - 0.5, 1.0), 3)
+
+
+def write(path: Path, advice: Sequence[Advice]) -> None:
+    """Changes the recommended keys of a gateway.toml, or makes one. Raises ConfigError, and then writes nothing."""
+    from cloud_gateway.process.config import GatewaySettings
+    from edgespec.lab.tune.rewrite import rewritten
+    from edgespec.shared.settings import parse
+
+    try:
+        before = path.read_text() if path.exists() else ""
+        text = rewritten(before, {one.key: one.value for one in advice})
+        parse(text, GatewaySettings, f"{path} as it would be written")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: it cannot be written ({error.strerror or error}).") from None
+    Console(stderr=True).print(f"{path} is written; the gateway takes it at its next start.")
+
+
+def _show(measured: Measured, advice: Sequence[Advice]) -> None:
+    shown = Table("setting", "recommended", "why")
+    for one in advice:
+        shown.add_row(one.key, json.dumps(one.value), one.why)
+    console = Console()
+    console.print("milliseconds per token:", ", ".join(f"{arm} {ms:.1f}" for arm, ms in measured.arms.items()))
+    console.print(shown)
+
+
+def _turned(names: list[str], by: int) -> Iterator[str]:
+    """Beginning with another one each time."""
+    shift = by % len(names)
+    yield from (*names[shift:], *names[:shift])
+
+
+async def _completion(engine: Engine, prompt: Sequence[int], asked: Speculation, count: int) -> Usage:
+    from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
+    from edgespec.core.protocol.messages import Sampling
+
+    request = GenerationRequest(prompt, count, Sampling(temperature=0), speculation=asked)
+    async for event in engine.submit(request):
+        if isinstance(event, DoneEvent):
+            if event.error is not None:
+                raise ModelError(event.error)
+            return event.usage
+    raise AssertionError("a stream ends with a DoneEvent")
+
+
+def _ms(usage: Usage) -> float:
+    """Milliseconds per token of the whole completion, prompt included."""
+    return 1000 * usage.total_s / max(usage.completion_tokens, 1)

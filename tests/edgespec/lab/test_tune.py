@@ -1,0 +1,136 @@
+"""`edgespec tune`: what it recommends from figures, and how it changes a file."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.process.config import GatewaySettings, load
+from edgespec.core.errors import ConfigError
+from edgespec.lab import tune
+from edgespec.lab.tune.advice import Advice, Measured, caution, recommend
+from edgespec.lab.tune.rewrite import rewritten
+from edgespec.shared.settings import parse
+
+PASSES = {1: 30.0, 4: 34.0, 8: 40.0, 16: 60.0, 32: 110.0}
+EXAMPLE = Path(__file__).parents[3] / "configs" / "gateway.toml"
+
+
+def measured(rtt_ms: float | None = None, **arms: float) -> Measured:
+    return Measured(arms={"plain": 30.0, **arms}, match=0.8, pass_ms=PASSES, step_ms=5.0, read_ms=1.0, rtt_ms=rtt_ms)
+
+
+def values(found: list[Advice]) -> dict[str, Any]:
+    return {one.key: one.value for one in found}
+
+
+def test_a_draft_that_pays_is_kept_with_its_best_depth() -> None:
+    found = values(recommend(measured(lookup=28.0, colocated=18.0, draft=15.0, merge=14.0), "auto:quantised"))
+    assert found["policy.name"] == "adaptive" and found["local_draft.model"] == "auto:quantised"
+    assert found["policy.sources"] == ["lookup"] and found["policy.prefer"] == "latency"
+    assert found["policy.k"] > 1 and found["policy.verify_nodes"] == 8
+
+
+def test_a_draft_that_does_not_pay_is_turned_off_with_the_reason() -> None:
+    found = recommend(measured(lookup=15.0, colocated=18.0, draft=16.0, merge=15.0), "auto:quantised")
+    (draft,) = (one for one in found if one.key == "local_draft.model")
+    assert draft.value == "" and draft.why.startswith("no draft pays here: with it 15.0 ms per token (merge)")
+    assert values(found)["policy.name"] == "adaptive" and "policy.k" not in values(found)
+
+
+def test_where_nothing_pays_plain_decoding_is_recommended() -> None:
+    found = values(recommend(measured(lookup=30.5, colocated=33.0, draft=31.0, merge=31.0), "auto:quantised"))
+    assert (found["policy.name"], found["policy.sources"], found["local_draft.model"]) == ("plain", [], "")
+
+
+def test_a_near_worker_takes_the_drafting_over_and_a_far_one_does_not() -> None:
+    arms = {"lookup": 29.0, "colocated": 20.0, "draft": 16.0, "merge": 16.0}
+    near, far = (values(recommend(measured(rtt, **arms), "auto:quantised")) for rtt in (5.0, 300.0))
+    assert near["policy.prefer"] == "offload" and far["policy.prefer"] == "latency"
+
+
+def test_a_machine_without_a_draft_gets_advice_too() -> None:
+    bare = Measured(arms={"plain": 30.0, "lookup": 20.0}, match=None, pass_ms=PASSES, step_ms=None)
+    found = values(recommend(bare, ""))
+    assert (found["policy.name"], found["policy.sources"], found["local_draft.model"]) == ("adaptive", ["lookup"], "")
+
+
+def test_every_recommendation_is_a_setting_that_the_gateway_takes() -> None:
+    for arms in ({"lookup": 20.0, "colocated": 18.0, "draft": 15.0}, {"lookup": 40.0}):
+        for rtt in (None, 10.0):
+            made = rewritten("", {one.key: one.value for one in recommend(measured(rtt, **arms), "auto:quantised")})
+            parse(made, GatewaySettings, "made")
+
+
+def test_the_match_rate_follows_from_what_a_round_of_two_accepts() -> None:
+    assert tune.match_of([Usage(rounds=10, accepted={"local": 12})]) == pytest.approx(0.704, abs=1e-3)
+    assert tune.match_of([Usage(rounds=10, accepted={"local": 20})]) == 1.0
+    assert tune.match_of([Usage()]) is None
+
+
+def test_arms_are_compared_prompt_by_prompt() -> None:
+    def took(*seconds: float) -> list[Usage]:
+        return [Usage(completion_tokens=10, total_s=one) for one in seconds]
+
+    found = tune.per_token({"plain": took(0.1, 0.2, 0.9), "lookup": took(0.05, 0.1, 0.9)})
+    assert found == {"plain": 20.0, "lookup": 10.0}
+
+
+def test_a_busy_machine_is_named_as_a_reason_for_doubt() -> None:
+    quiet = measured()
+    assert caution(quiet) is None and "quiet" in str(caution(replace(quiet, busy=2.0)))
+
+
+def test_a_file_keeps_its_comments_and_other_keys() -> None:
+    text = EXAMPLE.read_text()
+    changed = rewritten(text, {"policy.name": "plain", "policy.sources": [], "local_draft.model": ""})
+    before, after = text.splitlines(), changed.splitlines()
+    assert len(before) == len(after) and sum(a != b for a, b in zip(before, after)) == 3
+    assert parse(changed, GatewaySettings, "changed").policy.name == "plain"
+
+
+def test_keys_that_are_missing_go_to_the_end_of_their_table() -> None:
+    text = "# ours\n[policy]\nk = 3\n\n[api]\nport = 1\n"
+    changed = rewritten(text, {"policy.prefer": "offload", "target.threads": 2, "policy.phi": 1.0})
+    assert changed == (
+        '# ours\n[policy]\nk = 3\nprefer = "offload"\nphi = 1.0\n\n[api]\nport = 1\n\n[target]\nthreads = 2\n'
+    )
+
+
+def test_writing_makes_a_file_or_changes_it_and_never_leaves_a_broken_one(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "gateway.toml"
+    tune.write(path, [Advice("policy.name", "plain", "")])
+    tune.write(path, [Advice("policy.k", 4, "")])
+    assert (load(path).policy.name, load(path).policy.k) == ("plain", 4)
+    before = path.read_text()
+    with pytest.raises(ConfigError):
+        tune.write(path, [Advice("policy.k", 400, "")])
+    assert path.read_text() == before
+
+
+def test_the_round_trip_is_that_of_a_tcp_handshake() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert 0 < tune.round_trip_ms(f"wss://127.0.0.1:{port}") < 1000
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        tune.round_trip_ms(f"wss://127.0.0.1:{port}")
+
+
+@pytest.mark.live
+def test_it_measures_the_demos_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from edgespec.__main__ import main
+
+    path = tmp_path / "gateway.toml"
+    path.write_text('[target]\nengine = "torch"\n')
+    given = ["tune", "--config", str(path), "--limit", "1", "--max-tokens", "16", "--rtt-ms", "20", "--json", "--write"]
+    assert main(given) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["measured"]["arms"]) == {"plain", "lookup", "colocated", "draft", "merge"}
+    assert {one["key"] for one in report["settings"]} >= {"policy.name", "local_draft.model", "policy.sources"}
+    assert load(path).policy.name == next(one["value"] for one in report["settings"] if one["key"] == "policy.name")

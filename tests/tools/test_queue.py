@@ -1,0 +1,38 @@
+"""`tools.bench queue`: its figures and its plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.core.requests.request import Usage
+from tools.bench import queue
+
+
+def usage(rounds: int, seconds: float) -> Usage:
+    return Usage(
+        completion_tokens=11,
+        rounds=rounds,
+        drafted={"answers": 20},
+        accepted={"answers": 11 - rounds},
+        decode_s=seconds,
+    )
+
+
+def test_the_speed_up_is_the_median_of_each_prompts_own() -> None:
+    plain = [usage(11, 1.0), usage(11, 2.0), usage(11, 4.0)]
+    row = queue.row("n = 2", [usage(5, 0.5), usage(6, 0.5), usage(4, 4.0)], plain)
+    assert (row["speed-up"], row["least"], row["most"]) == (2.0, 1.0, 4.0)
+    assert row["tokens / round"] == 2.2 and row["accepted / verified"] == 0.3
+
+
+def test_the_plot_shows_numbers_and_loads(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    arms = [
+        {"arm": name, "speed-up": value, "least": 1.0, "most": 2.0} for name, value in (("plain", 1.0), ("n = 1", 1.5))
+    ]
+    load = [{"arm": "plain", "requests": 1, "tokens / s": 9.0}, {"arm": "plain", "requests": 4, "tokens / s": 8.0}]
+    for report in ({"number": arms, "load": load}, {"number": arms, "load": []}):
+        queue.plot(report, tmp_path / "out.json")
+        assert (tmp_path / "out.png").stat().st_size > 1000 and (tmp_path / "out.svg").exists()
