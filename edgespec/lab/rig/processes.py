@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
@@ -136,8 +137,11 @@ def waited_s(pids: Iterable[int]) -> float:
 
 
 def _schedstat(pids: Iterable[int], figure: int) -> float:
-    paths = [path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-    return sum(int(path.read_text().split()[figure]) for path in paths) / 1e9
+    total = 0
+    for path in [path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]:
+        with suppress(OSError):  # a thread may have ended since
+            total += int(path.read_text().split()[figure])
+    return total / 1e9
 
 
 def machine_time_s() -> float:

@@ -13,6 +13,7 @@ import pytest
 
 from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.policies import registry
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import WorkerGone
@@ -54,6 +55,16 @@ async def test_a_worker_of_another_group_is_sent_nothing(make: Make) -> None:
     assert worker.seen == []
     assert found.workers == []
     assert found.why_off == "no worker of this API key's groups (chemistry, physics) is linked"
+
+
+async def test_what_another_groups_worker_taught_is_not_carried_over(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, engine, real = list[Any](), make(member(DEFAULT), TableDraft(), policy="adaptive"), registry.make
+    monkeypatch.setattr(registry, "make", lambda settings, learnt=None: given.append(learnt) or real(settings, learnt))
+    for groups in (DEFAULT, DEFAULT, PHYSICS):
+        await complete(engine, GenerationRequest(PROMPT, 20, ignore_eos=True, groups=groups))
+    assert [learnt is not None for learnt in given] == [False, True, False]
 
 
 async def test_never_wins_over_groups(make: Make) -> None:
