@@ -105,7 +105,9 @@ class Gateway:
             spare_rounds()
             await self._start(models, closing)
             self._announce()
+            alive = asyncio.ensure_future(sdnotify.keep_alive())
             await self._stop.wait()
+            alive.cancel()
             sdnotify.notify("STOPPING=1")
             await self._drain()
         if self._failed:

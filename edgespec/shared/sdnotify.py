@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 
@@ -20,3 +22,17 @@ def notify(*states: str) -> bool:
         sender.connect("\0" + address[1:] if address[0] == "@" else address)
         sender.sendall("\n".join(state.replace("\n", " ") for state in states).encode())
     return True
+
+
+async def keep_alive() -> None:
+    """Notifies the watchdog twice in each of its periods, until cancelled: an event loop that hangs ends the service.
+
+    Returns at once where the unit sets no `WatchdogSec` for this process (sd_watchdog_enabled(3)).
+    """
+    period_us = os.environ.get("WATCHDOG_USEC", "")
+    if not period_us.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return
+    while True:
+        with contextlib.suppress(OSError):  # systemd itself is being restarted
+            notify("WATCHDOG=1")
+        await asyncio.sleep(int(period_us) / 2e6)

@@ -133,13 +133,14 @@ class Service:
             await self.place.start()
             routes = self.place.routes if self.settings.relay.use else None
             self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser, routes)
+            alive = asyncio.ensure_future(sdnotify.keep_alive())
             owner = asyncio.ensure_future(self.owner.run())
             link = asyncio.ensure_future(self._keep_linked())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
             waits: list[asyncio.Future[Any]] = [link, owner, self._failed, asyncio.ensure_future(stop.wait())]
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             sdnotify.notify("STOPPING=1")
-            for wait in waits:
+            for wait in (*waits, alive):
                 wait.cancel()
             await asyncio.gather(link, owner, return_exceptions=True)  # lets the link send `Bye`
         finally:

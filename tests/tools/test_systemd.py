@@ -15,7 +15,7 @@ from edgespec.core import errors
 
 UNITS = Path(__file__).parents[2] / "systemd"
 NAMES = ("edgespec.service", "cloud-gateway.service")
-EXPOSURE_LIMIT = 25  # tenths; systemd calls 2.0 to 4.9 OK, and both units are at 1.8 or below
+EXPOSURE_LIMIT = 15  # tenths; systemd calls 2.0 to 4.9 OK
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1  # linux/prctl.h; what MemoryDenyWriteExecute= asks of the kernel
 
 
@@ -72,8 +72,16 @@ def test_what_only_a_person_can_repair_is_not_tried_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_busy_model_load_is_not_killed(name: str) -> None:
-    assert "WatchdogSec" not in settings(name)
+    assert settings(name)["Type"] == ["notify"]  # the watchdog starts when the service is ready
     assert int(settings(name)["TimeoutStartSec"][0]) >= 300
+    assert int(settings(name)["WatchdogSec"][0]) >= 60  # the event loop may wait for seconds on a busy machine
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_service_that_fails_again_and_again_is_started_again(name: str) -> None:
+    unit = settings(name)
+    assert unit["StartLimitIntervalSec"] == ["0"] and "StartLimitBurst" not in unit
+    assert unit["Restart"] == ["on-failure"] and int(unit["RestartSec"][0]) >= 10  # not in a tight loop
 
 
 def test_the_worker_gives_way_to_everything_else() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from edgespec.shared.sdnotify import notify
+from edgespec.shared.sdnotify import keep_alive, notify
 
 
 def test_without_systemd_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +33,24 @@ def test_a_socket_that_cannot_be_reached_is_reported(tmp_path: Path, monkeypatch
         monkeypatch.setenv("NOTIFY_SOCKET", address)
         with pytest.raises(OSError):
             notify("READY=1")
+
+
+async def test_the_watchdog_is_notified_twice_a_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "40000")
+        alive = asyncio.ensure_future(keep_alive())
+        for _ in range(3):
+            async with asyncio.timeout(10):
+                assert await asyncio.get_running_loop().sock_recv(systemd, 100) == b"WATCHDOG=1"
+        alive.cancel()
+
+
+async def test_without_a_watchdog_for_this_process_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+    await asyncio.wait_for(keep_alive(), 5)
+    monkeypatch.setenv("WATCHDOG_USEC", "40000")
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    await asyncio.wait_for(keep_alive(), 5)
