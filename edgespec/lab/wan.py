@@ -16,23 +16,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
-from edgespec.lab.link_model import LinkModel, OneWay
+from edgespec.lab.link_model import PROFILES, LinkModel, OneWay
 
 CHUNK = 64 * 1024
 MAX_LOSS = 0.9
 """A link that loses everything would never deliver."""
 
 
-def _pump(source: socket.socket, sink: socket.socket, way: OneWay) -> None:
-    """Carries one direction until either end closes."""
+def _pump(source: socket.socket, sink: socket.socket, way: OneWay, flows: threading.Event) -> None:
+    """Carries one direction until either end closes, while `flows` is set."""
     line: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
 
     def deliver() -> None:
         while True:
             due, data = line.get()
             time.sleep(max(due - time.monotonic(), 0.0))
+            flows.wait()
             try:
                 if not data:
                     sink.shutdown(socket.SHUT_WR)
@@ -71,6 +73,25 @@ class Proxy:
         self.port: int = self._server.getsockname()[1]
         self._open: list[socket.socket] = []
         self._connections = 0
+        self._ways: list[OneWay] = []
+        self._flows = {"up": threading.Event(), "down": threading.Event()}
+        self.heal()
+
+    def change(self, model: LinkModel) -> None:
+        """Another path from now on, also for open connections."""
+        self.model = model
+        for way in self._ways:
+            way.model = model
+
+    def hold(self, *directions: Literal["up", "down"]) -> None:
+        """Delivers nothing in these directions (`up`: to the target) until `heal`: a partition, or a half-open path."""
+        for one in directions:
+            self._flows[one].clear()
+
+    def heal(self) -> None:
+        """Delivers what was held; TCP would send it again."""
+        for flows in self._flows.values():
+            flows.set()
 
     def serve(self) -> None:
         """Forwards connections until `close`."""
@@ -93,8 +114,10 @@ class Proxy:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._open += [client, upstream]
         seed = self._seed * 1_000_003 + self._connections * 2
-        self._start(_pump, client, upstream, OneWay(self.model, random.Random(seed)))
-        self._start(_pump, upstream, client, OneWay(self.model, random.Random(seed + 1)))
+        up, down = (OneWay(self.model, random.Random(seed + i)) for i in range(2))
+        self._ways += [up, down]
+        self._start(_pump, client, upstream, up, self._flows["up"])
+        self._start(_pump, upstream, client, down, self._flows["down"])
 
     def _start(self, work: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=work, args=arguments, daemon=True).start()
@@ -104,11 +127,13 @@ class Proxy:
         for sock in self._open:
             _close(sock)
         self._open.clear()
+        self._ways.clear()
 
     def close(self) -> None:
         """Stops listening and aborts every connection."""
         _close(self._server)
         self._server.close()
+        self.heal()
         self.cut()
 
 
@@ -117,12 +142,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m edgespec.lab.wan", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--to", required=True, metavar="HOST:PORT")
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
+    parser.add_argument("--profile", choices=tuple(PROFILES), help="instead of the three figures below")
     parser.add_argument("--rtt-ms", type=float, default=0.0)
     parser.add_argument("--jitter-ms", type=float, default=0.0, help="mean extra delay of a chunk, each way")
     parser.add_argument("--loss", type=float, default=0.0, help="share of chunks that TCP has to repair")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     model = LinkModel(options.rtt_ms / 1e3, options.jitter_ms / 1e3, options.loss, bandwidth_bps=float("inf"))
+    model = PROFILES.get(options.profile, model)
     try:
         if not (0 <= model.rtt_s <= 60 and 0 <= model.jitter_s <= 60 and 0 <= model.loss <= MAX_LOSS):  # NaN too
             raise ConfigError(

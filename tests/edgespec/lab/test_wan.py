@@ -85,3 +85,30 @@ def test_an_address_in_use_is_a_sentence() -> None:
 def test_a_link_that_cannot_be_is_refused_in_a_sentence(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--to", "127.0.0.1:1", *option]) == 78
     assert "must be numbers from 0 to 60000" in capsys.readouterr().err
+
+
+def test_a_held_direction_delivers_nothing_until_it_heals(echo: tuple[str, int]) -> None:
+    proxy, sock = connect(echo, LinkModel())
+    sock.sendall(b"a")
+    assert sock.recv(1) == b"a"
+    for direction in ("up", "down"):
+        proxy.hold(direction)  # type: ignore[arg-type]
+        sock.sendall(b"b")
+        sock.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            sock.recv(1)
+        proxy.heal()
+        sock.settimeout(10)
+        assert sock.recv(1) == b"b"
+    proxy.close()
+
+
+def test_another_path_holds_for_open_connections(echo: tuple[str, int]) -> None:
+    proxy, sock = connect(echo, LinkModel())
+    sock.sendall(b"a")
+    sock.recv(1)
+    proxy.change(LinkModel(rtt_s=0.05))
+    began = time.monotonic()
+    sock.sendall(b"b")
+    assert sock.recv(1) == b"b" and time.monotonic() - began >= 0.05
+    proxy.close()

@@ -1,0 +1,153 @@
+"""A gateway and two workers as processes, with a random model, behind an emulated link that faults can change."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.rig import Rig, RigError
+from edgespec.lab.rig.chat import ChatClient, greedy
+from edgespec.lab.wan import Proxy
+from tests.support.tiny_gguf import make_tiny_gguf
+
+WORKERS = ("worker", "second")
+TOKENS = 160
+PROMPTS = ("the cat sat", "a dog ran on")
+USUAL = LinkModel(rtt_s=0.004)
+START_S = 120.0
+
+
+class Scene:
+    """What faults are injected into."""
+
+    def __init__(self, folder: Path) -> None:
+        """Makes two models that agree often: the target takes some milliseconds a pass, so that faults find it busy."""
+        shape: dict[str, Any] = {"layers": 6, "hidden": 256}
+        self.target = make_tiny_gguf(folder / "target.gguf", **shape)
+        self.draft = make_tiny_gguf(folder / "draft.gguf", unlike=0.05, **shape)
+        gateway: dict[str, Any] = {
+            "target.threads": 1,
+            "target.context": 512,
+            "target.slots": 8,
+            "link.connections_per_s": 1000,
+        }
+        gateway["local_draft.model"] = ""
+        self.rig = Rig(
+            folder / "rig", str(self.target), str(self.draft), None, dtype="float32", engine="llamacpp",
+            gateway_options=gateway, worker_options={"draft.threads": 1, "draft.context": 1024},
+        )  # fmt: skip
+        self.proxy: Proxy
+
+    def __enter__(self) -> Scene:
+        rig = self.rig.__enter__()
+        rig.start_gateway()
+        rig.create_key()
+        self.proxy = Proxy(("127.0.0.1", rig.link_port), USUAL)
+        threading.Thread(target=self.proxy.serve, daemon=True).start()
+        rig._proxies["worker"] = self.proxy.port
+        for name in WORKERS:
+            rig.pair(name)
+            rig.start_worker(name)
+        self.expected = {prompt: self.answer(prompt, policy="plain") for prompt in PROMPTS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.proxy.close()
+        self.rig.__exit__()
+
+    def client(self) -> ChatClient:
+        """A client of the chat API."""
+        return ChatClient(self.rig.ready["api"]["port"], self.rig.ready["model"], self.rig.key)
+
+    def body(self, prompt: str, **edgespec: Any) -> dict[str, Any]:
+        """A greedy completion of `TOKENS` tokens."""
+        return greedy(prompt, TOKENS, {"ignore_eos": True, **edgespec})
+
+    def answer(self, prompt: str, **edgespec: Any) -> str:
+        """The text of one whole completion. Raises RigError."""
+        return str(self.client().complete(self.body(prompt, **edgespec))["choices"][0]["message"]["content"])
+
+    def linked(self) -> int:
+        """Workers that are linked and not paused, by the gateway's metrics; -1 where it does not answer."""
+        port = self.rig.ready["metrics"]["port"]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+                lines = page.read().decode().splitlines()
+        except OSError:
+            return -1
+        return next(
+            (int(float(line.split()[1])) for line in lines if line.startswith('edgespec_workers{state="ready"}')), 0
+        )
+
+    def healthy(self) -> bool:
+        """Whether both workers are ready and a completion with their drafts equals the fault-free one."""
+        if self.linked() != len(WORKERS):
+            return False
+        with contextlib.suppress(RigError):
+            return self.answer(PROMPTS[0], policy="wanspec") == self.expected[PROMPTS[0]]
+        return False
+
+    def restart(self, name: str) -> None:
+        """A worker again, where it ended; does not wait until it is linked."""
+        if not self.rig.runs(name):
+            self.rig.stop(name)
+            path = self.rig._worker_config(name)
+            self.rig._processes.start(name, [*self.rig._worker(), "run", "--config", str(path)])
+
+
+class Stream(threading.Thread):
+    """One streamed completion: its text, longest time between two chunks, and the error that ended it."""
+
+    def __init__(self, scene: Scene, prompt: str, pause_s: float = 0.0, leave_after: int = 0) -> None:
+        """`pause_s`: wait of the reader between chunks; `leave_after`: chunks after which it hangs up."""
+        super().__init__(daemon=True)
+        self.scene, self.prompt, self.pause_s, self.leave_after = scene, prompt, pause_s, leave_after
+        self.text, self.stall_s, self.chunks, self.error = "", 0.0, 0, ""
+
+    def run(self) -> None:
+        """Reads to the end."""
+        last = time.monotonic()
+        chunks = self.scene.client().chunks(self.scene.body(self.prompt, policy="wanspec"))
+        try:
+            for chunk in chunks:
+                now = time.monotonic()
+                self.stall_s, last = max(self.stall_s, now - last), now
+                self.chunks += 1
+                for choice in chunk["choices"]:
+                    self.text += choice["delta"].get("content") or ""
+                if self.chunks == self.leave_after:
+                    chunks.close()  # type: ignore[attr-defined]
+                    return
+                time.sleep(self.pause_s)
+        except (RigError, OSError, ValueError) as error:
+            self.error = str(error)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text is the fault-free one."""
+        return self.text == self.scene.expected[self.prompt]
+
+
+@contextlib.contextmanager
+def streams(scene: Scene) -> Iterator[list[Stream]]:
+    """One stream a prompt, both begun when the block is entered."""
+    running = [Stream(scene, prompt) for prompt in PROMPTS]
+    for one in running:
+        one.start()
+    deadline = time.monotonic() + 30
+    while any(one.chunks < 4 and one.is_alive() for one in running) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    yield running
+
+
+def at_once(scene: Scene, count: int) -> list[str]:
+    """The texts of several completions at the same time."""
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda i: scene.answer(PROMPTS[i % len(PROMPTS)]), range(count)))
