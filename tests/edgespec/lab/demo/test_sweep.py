@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,12 +44,17 @@ class FakeRig:
 
     def __init__(self, neighbour: FakeNeighbour) -> None:
         self.neighbour, self.asked = neighbour, list[tuple[str, str, Mapping[str, Any], bool]]()
+        self.on_chat: Callable[[str], None] = lambda key: None
+
+    def pid(self, name: str) -> str:
+        return name
 
     def pids(self) -> list[int]:
         return []
 
     def chat(self, prompt: str, max_tokens: int, key: str = "", **asks: Any) -> dict[str, Any]:
         self.asked.append((prompt, key, asks, self.neighbour.active))
+        self.on_chat(key)
         found = run(30.0 if asks["policy"] == "plain" else 20.0)
         return {
             "choices": [{"message": {"content": prompt}}],
@@ -170,3 +176,25 @@ def test_the_table_has_a_row_for_each_place_and_preference(tmp_path: Path) -> No
     assert "best k = 5" in shown and "1.25 times" in " ".join(remarks(found)) and "…" not in shown
     assert [path.suffix for path in plot(found, tmp_path / "table.json")] == [".png", ".svg"]
     json.dumps(found)
+
+
+def test_arms_under_a_load_run_within_it_and_their_own_worker_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, rig = series()
+    current, stopped = list[str](), list[tuple[str, str]]()
+
+    @contextmanager
+    def working(kind: str, folder: Path, core: int | None, worker_pid: Callable[[], str]) -> Iterator[list[int]]:
+        current.append(kind)
+        rig.on_chat = lambda key: stopped.append((kind, worker_pid() if key else ""))
+        yield []
+        current.pop()
+
+    monkeypatch.setattr("edgespec.lab.demo.series.working", working)
+    places = [Place(20.0), Place(20.0, "stops")]
+    keys = {place.arm(name): place.arm(name) for place in places for name in sweep.SWEPT}
+    made.keys = keys
+    runs = made.prompt(1, "a", 10, sweep.arms(places, [5], sweep.ALONE_PROMPTS))
+    assert {("stops", arm) for arm in keys if arm.endswith("-stops")} <= set(stopped)
+    assert {("none", arm) for arm in keys if not arm.endswith("-stops")} <= set(stopped)
+    assert {"plain", "plain-stops", f"{BASE}-stops", "colocated_k5-stops"} <= set(runs)
+    assert stopped[0][0] == "stops" and not current, "the second prompt begins with the other load"
