@@ -8,6 +8,7 @@ is its end.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from edgespec.core.eviction import Kept, first_to_go
 from edgespec.llamacpp.context import Context, Row
 from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows, common_prefix
 from edgespec.shared.digests import model_digest
+from edgespec.shared.threads import Threads
 from edgespec.shared.vocabfiles import gguf_vocabulary
 
 IDS_PER_REQUEST = 8
@@ -63,19 +65,26 @@ class Drafter:
         log: logging.Logger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`context`: KV cells, shared by all requests; `sequences`: maximum leaves of a step; `requests`: maximum open.
+        """`context`: KV cells, shared by all requests; `sequences`: maximum leaves of a step; `requests`: maximum open;
+        `threads`: 0 for as many of this thread's cores as are fastest, beside whatever else runs here.
 
         Raises ModelError (missing, corrupt or unsuitable file, too little memory) and ConfigError.
         """
         given = (context, sequences, requests, prefill_batch, threads)
         for (name, most), value in zip(_LIMITS.items(), given, strict=True):
-            if not 1 <= value <= most:
-                raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose 1 to {most}")
+            least = 0 if name == "threads" else 1
+            if not least <= value <= most:
+                raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose {least} to {most}")
         vocabulary = gguf_vocabulary(path)
         self.tokenizer_digest, entries = vocabulary.digest, len(vocabulary.entries)
         self.model_digest = model_digest(path)
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
-        self._llama = Context(path, cells=context, sequences=ids, batch=prefill_batch, threads=threads)
+        cores = len(os.sched_getaffinity(0))
+        self._llama = Context(path, cells=context, sequences=ids, batch=prefill_batch, threads=threads or cores)
+        self._threads: Threads | None = None
+        if not threads:
+            self._threads = Threads(cores, self._llama.use_threads, clock, "draft model")
+            self._threads.measure(self._try_a_pass)
         self.vocab_size = min(entries, self._llama.vocab_size)
         """Without unused entries at the end, of which the target may have fewer: they are never proposed."""
         self.context = min(context, self._llama.trained_context)
@@ -251,11 +260,15 @@ class Drafter:
 
     def _decode(self, rows: Sequence[Row]) -> None:
         """One decode; drops cached prefixes, then idle tips, while the cells do not suffice."""
+        began = self._clock()
         while not self._llama.decode(rows):
             if not (self._drop_cached() or self._drop_idle_tip()):
                 raise DraftMemoryError(f"the draft model's {self._llama.cells} KV cells are full with open requests")
+            began = self._clock()
         self.passes += 1
         self.rows += len(rows)
+        if self._threads is not None:
+            self._threads.passed(len(rows), self._clock() - began)
 
     # --- sequences and cells -------------------------------------------------------------------------------------
 
@@ -305,6 +318,11 @@ class Drafter:
         while len(self._closed) > self.requests or sum(c.evaluated for c in self._closed) - kept.evaluated > most:
             if not self._drop_cached(spared=kept):
                 return
+
+    def _try_a_pass(self) -> None:
+        """Over one row, whose cell is free again afterwards; before any request is open."""
+        self._llama.decode([Row(0, 0, (0,), True)])
+        self._llama.trim(0, 0)
 
     def _require_room(self, tokens: int) -> None:
         if tokens > self.context:

@@ -12,7 +12,7 @@ Public, by module:
 - `desk`: `PairingDesk`
 - `digests`: `model_digest`
 - `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `Hours`, `hours`, `LogLevel`, `machine_name`,
-  `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `thread_count`, `Threads`
+  `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `read_private`, `write_private`
 - `folders`: all
 - `guarded`: `Guarded`, `GuardedClient`, `PinnedClient`
@@ -26,6 +26,7 @@ Public, by module:
 - `reduced`: `cause`, `kind_of`, `origin`, `places`
 - `sdnotify`: all
 - `settings`: all
+- `threads`: `Threads`
 - `throttle`: `Throttle`
 - `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,

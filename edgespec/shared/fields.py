@@ -98,11 +98,6 @@ def machine_name(configured: str) -> str:
     return configured or host[:MAX_NAME] or "unnamed"
 
 
-def thread_count(threads: int, cpu: Sequence[int]) -> int:
-    """Threads for a model: as configured, or for 0 one per core that this process may use."""
-    return threads or len(cpu) or len(os.sched_getaffinity(0))
-
-
 def pin(cpu: Sequence[int]) -> None:
     """Pins this thread, and all that it starts later, to the given cores; does nothing without any.
 

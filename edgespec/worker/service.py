@@ -24,7 +24,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, logs, sdnotify
-from edgespec.shared.fields import pin, thread_count
+from edgespec.shared.fields import pin
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
@@ -334,7 +334,7 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
         resolve_model(draft.model),
         context=draft.context,
         sequences=draft.sequences or MAX_STEP_LEAVES,
-        threads=thread_count(draft.threads, settings.daemon.cpu),
+        threads=draft.threads,
         prefill_batch=draft.prefill_batch,
         requests=draft.requests,
     )

@@ -25,10 +25,10 @@ from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.slots import SlotTable
-from cloud_gateway.models.target_model.threads import Threads
 from cloud_gateway.models.target_model.tree_batch import Laid, groups, lay_out, leaves
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.context import Context, Row, require_gpu
+from edgespec.shared.threads import Threads
 from edgespec.shared.vocabfiles import gguf_metadata
 
 MAX_SEQUENCES = 256

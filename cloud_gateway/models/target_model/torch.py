@@ -24,9 +24,9 @@ from cloud_gateway.models.target_model.host import MIN_LOGIT, argmax_on_host, en
 from cloud_gateway.models.target_model.linear import can_pack
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.slots import SlotTable
-from cloud_gateway.models.target_model.threads import Threads
 from cloud_gateway.models.target_model.tree_batch import groups
 from edgespec.core.errors import ModelError
+from edgespec.shared.threads import Threads
 
 MAX_PASS_ROWS = 1024
 """Rows of one pass, unless one tree has more: their logits are 0.3 GB with 150,000 tokens in bf16."""

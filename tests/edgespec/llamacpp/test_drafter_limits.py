@@ -232,10 +232,10 @@ def test_a_context_that_memory_cannot_hold_is_refused_before_it_is_touched(
     Drafter(model, context=2**19).shutdown()
 
 
-@pytest.mark.parametrize("wrong", [{"context": 0}, {"sequences": 33}, {"requests": -1}, {"threads": 0}])
+@pytest.mark.parametrize("wrong", [{"context": 0}, {"sequences": 33}, {"requests": -1}, {"threads": -1}])
 def test_an_impossible_setting_names_its_key_and_range(wrong: dict[str, int], model: Path) -> None:
     (name,) = wrong
-    with pytest.raises(ConfigError, match=rf"`{name}` = .*: choose 1 to"):
+    with pytest.raises(ConfigError, match=rf"`{name}` = .*: choose [01] to"):
         Drafter(model, **wrong)
 
 
@@ -262,3 +262,31 @@ def test_unused_entries_do_not_change_the_digest(tmp_path: Path) -> None:
     assert len(padded.entries) == 280
     assert len(gguf_vocabulary(make_tiny_gguf(tmp_path / "b.gguf", vocab=300, unused=0)).entries) == 300
     assert padded.digest == gguf_vocabulary(make_tiny_gguf(tmp_path / "c.gguf", vocab=310, unused=30)).digest
+
+
+def test_fewer_threads_draft_while_steps_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    now, pace = 0.0, 1.0
+
+    def clock() -> float:
+        nonlocal now
+        now += pace
+        return now
+
+    with caplog.at_level("INFO"):
+        drafter = Drafter(make_tiny_gguf(tmp_path / "a.gguf"), context=512, threads=0, clock=clock)
+        assert "the draft model takes 2 of 2 threads" in caplog.text
+        used: list[int] = []
+        set_threads = drafter._llama.use_threads
+        monkeypatch.setattr(drafter._threads, "_set", lambda count: (used.append(count), set_threads(count)))
+        drafter.open("r", [5, 6, 7])
+        before = drafter.step("r", [()], 4)
+        for number in range(6):
+            pace = 40.0 if number > 1 else 1.0
+            drafter.step("r", [(number,)], 4)
+        assert used == [1]
+        assert "passes of the draft model stall" in caplog.text
+        assert drafter.step("r", [()], 4)[0].tokens == before[0].tokens
+    drafter.shutdown()

@@ -13,7 +13,7 @@ import pytest
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.protocol.messages import Name
 from edgespec.shared import models
-from edgespec.shared.fields import AUTO_MODELS, machine_name, pin, thread_count
+from edgespec.shared.fields import AUTO_MODELS, machine_name, pin
 from edgespec.shared.models import resolve_model
 
 
@@ -26,13 +26,6 @@ def test_the_default_name_is_the_host_name_in_a_form_valid_on_the_wire() -> None
 def test_any_host_name_gives_a_name_that_the_wire_allows(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: host)
     assert msgspec.convert(machine_name(""), Name)
-
-
-def test_no_configured_threads_means_one_for_each_core_that_may_be_used() -> None:
-    assert thread_count(3, ()) == 3
-    assert thread_count(3, (0,)) == 3
-    assert thread_count(0, (0, 1)) == 2
-    assert thread_count(0, ()) == len(os.sched_getaffinity(0))
 
 
 def test_pinning_holds_the_process_and_names_the_cores_there_are() -> None:

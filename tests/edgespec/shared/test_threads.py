@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cloud_gateway.models.target_model.threads import MAX_STALLED, RECENT, RETRY_S, Threads
+from edgespec.shared.threads import MAX_STALLED, RECENT, RETRY_S, Threads
 
 
 class Machine:

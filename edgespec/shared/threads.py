@@ -1,4 +1,4 @@
-"""How many threads evaluate the target where the operator leaves it open: fewer while passes stall, more later.
+"""How many threads evaluate a model where the configuration leaves it open: fewer while passes stall, more later.
 
 Threads of one pass wait for each other, so one of them that shares its core with another process holds up all: with as
 many threads as cores, one busy loop beside them made passes forty times as long.
@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-log = logging.getLogger("cloud_gateway.models.threads")
+log = logging.getLogger("edgespec.threads")
 
 STALL = 5.0
 """A pass is stalled if it takes so many times the fastest of the latest ones of its size. Passes alone vary by a
@@ -27,10 +27,18 @@ _TRIALS = 4
 
 
 class Threads:
-    """Chooses 1 to `limit` threads and sets them with `use`. On the engine's thread."""
+    """Chooses 1 to `limit` threads and sets them with `use`. On the thread that evaluates the model."""
 
-    def __init__(self, limit: int, use: Callable[[int], object], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limit: int,
+        use: Callable[[int], object],
+        clock: Callable[[], float] = time.monotonic,
+        model: str = "target",
+    ) -> None:
+        """`model`: what the log calls it."""
         self.limit = self.count = limit
+        self._model = model
         self._set, self._clock = use, clock
         self._latest: dict[int, deque[float]] = {}
         self._stalled: deque[bool] = deque(maxlen=RECENT)
@@ -50,7 +58,7 @@ class Threads:
         times = {count: statistics.median(taken[count]) for count in counts}
         self._use(min(counts, key=lambda count: times[count]))
         shown = ", ".join(f"{1000 * times[count]:.1f} ms with {count}" for count in sorted(times))
-        log.info("the target takes %d of %d threads (a pass: %s)", self.count, self.limit, shown)
+        log.info("the %s takes %d of %d threads (a pass: %s)", self._model, self.count, self.limit, shown)
 
     def passed(self, rows: int, seconds: float) -> None:
         """Notes a pass, and goes to fewer threads where several stalled, or back to more after a while."""
@@ -59,11 +67,12 @@ class Threads:
         latest.append(seconds)
         if self.count > 1 and sum(self._stalled) > MAX_STALLED:
             self._use(self.count // 2)
-            log.warning("passes of the target stall (%.0f ms): %d threads from now on", 1000 * seconds, self.count)
+            text = "passes of the %s stall (%.0f ms): %d threads from now on"
+            log.warning(text, self._model, 1000 * seconds, self.count)
         elif self.count < self.limit and self._clock() - self._since >= self._retry_s:
             self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
             self._use(min(2 * self.count, self.limit))
-            log.info("the target tries %d threads again", self.count)
+            log.info("the %s tries %d threads again", self._model, self.count)
 
     def _use(self, count: int) -> None:
         self.count, self._since = count, self._clock()
