@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Name, Tool, former_calls
-from cloud_gateway.core.policies.settings import NAMES, PHI, K
+from cloud_gateway.core.policies.settings import NAMES, PHI, SOURCES, K
 from cloud_gateway.core.requests.options import Extension
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol import ranges
@@ -251,6 +251,8 @@ def _validation(text: str) -> ClientError:
     if not path:
         return ClientError("The request body is not a JSON object.", code="invalid_json")
     param = path.replace("[...]", "")
+    if param.startswith("edgespec.sources["):
+        return refusal("edgespec.sources", f"expected a list of {', '.join(SOURCES)}")
     bounds = RANGES.get(param)
     if bounds is not None and _OUTSIDE.match(what) and where and not where["key"]:
         return refusal(param, f"expected a number {bounds}")

@@ -8,5 +8,5 @@ Public, by module:
 - `memory`: `kind_of`, `Memory`
 - `registry`: all
 - `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicyName`, `PolicySettings`, `Prefer`,
-  `SourceName`
+  `SourceName`, `SOURCES`
 """

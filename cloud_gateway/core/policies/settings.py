@@ -16,6 +16,7 @@ from edgespec.core.protocol.ranges import Range
 PolicyName = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
 NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
 SourceName = Literal["lookup", "answers"]
+SOURCES: tuple[SourceName, ...] = get_args(SourceName)
 Prefer = Literal["latency", "balanced", "offload"]
 
 MAX_K = 16

@@ -151,6 +151,8 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"tempreature": 1}, "tempreature"),
     ({"prompt": "x"}, "prompt"),
     ({"edgespec": {"policy": "magic"}}, "edgespec.policy"),
+    ({"edgespec": {"sources": ["lookup", "magic"]}}, "edgespec.sources"),
+    ({"edgespec": {"sources": "lookup"}}, "edgespec.sources"),
     ({"edgespec": {"k": 0}}, "edgespec.k"),
     ({"edgespec": {"phi": -1}}, "edgespec.phi"),
     ({"edgespec": {"offload": "always"}}, "edgespec.offload"),

@@ -81,3 +81,9 @@ def test_a_sentence_names_the_place_and_says_json_types() -> None:
         with pytest.raises(ClientError) as error:
             run(decode(json.dumps(body).encode(), ChatBody))
         assert str(error.value) == sentence
+
+
+def test_an_unknown_source_is_refused_with_those_there_are() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "edgespec": {"sources": ["magic"]}}
+    with pytest.raises(ClientError, match=r"'edgespec.sources': expected a list of lookup, answers"):
+        decode(json.dumps(body).encode(), ChatBody)
