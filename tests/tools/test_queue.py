@@ -30,7 +30,8 @@ def test_the_speed_up_is_the_median_of_each_prompts_own() -> None:
 def test_the_plot_shows_numbers_and_loads(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     arms = [
-        {"arm": name, "speed-up": value, "least": 1.0, "most": 2.0} for name, value in (("plain", 1.0), ("n = 1", 1.5))
+        {"arm": name, "tokens / round": value, "speed-up": value, "least": 1.0, "most": 2.0}
+        for name, value in (("plain", 1.0), ("n = 1", 1.5))
     ]
     load = [{"arm": "plain", "requests": 1, "tokens / s": 9.0}, {"arm": "plain", "requests": 4, "tokens / s": 8.0}]
     for report in ({"number": arms, "load": load}, {"number": arms, "load": []}):

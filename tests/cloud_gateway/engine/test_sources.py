@@ -73,3 +73,14 @@ async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, 
     recorded = read(path)
     assert any(isinstance(event, trace.Suggested) for event in recorded.events)
     assert check(recorded).differences == [] and trace.emitted(recorded.events) == COUNT
+
+
+async def test_what_drafts_taught_without_lookup_does_not_serve_answers_with_it() -> None:
+    with engines() as make:
+        engine = make(None, TableDraft(model=ShortMemory(right=0.7)), TableTarget(pass_s=0, model=ShortMemory()))
+        named: tuple[tuple[SourceName, ...], ...] = ((), ("lookup",))
+        for sources in named:
+            asked = Speculation(policy="adaptive", prefer="latency", sources=sources)
+            await complete(engine, GenerationRequest(PROMPT, 8, ignore_eos=True, speculation=asked))
+        kinds = {kind for _, kind in engine._memory._kept}
+    assert {sources for _, sources in kinds} == set(named)
