@@ -19,8 +19,9 @@ from aiohttp import ClientSession, web
 from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.core.limits.admission import AdmissionLimits
 from edgespec.shared.tls import client_context
-from tests.support.links import make_certificate, until
+from tests.support.links import make_certificate
 from tests.support.sockets import dial
+from tests.support.until import until
 from tools.doubles.limits import link_limits
 
 LOG = logging.getLogger("tests.acceptor")

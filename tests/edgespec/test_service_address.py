@@ -14,7 +14,8 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, OwnerSection, WorkerSettings
 from edgespec.worker.service import Service
-from tests.support.links import TOKENIZER, VOCAB, serving, until
+from tests.support.links import TOKENIZER, VOCAB, serving
+from tests.support.until import until
 from tools.sim.live.engines import SleepingDrafter
 from tools.sim.live.setting import Setting
 

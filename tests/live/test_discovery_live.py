@@ -10,10 +10,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from zeroconf import ServiceInfo
@@ -34,6 +33,7 @@ from tests.edgespec.worker.test_link import running
 from tests.edgespec.worker.test_rogue import rogue
 from tests.support.links import Daemon, serving
 from tests.support.pairing import Operator, make_worker, served, some_code
+from tests.support.until import until
 
 pytestmark = pytest.mark.live
 LO = ["lo"]
@@ -49,12 +49,6 @@ async def announced(key: bytes, port: int, name: str = "live test") -> AsyncIter
         yield advertiser
     finally:
         await advertiser.close()
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.02)
 
 
 async def test_a_gateway_is_found_by_its_key_and_gone_when_it_stops() -> None:

@@ -14,7 +14,8 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.flooder import KINDS
-from tests.support.links import client, serving, some_tree, until
+from tests.support.links import client, serving, some_tree
+from tests.support.until import until
 
 pytestmark = pytest.mark.live
 SECONDS, CONNECTIONS = 2.0, 4

@@ -6,8 +6,7 @@ import asyncio
 import codecs
 import itertools
 import json
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,14 +172,6 @@ async def post(echo: Echo, body: Any, path: str = "/v1/chat/completions", **head
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}", **headers}) as session:
         async with session.post(echo.listener.url + path, data=data) as response:
             return response.status, await response.json(), response.headers
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    """Waits for a condition."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        await asyncio.sleep(0.01)
 
 
 def request_head(echo: Echo, length: int) -> bytes:

@@ -11,7 +11,7 @@ from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import Protocol, Side
 
-from tests.support.links import until
+from tests.support.until import until
 
 FLOOD_FRAMES = 30_000
 

@@ -11,7 +11,8 @@ from cloud_gateway.engine.events import LinkEvent
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.names import key_id
-from tests.support.links import Client, GatewayUnderTest, Seen, some_tree, until, worker_identity
+from tests.support.links import Client, GatewayUnderTest, Seen, some_tree, worker_identity
+from tests.support.until import until
 
 HONEST = worker_identity(b"h" * 32, "honest")
 OTHER = worker_identity(b"o" * 32, "other")

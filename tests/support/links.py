@@ -155,13 +155,6 @@ async def serving(
         await links.stop()
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
-    """Waits for something to become true."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
-
-
 class Client:
     """A worker made by hand: authenticates like a correct one, then sends what the test passes."""
 

@@ -22,8 +22,8 @@ from edgespec.worker.presence.source import Source
 from edgespec.worker.service import Service
 from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving
 from tests.support.links import WorkerIdentity as Identity
-from tests.support.links import until as until_within
 from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.until import until as until_within
 
 PROMPT = [5, 6, 7, 8]
 until = partial(until_within, timeout_s=40)

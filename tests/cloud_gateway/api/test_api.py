@@ -7,14 +7,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.support.echo import (
-    CHAT,
-    ECHOED,
-    HELLO,
-    Echo,
-    echo_gateway,
-    until,
-)
+from tests.support.echo import CHAT, ECHOED, HELLO, Echo, echo_gateway
+from tests.support.until import until
 
 
 @pytest.fixture

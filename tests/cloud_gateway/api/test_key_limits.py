@@ -17,7 +17,8 @@ from cloud_gateway.api.encoding import TurnedThreads
 from cloud_gateway.api.report import MAX_CANCELLED_LINES
 from cloud_gateway.core.requests.options import OPTIONS
 from edgespec.core.errors import ClientError
-from tests.support.echo import CHAT, MODEL, ByteText, Echo, echo_gateway, post, request_head, until
+from tests.support.echo import CHAT, MODEL, ByteText, Echo, echo_gateway, post, request_head
+from tests.support.until import until
 from tools.doubles.limits import request_limits
 
 TEXT = "/v1/completions"

@@ -12,7 +12,8 @@ import pytest
 
 from edgespec.shared import logs
 from tests.support.canary import ANSWER, KEY, PROMPT, requests, traces_of
-from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway, exposition, post, until
+from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway, exposition, post
+from tests.support.until import until
 
 
 @pytest.fixture

@@ -9,16 +9,8 @@ import aiohttp
 import openai
 import pytest
 
-from tests.support.echo import (
-    CHAT,
-    ECHOED,
-    Echo,
-    EchoEngine,
-    echo_gateway,
-    exposition,
-    post,
-    until,
-)
+from tests.support.echo import CHAT, ECHOED, Echo, EchoEngine, echo_gateway, exposition, post
+from tests.support.until import until
 
 
 @pytest.fixture

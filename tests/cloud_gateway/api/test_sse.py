@@ -10,16 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.echo import (
-    CHAT,
-    Echo,
-    EchoEngine,
-    echo_gateway,
-    exposition,
-    post,
-    request_head,
-    until,
-)
+from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway, exposition, post, request_head
+from tests.support.until import until
 from tools.doubles.limits import request_limits
 
 

@@ -19,8 +19,8 @@ from cloud_gateway.core.requests.steps import Declined
 from cloud_gateway.engine.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.commands import since
-from tests.support.echo import until
 from tests.support.engines import complete, engines
+from tests.support.until import until
 from tools.doubles.engines import TableDraft
 from tools.doubles.workers import LoopWorker
 

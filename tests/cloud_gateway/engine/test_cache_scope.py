@@ -11,9 +11,9 @@ from cloud_gateway.auth import Key
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.scope import SCOPE_BYTES, CacheScopes, scope_for
 from edgespec.core.protocol.messages import Open
-from tests.support.echo import until
 from tests.support.engines import Make, complete
 from tests.support.keyed import Keyed, keyed_gateway, tiny_settings
+from tests.support.until import until
 from tools.doubles.workers import LoopWorker
 
 SECRET = [3 + (7 * i) % 50 for i in range(60)]

@@ -23,9 +23,10 @@ from edgespec.core.pairing.groups import MAX_GROUPS, parse_groups
 from edgespec.core.protocol.messages import Close, Open
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.paired import PairedWorkers
-from tests.support.echo import CHAT, ECHOED, Echo, echo_gateway, post, until
+from tests.support.echo import CHAT, ECHOED, Echo, echo_gateway, post
 from tests.support.engines import Make, complete
 from tests.support.pairing import Operator, make_worker, served
+from tests.support.until import until
 from tools.doubles.engines import TableDraft
 from tools.doubles.workers import LoopWorker
 

@@ -18,10 +18,11 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
-from tests.support.echo import ByteText, until
+from tests.support.echo import ByteText
 from tests.support.engines import engine_settings
 from tests.support.hostile import ToEngine, opened
 from tests.support.links import GatewayUnderTest, client, serving
+from tests.support.until import until
 from tools.doubles.engines import TableTarget
 from tools.doubles.limits import TIMES, api_limits, request_limits
 from tools.doubles.model import plain_greedy

@@ -17,16 +17,8 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.names import key_id
 from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
-from tests.support.links import (
-    HASH,
-    VOCAB,
-    Client,
-    GatewayUnderTest,
-    client,
-    serving,
-    some_tree,
-    until,
-)
+from tests.support.links import HASH, VOCAB, Client, GatewayUnderTest, client, serving, some_tree
+from tests.support.until import until
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from cloud_gateway.core.requests.records import MAX_UNPROVEN_RECORDS, RECORDS_BU
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.shared.tls import client_context
 from tests.support.floods import FLOOD_FRAMES, closed, count_frames, frame, pour
-from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, until, worker_identity
+from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, worker_identity
+from tests.support.until import until
 
 PING, PONG = frame(9), frame(10)
 BEGIN = frame(2, b"x", end=False)

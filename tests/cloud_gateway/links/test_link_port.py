@@ -13,8 +13,9 @@ from websockets.asyncio.server import ServerConnection
 
 from cloud_gateway.links.port import LinkLimits
 from edgespec.shared.tls import client_context
-from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, until, worker_identity
+from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, worker_identity
 from tests.support.sockets import dial
+from tests.support.until import until
 from tools.doubles.limits import link_limits
 
 ELSEWHERE = ("127.0.0.9", 0)

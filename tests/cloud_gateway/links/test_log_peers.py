@@ -17,8 +17,9 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.reasons import REASONS, shown
 from edgespec.core.protocol.session import Timers
 from tests.support.canary import ANSWER, PROMPT, traces_of
-from tests.support.links import client, serving, until
+from tests.support.links import client, serving
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
+from tests.support.until import until
 
 VOCAB = 280
 ROOT = Path(__file__).parents[3]

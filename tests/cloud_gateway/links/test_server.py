@@ -19,7 +19,8 @@ from edgespec.core.protocol.handshake import NONCE_BYTES
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Linked, Timers
-from tests.support.links import HASH, Client, client, make_certificate, raw, serving, some_tree, until, worker_identity
+from tests.support.links import HASH, Client, client, make_certificate, raw, serving, some_tree, worker_identity
+from tests.support.until import until
 from tools.doubles.limits import link_limits
 
 ME = worker_identity()

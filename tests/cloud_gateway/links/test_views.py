@@ -16,7 +16,8 @@ from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.names import key_id
 from tests.support.engines import engine_settings
-from tests.support.links import Seen, client, serving, until, worker_identity
+from tests.support.links import Seen, client, serving, worker_identity
+from tests.support.until import until
 from tools.doubles.engines import TableTarget
 from tools.doubles.workers import OneWorker
 

@@ -28,9 +28,9 @@ from tests.support.links import (
     Seen,
     client,
     make_certificate,
-    until,
     worker_identity,
 )
+from tests.support.until import until
 from tools.doubles.limits import link_limits
 
 LIAR = worker_identity(name="lab-7 of Prof. X")

@@ -21,7 +21,8 @@ from edgespec.worker.discovery import Browser
 from edgespec.worker.link import MAX_ADDRESSES
 from tests.edgespec.worker.test_discovery import announcement
 from tests.edgespec.worker.test_link import Sleeps, running
-from tests.support.links import GATEWAY_KEY, Daemon, GatewayUnderTest, serving, until
+from tests.support.links import GATEWAY_KEY, Daemon, GatewayUnderTest, serving
+from tests.support.until import until
 
 KEY = GATEWAY_KEY.public
 

@@ -22,16 +22,8 @@ from edgespec.core.protocol.session import Timers
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.worker.link import Addresses, Backoff, keep_linked
-from tests.support.links import (
-    HASH,
-    Daemon,
-    GatewayUnderTest,
-    make_certificate,
-    serving,
-    some_tree,
-    until,
-    worker_identity,
-)
+from tests.support.links import HASH, Daemon, GatewayUnderTest, make_certificate, serving, some_tree, worker_identity
+from tests.support.until import until
 
 ID = key_id(worker_identity().key.public)
 OPEN = m.Open(1, 1, 3, [1, 2, 3], m.Sampling())

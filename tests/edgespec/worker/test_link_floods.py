@@ -19,8 +19,9 @@ from edgespec.shared.address import Address
 from edgespec.worker.link import keep_linked
 from edgespec.worker.pair import pair
 from tests.support.floods import FLOOD_FRAMES, count_frames, frame, pour
-from tests.support.links import Daemon, GatewayUnderTest, make_certificate, serving, some_tree, until, worker_identity
+from tests.support.links import Daemon, GatewayUnderTest, make_certificate, serving, some_tree, worker_identity
 from tests.support.pairing import make_worker, some_code
+from tests.support.until import until
 
 LIMITS = InflowLimits()
 PING = frame(9, masked=False)

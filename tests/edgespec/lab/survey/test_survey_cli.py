@@ -13,7 +13,7 @@ import pytest
 
 from edgespec.__main__ import main
 from edgespec.lab.survey.sample import read
-from tests.support.echo import until
+from tests.support.until import until
 from tools.survey_demo import ChatEndpoint, Reply, serving
 
 SECRET = "sk-very-secret"

@@ -15,7 +15,7 @@ from dbus_fast.aio import MessageBus
 
 from edgespec.worker.presence.bus import Metered, Sessions
 from edgespec.worker.presence.source import Unavailable
-from tests.support.links import until
+from tests.support.until import until
 
 LOGIND, NETWORK = "org.freedesktop.login1", "org.freedesktop.NetworkManager"
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
