@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 CORES := $(shell nproc)
+# Compiled modules are kept, also where the caller's environment says otherwise: tests start hundreds of processes, and
+# each would compile all that it imports, which takes longer than most of them.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo test test-live test-busy fuzz attacks traces check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-language check-layers

@@ -5,22 +5,26 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILES = {
-    path: ast.parse(path.read_text()) for top in ("cloud_gateway", "edgespec") for path in (ROOT / top).rglob("*.py")
-}
+FILES = [path for top in ("cloud_gateway", "edgespec") for path in (ROOT / top).rglob("*.py")]
 PACKAGES = {str(path.parent.relative_to(ROOT)): path for path in sorted(FILES) if path.name == "__init__.py"}
 WHOLE = "all"
 """Stands for every name of a module that others import as a module."""
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def listed(package: str) -> dict[str, set[str]]:
     """Module -> public names, from lines such as "- `module`: `Name`, `other`" of the package's docstring."""
-    text = ast.get_docstring(FILES[PACKAGES[package]]) or ""
+    text = ast.get_docstring(parsed(PACKAGES[package])) or ""
     entries = re.findall(r"^- `(\w+)`: (.*(?:\n  .*)*)", text, re.MULTILINE)
     return {module: {WHOLE} if names == WHOLE else set(re.findall(r"`(\w+)`", names)) for module, names in entries}
 
@@ -28,7 +32,7 @@ def listed(package: str) -> dict[str, set[str]]:
 def defined(path: Path) -> set[str]:
     """Top-level names of a module."""
     found: set[str] = set()
-    for node in ast.walk(FILES[path]):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign):
@@ -40,8 +44,8 @@ def defined(path: Path) -> set[str]:
 
 def used() -> Iterator[tuple[str, str, str]]:
     """(package, module, name) of each import from outside that package."""
-    for path, tree in FILES.items():
-        for node in ast.walk(tree):
+    for path in FILES:
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue
             for alias in node.names:

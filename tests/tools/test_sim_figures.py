@@ -269,7 +269,7 @@ def test_counts_are_whole_numbers_from_one_on(option: str, count: str, capsys: p
 def test_a_figure_made_twice_is_the_same_to_the_byte(tmp_path: Path) -> None:
     made = []
     for name in ("a", "b"):
-        assert main(["fig9", "--json", str(tmp_path / f"{name}.json"), "--processes", "1"]) == 0
+        assert main(["fig8", "--json", str(tmp_path / f"{name}.json"), "--processes", "1"]) == 0
         made.append([(tmp_path / f"{name}{suffix}").read_bytes() for suffix in (".json", ".svg", ".png")])
     assert made[0] == made[1]
 
