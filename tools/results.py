@@ -21,6 +21,10 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results"
 DOCUMENTS = ("README.md", "docs/demo.md")
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+LEGEND = """Times are milliseconds per token while decoding; ratios are medians over prompts of the ratio on the same
+prompt, in brackets the interval of the median. "Better": the better of plain decoding and co-located k = 2. "Draft
+passes": at the gateway, over those of k = 2. "Kept": candidates accepted in a round
+([docs/demo.md](docs/demo.md#several-places-in-one-run))."""
 Figures = Mapping[str, Any]
 
 
@@ -63,7 +67,7 @@ def local_table(every: Sequence[Figures]) -> list[str]:
 
 def places(every: Sequence[Figures]) -> str:
     """A row for each draft, round trip and preference, by target."""
-    parts = []
+    parts = [LEGEND]
     for group in _by_target(every):
         parts += [_conditions(group), "\n".join(local_table(group)), "\n".join(_rows(group, with_load=False))]
     return "\n\n".join(parts)
