@@ -123,18 +123,13 @@ class _Watch(Collector):
         yield _total("fallbacks", "Times that the gateway drafted though a worker was there.", stats.fallbacks)
         yield _totals("drafted_tokens", "Candidate tokens verified, by source.", "source", stats.drafted)
         yield _totals("accepted_tokens", "Candidate tokens accepted, by source.", "source", stats.accepted)
-        yield self._of_sources()
+        sources = "Candidates of sources without a draft model: proposed, verified, accepted."
+        yield _pairs("source_tokens", sources, ("source", "what"), stats.sources)
+        yield _pairs("guard_changes", "Changes of the guard's mode, by reason.", ("mode", "reason"), stats.guard)
         yield _totals("frames", "Frames of workers by outcome.", "outcome", stats.frames.counts)
         yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", self._engine.queued)
         yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", self._engine.active)
         yield from self._of_workers()
-
-    def _of_sources(self) -> Metric:
-        text = "Candidates of sources without a draft model: proposed, verified, accepted."
-        family = CounterMetricFamily("edgespec_source_tokens", text, labels=["source", "what"])
-        for labels, count in list(self._engine.stats.sources.items()):  # the engine's thread may add a key meanwhile
-            family.add_metric(labels, count)
-        return family
 
     def _of_workers(self) -> Iterator[Metric]:
         linked = list(self._workers())
@@ -160,6 +155,13 @@ def _totals(name: str, text: str, label: str, values: Mapping[str, int]) -> Metr
     family = CounterMetricFamily(f"edgespec_{name}", text, labels=[label])
     for key, value in list(values.items()):  # the engine's thread may add a key meanwhile
         family.add_metric([key], value)
+    return family
+
+
+def _pairs(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, str], int]) -> Metric:
+    family = CounterMetricFamily(f"edgespec_{name}", text, labels=labels)
+    for key, value in list(values.items()):  # the engine's thread may add a key meanwhile
+        family.add_metric(key, value)
     return family
 
 

@@ -59,6 +59,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
         "offload_share": offload_share(usage),
         "local_draft_passes": usage.local_draft_passes,
         "fallbacks": usage.fallbacks,
+        "guard": usage.guard,
         "frames": usage.frames,
         "tokens_before_worker": usage.before_worker_tokens,
         "timings_ms": {

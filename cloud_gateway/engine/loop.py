@@ -319,7 +319,10 @@ class Engine:
             costs = self.local.costs(active)
             if others := sum(other.rows for other in self._active.values()) - active.rows:
                 costs = replace(costs, other_rows=others)
-            return active.generation.decide(self.offloading.link_of(active), costs, now)
+            action = active.generation.decide(self.offloading.link_of(active), costs, now)
+            if (change := registry.guard_change(active.generation.controller)) is not None:
+                log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)
+            return action
         return Wait(now)
 
     def _finish(self, active: Active, finish: Finish, error: str | None) -> None:

@@ -28,6 +28,8 @@ class Stats:
     frames: FrameLedger = field(default_factory=FrameLedger)
     """Of all requests, and of those that are over."""
     fallbacks: int = 0
+    guard: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Changes of the guard's mode: (mode, reason) -> count."""
     faults: int = 0
     """Exceptions that stayed within one request."""
     failed_passes: int = 0
@@ -44,3 +46,6 @@ class Stats:
             for what in ("proposed", "verified", "accepted"):
                 self.sources[source, what] = self.sources.get((source, what), 0) + figures[what]
         self.fallbacks += usage.fallbacks
+        for mode, reasons in usage.guard.items():
+            for reason, count in reasons.items():
+                self.guard[mode, reason] = self.guard.get((mode, reason), 0) + count

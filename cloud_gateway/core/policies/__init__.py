@@ -3,7 +3,6 @@
 Public, by module:
 
 - `actions`: all
-- `budget`: `worker_pace`
 - `estimators`: `Ewma`, `RttEstimator`, `StepClock`, `StepCurve`
 - `memory`: `kind_of`, `Memory`
 - `registry`: all

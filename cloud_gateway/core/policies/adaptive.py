@@ -9,19 +9,19 @@ At every free moment it compares, in seconds at the price of a token (worth.py):
     catch up   in a wait that is longer than a batch
 
 What a local pass costs besides its time follows from `prefer`: nothing for `latency`; for `balanced` passes are limited
-and a run ends where the saving per pass would fall; `offload` makes none. An answer that would end behind co-located
-k = 2 or plain decoding is drafted here whatever `prefer` says (budget.py).
+and a run ends where the saving per pass would fall; `offload` makes none. These limits hold while the worker drafts:
+not before its first frame, nor once the guard has left it (guard.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.arrival import Expected, Timeline
-from cloud_gateway.core.policies.budget import Budget, Lead, Reference, worker_pace
+from cloud_gateway.core.policies.budget import Budget, Reference
 from cloud_gateway.core.policies.estimators import Ewma
-from cloud_gateway.core.policies.guard import Guard
+from cloud_gateway.core.policies.guard import Guard, Mode, Reason
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
@@ -33,18 +33,18 @@ SHARES = {"balanced": 0.45, "offload": 0.0}
 """Local passes, relative to co-located k = 2, that are made even when the answer is not behind."""
 LENGTH = 128.0
 """Tokens of an answer before any has ended."""
-RECOVERY_TOKENS = 30
-"""An answer may be behind co-located k = 2 where its worker makes up for it within so many tokens."""
 LENGTH_WEIGHT = 0.2
 """Of the newest answer in the mean length."""
-RATE_WEIGHT = 8
-"""Tokens that the rate of local runs in earlier answers counts for."""
-DIVERGENCE_PRIOR, DIVERGENCE_WEIGHT = 0.1, 20
-"""Prior of divergences from the worker's tree per token, and its weight in tokens."""
+KEPT = 0.9
+"""Prior of the probability that the target stays in the worker's tree for one more token."""
+PRIOR_TOKENS = 16
+"""Tokens that this prior counts for, and that of the rate of local runs."""
 MIN_READ = 4
 """Tokens of the shortest batch worth reading: one of a single token takes about as long."""
 READ_SHARE = 0.1
 """Longest batch of catch-up in a wait, as a share of a target step: a frame may come meanwhile."""
+NARROW = 0.5
+"""Of the worth of a token where the guard's mode is `narrow`: fewer rows pay for themselves."""
 WORKER_LEAVES = 4
 """Leaves whose children the worker's next frame is expected to bring."""
 
@@ -65,12 +65,13 @@ class Adaptive:
     drafts_from_start: bool = field(default=False, init=False)
     why: str | None = field(default=None, init=False)
     """Why it last drafted here, in words for the client; None while it never did."""
+    change: tuple[Mode, Reason] | None = field(default=None, init=False)
+    """The guard's new mode and its reason, where the latest decision changed it."""
     carried: Learnt | None = field(default=None, init=False)
     """What it was resumed from, for the trace."""
     _surveyor: Surveyor = field(init=False)
     _timeline: Timeline = field(default_factory=Timeline, init=False)
     _budget: Budget | None = field(default=None, init=False)
-    _lead: Lead = field(default_factory=Lead, init=False)
     _guard: Guard = field(default_factory=Guard, init=False)
     _link: LinkView | None = field(default=None, init=False)
     _reference: Reference | None = field(default=None, init=False)
@@ -112,13 +113,16 @@ class Adaptive:
     def state(self) -> Learnt:
         """What the next answer of this kind starts with, as plain data: bounded, and exact when it is read back."""
         length = self._length + (self._tokens - self._length) * LENGTH_WEIGHT if self._tokens else self._length
-        rate = (self._wanted + self._rate * RATE_WEIGHT) / (self._tokens + RATE_WEIGHT)
         return {
             "calibration": self.calibrator.state(),
             "draft": self._surveyor.state(),
             "worker": self._timeline.state(),
             "guard": list(self._guard.state()),
-            "answers": [length, self._pace_s if self._reference is None else self._token_s(self._reference), rate],
+            "answers": [
+                length,
+                self._pace_s if self._reference is None else self._token_s(self._reference),
+                self._wanted_rate,
+            ],
         }
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
@@ -129,14 +133,12 @@ class Adaptive:
         deepest = tree.root.position + costs.remaining - 1
         outlook = self._surveyor.look(tree, min(self.sequences, costs.local_leaves), self.width, deepest)
         self._reference = Reference.of(costs, self._surveyor.match)
-        self._lead.look(now)
         prices = Prices.of(costs, self._token_s(self._reference))
-        self._link = link
+        self._link, self.change = link, None
         if link is not None:
-            if not self._run:
-                self._guard.choose(costs, self._reference, self._remaining(costs), ready=link.ready)
-            if self._guard.mode != "normal":
-                return self._alone(outlook, costs, prices, link)
+            self._guarded(link, costs, self._reference)
+            if not self._guard.with_worker:
+                return self._alone(outlook, costs, prices)
         level = Level(prices, outlook.survival, self.settings.verify_nodes)
         due, worker = self._remote(outlook, level, link, prices, now)
         draft = self._local(outlook, level, costs, prices, worker, link)
@@ -144,17 +146,31 @@ class Adaptive:
             return draft
         if worker > 0 and due is not None and not self._run:
             return self._wait(due, costs, now)
+        return self._verify(outlook, prices)
+
+    def _verify(self, outlook: Outlook, prices: Prices) -> Verify:
+        """The candidates that pay for their rows."""
+        if self._link is not None and self._guard.mode == "narrow":
+            prices = replace(prices, token_s=NARROW * prices.token_s)
         return Verify(outlook.nodes[: prices.best_count(outlook.survival[: self.settings.verify_nodes])])
 
-    def _alone(self, outlook: Outlook, costs: Costs, prices: Prices, link: LinkView) -> Action:
+    def _guarded(self, link: LinkView, costs: Costs, reference: Reference) -> None:
+        """Has the guard choose the mode of a round that begins."""
+        if not self._run:
+            self._guard.choose(costs, reference, self._remaining(costs), ready=link.ready)
+            if self._guard.changed:
+                self.change = self._guard.mode, self._guard.reason
+                if self._guard.mode != "normal":
+                    self.why = self._reason(link)
+
+    def _alone(self, outlook: Outlook, costs: Costs, prices: Prices) -> Action:
         """As without a worker, whose candidates are verified where they are available."""
-        self.why = self._reason(link)
         if self._guard.mode == "local":
             if costs.local_backlog_s > costs.batch_backlog_s:
                 return CatchUp()
             if self._run < 2 and outlook.leaves:
-                return self._draft(outlook, 1, link)
-        return Verify(outlook.nodes[: prices.best_count(outlook.survival[: self.settings.verify_nodes])])
+                return self._draft(outlook, 1, self._link)
+        return self._verify(outlook, prices)
 
     def _token_s(self, reference: Reference) -> float:
         """Seconds per token that this answer attains; never more than the gateway attains alone."""
@@ -194,18 +210,16 @@ class Adaptive:
         fade = self._fade(costs, prices)
         above_s = (outlook.leaves[0].position - outlook.root) * costs.local_token_s
         saved = Run.of(first, fade, step).value_s - max(instead_s, 0.0) - above_s
-        remaining = self._remaining(costs)
         self._wants = self._wants or saved > 0
-        if saved <= 0 or not self._may(link, prices, remaining):
+        budget = self._budget if link is not None and link.ready else None
+        if saved <= 0 or not (budget is None or budget.open):
             return None
-        uses = (self._wanted + self._rate * RATE_WEIGHT) / (self._tokens + RATE_WEIGHT) * remaining
-        if not reading_pays(saved, uses, costs.local_backlog_s):
+        if not reading_pays(saved, self._wanted_rate * self._remaining(costs), costs.local_backlog_s):
             return None
         if costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
             self._read_last = not self._read_last
             return CatchUp() if self._read_last else None
-        limited = self._budget is not None and not self._lead.behind
-        self._pass_s = Run.per_pass(first, fade, step, max(instead_s, 0.0)) if limited else 0.0
+        self._pass_s = Run.per_pass(first, fade, step, max(instead_s, 0.0)) if budget is not None else 0.0
         return self._draft(outlook, leaves, link)
 
     def _fade(self, costs: Costs, prices: Prices) -> float:
@@ -237,18 +251,13 @@ class Adaptive:
     @property
     def _kept(self) -> float:
         """Probability that the target stays in the worker's tree for one more token."""
-        seen, divergences = self._timeline.hits + self._timeline.divergences, self._timeline.divergences
-        return 1 - (divergences + DIVERGENCE_PRIOR * DIVERGENCE_WEIGHT) / (seen + DIVERGENCE_WEIGHT)
+        hits, divergences = self._timeline.hits, self._timeline.divergences
+        return (hits + KEPT * PRIOR_TOKENS) / (hits + divergences + PRIOR_TOKENS)
 
-    def _may(self, link: LinkView | None, prices: Prices, remaining: float) -> bool:
-        """Whether a run may begin."""
-        if self._budget is None or self._reference is None:
-            return True
-        plain_s = pace_s = prices.pass_s(0)
-        if link is not None:
-            recovery_s = link.rtt_s + 1.5 * link.step_s
-            pace_s = worker_pace(self._timeline.level_s(link), recovery_s, self._kept, plain_s)
-        return self._lead.judge(self._reference, pace_s, min(remaining, RECOVERY_TOKENS)) or self._budget.open
+    @property
+    def _wanted_rate(self) -> float:
+        """Share of tokens at which a local run was worth most."""
+        return (self._wanted + self._rate * PRIOR_TOKENS) / (self._tokens + PRIOR_TOKENS)
 
     def _remaining(self, costs: Costs) -> float:
         return min(costs.remaining, self._length)
@@ -275,12 +284,14 @@ class Adaptive:
         """Why the gateway drafts."""
         if link is None:
             return "no worker drafts for it"
+        if self._guard.mode == "narrow":
+            return f"with the worker, {link.rtt_s * 1000:.0f} ms away, it was as slow as without: fewer candidates"
         if self._guard.mode == "plain":
             return f"with the worker, {link.rtt_s * 1000:.0f} ms away, it was slower than plain decoding"
         if self._guard.mode == "local":
             return f"with the worker, {link.rtt_s * 1000:.0f} ms away, it was slower than drafting here"
-        if self._lead.behind:
-            return f"the worker, {link.rtt_s * 1000:.0f} ms away, was too slow to keep up with drafting here"
+        if not link.ready:
+            return "the worker was still reading the prompt"
         return f"at {link.rtt_s * 1000:.0f} ms it was faster to draft here while the worker was on another path"
 
     def received(self, merged: Merged, now: float) -> None:
@@ -304,8 +315,6 @@ class Adaptive:
         self._times.sample(now - self._began)
         self._counts.sample(outcome.emitted)
         self._began = now
-        if self._reference is not None:
-            self._lead.emitted(outcome.emitted, self._reference)
-            if self._budget is not None:
-                self._budget.earn(outcome.emitted, self._reference)
+        if self._reference is not None and self._budget is not None:
+            self._budget.earn(outcome.emitted, self._reference)
         self._timeline.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf)

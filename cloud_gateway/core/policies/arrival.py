@@ -14,16 +14,13 @@ from dataclasses import dataclass
 
 from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.estimators import Ewma
+from cloud_gateway.core.policies.tree_value import CARRIED
 from cloud_gateway.core.verify.candidates import Merged
 
 REMEMBERED = 64
 """Commits whose time is kept; more are never under way."""
-CARRIED = 40.0
-"""Most committed tokens whose hits and divergences are carried to the next answer."""
 NEVER = 1e9
 """Seconds that stand for a moment which does not come."""
-
-
 SURE = 0.98
 """Greatest probability that a frame comes at all: a worker may be stopped at any time."""
 

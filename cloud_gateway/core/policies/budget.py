@@ -1,4 +1,4 @@
-"""The answer's reference, the passes it may spend, and the guard that keeps it from falling behind.
+"""The answer's reference, and the local passes it may spend.
 
 The reference is what the gateway can always have without a worker: co-located speculative decoding with k = 2
 (Leviathan et al., equation 1), or plain decoding where that is faster, both from measured curves.
@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from cloud_gateway.core.policies.actions import Costs
 
-AHEAD_TOKENS = 1.0
-"""Lead over the reference, in its tokens, from which on an answer that was behind is not any more."""
 BURST = 12.0
 """Passes that the bucket holds. Bursts let the worker catch up in between; steady local drafting does not."""
 
@@ -38,12 +36,6 @@ class Reference:
         return cls(min(plain, together), 2 / tokens, plain, together + read_s)
 
 
-def worker_pace(level_s: float, recovery_s: float, kept: float, plain_s: float) -> float:
-    """Seconds per token without local passes: a level a token, and a recovery for each divergence; plain decoding goes
-    on meanwhile."""
-    return min(level_s + (1 - kept) * recovery_s, plain_s)
-
-
 class Budget:
     """Allows local passes of up to `share` of the reference's, in bursts: a price alone would buy them everywhere or
     nowhere."""
@@ -66,30 +58,3 @@ class Budget:
     def spend(self) -> None:
         """A local pass is made."""
         self._credit -= 1
-
-
-class Lead:
-    """Compares an answer's time with its reference's for the same tokens."""
-
-    def __init__(self) -> None:
-        self.behind = False
-        self.lead_s = 0.0
-        self._reference_s = 0.0
-        self._began: float | None = None
-
-    def look(self, now: float) -> None:
-        """Before a decision."""
-        if self._began is None:
-            self._began = now
-        self.lead_s = self._reference_s - (now - self._began)
-
-    def judge(self, reference: Reference, pace_s: float, remaining: float) -> bool:
-        """Whether the answer would end behind the reference if the tokens that remain took `pace_s` each; once it is
-        behind, until it has caught up."""
-        recovers = max(reference.token_s - pace_s, 0.0) * remaining
-        self.behind = self.lead_s < (AHEAD_TOKENS * reference.token_s if self.behind else -recovers)
-        return self.behind
-
-    def emitted(self, tokens: int, reference: Reference) -> None:
-        """The reference would have taken so long for these tokens."""
-        self._reference_s += tokens * reference.token_s

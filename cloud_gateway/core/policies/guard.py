@@ -1,13 +1,15 @@
 """The guard of policy `adaptive`: where the worker's way has measurably been slower than the gateway alone, it is left.
 
-Three modes. Seconds for the tokens that remain, each from what was measured:
+Four modes. Seconds for the tokens that remain, each from what was measured:
 
-    normal    the action of the greatest expected value          pace in this mode * tokens
+    normal    the action of the greatest expected value          pace with the worker * tokens
+    narrow    the same where a token counts half                  the same
     local     reads what is missing, then co-located k = 2        co-located pace * tokens + backlog
     plain     no waiting and no drafting                          plain pace * tokens
 
-`normal` is left for the least of the others once it has been measured over `MIN_TOKENS`. It is tried again (probed) for
-as many tokens after an interval, which doubles each time that the probe fails.
+Once it has been measured over `MIN_TOKENS`, `normal` is narrowed where the better of `local` and `plain` would be
+faster at all, and left for that where it is faster by `MARGIN`. It is tried again (probed) for as many tokens after an
+interval, which doubles each time that the probe fails.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from typing import Literal
 from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.budget import Reference
 
-Mode = Literal["normal", "local", "plain"]
+Mode = Literal["normal", "narrow", "local", "plain"]
+Reason = Literal["slower", "unready", "probe", "faster"]
+"""Of a change: with the worker it was slower, the worker has not read the prompt yet, to measure it again, or with the
+worker it is faster."""
 MIN_TOKENS = 8.0
 """Tokens over which `normal` is measured before it is judged, and those of a probe: fewer are one or two rounds."""
 UNREADY_TOKENS = 24.0
@@ -32,61 +37,77 @@ MARGIN = 1.03
 """How much slower `normal` has to be to be left: less is within what a pace of 40 tokens varies."""
 
 
+class Pace:
+    """Plain decoding steps per token, over the latest tokens. In steps, since these follow the machine's load."""
+
+    def __init__(self, steps: float = 0.0, tokens: float = 0.0) -> None:
+        self.steps, self.tokens = steps, tokens
+
+    def round(self, tokens: int, steps: float) -> None:
+        """A round ended."""
+        keep = min(1.0, max(REMEMBERED - tokens, 0.0) / max(self.tokens, 1.0))
+        self.steps, self.tokens = self.steps * keep + steps, self.tokens * keep + tokens
+
+    def known(self) -> float:
+        """0 where it has not been measured over `MIN_TOKENS`."""
+        return self.steps / self.tokens if self.tokens >= MIN_TOKENS else 0.0
+
+
 class Guard:
     """One request's mode, with what it was based on."""
 
     def __init__(self) -> None:
         self.mode: Mode = "normal"
-        self._steps = self._tokens = 0.0
-        """Time and tokens of rounds in `normal`. Times are in plain decoding steps, since these follow the load."""
+        self.reason: Reason = "faster"
+        """Of the last change of mode."""
+        self.changed = False
+        """Whether the latest choice was another mode than the one before."""
+        self._worker, self._unready = Pace(), Pace()
+        """With the worker, and before its first frame in this answer."""
         self._interval, self._since = FIRST_INTERVAL, 0.0
-        self._unready_steps = self._unready = 0.0
-        """Time and tokens of this answer's rounds in `normal` before the worker's first frame."""
-        self._probe = 0.0
-        """Tokens of a probe that are left."""
 
     def state(self) -> Sequence[float]:
         """What the next answer goes on from, as plain numbers."""
-        return [self._steps, self._tokens, self._interval, self._since]
+        pace = self._worker
+        return [pace.steps, pace.tokens, self._interval, self._since]
 
     def resume(self, state: Sequence[float]) -> None:
         """Goes on from such a state."""
-        self._steps, self._tokens, self._interval, self._since = state
+        steps, tokens, self._interval, self._since = state
+        self._worker = Pace(steps, tokens)
+
+    @property
+    def with_worker(self) -> bool:
+        """Whether the worker's candidates are waited for."""
+        return self.mode in ("normal", "narrow")
 
     def round(self, tokens: int, steps: float, *, ready: bool) -> None:
         """A round ended, which took as long as so many plain decoding steps. `ready`: whether the worker had read the
         prompt."""
-        if self.mode != "normal":
-            self._since += tokens
-        elif not ready:
-            self._unready_steps, self._unready = self._unready_steps + steps, self._unready + tokens
+        if self.with_worker:
+            (self._worker if ready else self._unready).round(tokens, steps)
         else:
-            self._probe = max(self._probe - tokens, 0.0)
-            keep = min(1.0, max(REMEMBERED - tokens, 0.0) / max(self._tokens, 1.0))
-            self._steps, self._tokens = self._steps * keep + steps, self._tokens * keep + tokens
-
-    def _normal(self, ready: bool) -> float:
-        """Plain steps per token in `normal`, as measured; 0 where it has not been for long enough."""
-        if ready or self._unready < UNREADY_TOKENS:
-            return self._steps / self._tokens if self._tokens >= MIN_TOKENS and self._probe <= 0 else 0.0
-        return self._unready_steps / self._unready
+            self._since += tokens
 
     def choose(self, costs: Costs, reference: Reference, remaining: float, *, ready: bool) -> Mode:
         """The mode for the next round, in which the answer has so many tokens to come."""
-        together_s = reference.together_s * remaining + costs.local_backlog_s
         plain_s = reference.plain_s * remaining
-        normal_s = self._normal(ready) * plain_s
-        if normal_s <= MARGIN * min(together_s, plain_s):
-            if self.mode == "normal" and normal_s:
+        local_s = reference.together_s * remaining + costs.local_backlog_s
+        alone_s = min(local_s, plain_s)
+        worker = self._worker if ready or self._unready.tokens < UNREADY_TOKENS else self._unready
+        normal_s = worker.known() * plain_s
+        if normal_s <= MARGIN * alone_s:
+            if self.with_worker and normal_s:
                 self._interval = FIRST_INTERVAL
-            return self._enter("normal")
+            return self._enter("narrow", "slower") if normal_s > alone_s else self._enter("normal", "faster")
         if self._since >= self._interval and remaining > MIN_TOKENS:
             self._interval, self._since = min(2 * self._interval, MAX_INTERVAL), 0.0
-            self._probe, self._steps, self._tokens = MIN_TOKENS, 0.0, 0.0
-            self._unready_steps = self._unready = 0.0
-            return self._enter("normal")
-        return self._enter("local" if together_s < plain_s else "plain")
+            self._worker, self._unready = Pace(), Pace()
+            return self._enter("normal", "probe")
+        return self._enter("local" if local_s < plain_s else "plain", "slower" if ready else "unready")
 
-    def _enter(self, mode: Mode) -> Mode:
-        self.mode = mode
+    def _enter(self, mode: Mode, reason: Reason) -> Mode:
+        self.changed = mode != self.mode
+        if self.changed:
+            self.mode, self.reason = mode, reason
         return mode

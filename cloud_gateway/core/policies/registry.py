@@ -223,6 +223,11 @@ def reason(policy: Controller) -> str | None:
     return why if isinstance(why, str) else None
 
 
+def guard_change(policy: Controller) -> tuple[str, str] | None:
+    """The guard's new mode and its reason, where the policy's latest decision changed it (guard.py)."""
+    return policy.change if isinstance(policy, Adaptive) else None
+
+
 POLICIES: dict[PolicyName, Callable[[PolicySettings], Controller]] = {
     "plain": Plain,
     "colocated": Colocated,

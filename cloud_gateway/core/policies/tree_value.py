@@ -112,12 +112,14 @@ class Surveyor:
         return [share / self._full for share in self._shares]
 
     def judged(self, *, hit: bool) -> None:
-        """The draft's children after a committed prefix were seen to hold the token that followed, or not."""
+        """The draft's children after a committed prefix were seen to hold the token that followed, or not. Which child
+        held it is not known: each rank counts by its share."""
         self._observed += 1
         self._full += 1
         if hit:
-            self._best_right += self.match / max(self.named, self.match)
-            self._shares = [share + mean for share, mean in zip(self._shares, self.shares)]
+            ranks = [share / self.named for share in self.shares]
+            self._best_right += ranks[0]
+            self._shares = [share + rank for share, rank in zip(self._shares, ranks)]
 
     def state(self) -> list[float]:
         """What was learnt of the draft, as plain numbers: sums over observations, scaled to `CARRIED` at most."""

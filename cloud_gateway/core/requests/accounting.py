@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Controller
-from cloud_gateway.core.policies.registry import reason
+from cloud_gateway.core.policies.registry import guard_change, reason
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.requests.steps import HostTime, LocalWork
 from cloud_gateway.core.verify.accept import Walk
@@ -105,6 +105,13 @@ class Account:
             counts[source] = counts.get(source, 0) + 1
             for name in node.evidence or ():
                 self.usage.sources[name][what] += 1
+
+    def decided(self, controller: Controller) -> None:
+        """The policy has made a decision."""
+        if (change := guard_change(controller)) is not None:
+            mode, why = change
+            reasons = self.usage.guard.setdefault(mode, {})
+            reasons[why] = reasons.get(why, 0) + 1
 
     def policy_ended(self, controller: Controller) -> None:
         """This policy decides no more for it."""

@@ -182,8 +182,9 @@ class Generation:
         for source, suggestions in self.sources.ask(self.tree, self.usage.sources) if self.sources is not None else ():
             if self.listener is not None:
                 self.listener.suggested(source, suggestions)
-        asked = replace(costs, remaining=self.remaining)
-        action = self._rounds.bound(self.controller.decide(self.tree, link, asked, now), self.tree, now)
+        wanted = self.controller.decide(self.tree, link, replace(costs, remaining=self.remaining), now)
+        action = self._rounds.bound(wanted, self.tree, now)
+        self._account.decided(self.controller)
         if isinstance(action, Verify):
             self._times.begins(now)
         if self.listener is not None:
@@ -241,9 +242,8 @@ class Generation:
         if not self.wants_worker:
             return ()
         self._epoch += 1
-        name = step.name or step.worker
-        self.assignment = Assignment(step.worker, self._epoch, name)
-        self._account.assigned(name)
+        self.assignment = Assignment(step.worker, self._epoch, step.name or step.worker)
+        self._account.assigned(self.assignment.name)
         messages = opening(self.id, self._epoch, self.tree.prefix, self.worker_sampling, step.scope)
         return [Send(step.worker, body) for body in messages]
 

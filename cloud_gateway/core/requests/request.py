@@ -91,6 +91,8 @@ class Usage:
     frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})
     fallbacks: int = 0
     """Times that the controller took up drafting itself while a worker was there."""
+    guard: dict[str, dict[str, int]] = field(default_factory=dict)
+    """How often policy `adaptive` entered each of the guard's modes, by reason (core/policies/guard.py)."""
     policy: str = "plain"
     verification: Method = "shared-noise"
     why_off: str | None = None

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from cloud_gateway.core.policies.budget import worker_pace
 from edgespec.core.numbers import interpolate
 
 PAYS = 0.97
@@ -104,7 +103,8 @@ def _worker(measured: Measured) -> float | None:
     if measured.rtt_ms is None or measured.step_ms is None or measured.match is None:
         return None
     plain, step = measured.pass_ms[1], measured.step_ms
-    pace = worker_pace(step, measured.rtt_ms + LEVELS_AFTER_DIVERGENCE * step, measured.match, plain)
+    recovery = measured.rtt_ms + LEVELS_AFTER_DIVERGENCE * step  # plain decoding goes on meanwhile
+    pace = min(step + (1 - measured.match) * recovery, plain)
     return pace if pace <= PAYS * plain else None
 
 

@@ -1,4 +1,4 @@
-"""The answer's reference, its budget of passes and the guard."""
+"""The answer's reference and its budget of passes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from cloud_gateway.core.policies.actions import Costs
-from cloud_gateway.core.policies.budget import BURST, Budget, Lead, Reference, worker_pace
+from cloud_gateway.core.policies.budget import BURST, Budget, Reference
 
 TT, TD = 0.01034, 0.00373
 COSTS = Costs(lambda rows: TT, TD)
@@ -46,32 +46,3 @@ def test_without_a_share_no_run_begins() -> None:
     budget = Budget(0.0)
     budget.earn(1000, REFERENCE)
     assert not budget.open
-
-
-def lead(seconds: float, tokens: int) -> Lead:
-    found = Lead()
-    found.look(5.0)
-    found.emitted(tokens, REFERENCE)
-    found.look(5.0 + seconds)
-    return found
-
-
-def test_an_answer_is_behind_where_it_would_end_behind() -> None:
-    late = 10 * REFERENCE.token_s + 0.01
-    assert lead(late, 10).judge(REFERENCE, REFERENCE.token_s, 100), "nothing is gained on the way"
-    assert not lead(late, 10).judge(REFERENCE, 0.9 * REFERENCE.token_s, 100), "the rest makes up for it"
-    assert lead(late, 10).judge(REFERENCE, 0.9 * REFERENCE.token_s, 5), "too few are left"
-
-
-def test_once_behind_it_stays_so_until_it_has_caught_up() -> None:
-    found = lead(10 * REFERENCE.token_s + 0.01, 10)
-    assert found.judge(REFERENCE, REFERENCE.token_s, 5)
-    assert found.judge(REFERENCE, 0.5 * REFERENCE.token_s, 100), "not yet"
-    found.emitted(10, REFERENCE)
-    found.look(5.0 + 15 * REFERENCE.token_s)
-    assert not found.judge(REFERENCE, REFERENCE.token_s, 5)
-
-
-def test_a_worker_costs_a_recovery_for_each_divergence() -> None:
-    assert worker_pace(0.006, 0.030, 0.9, 0.1) == pytest.approx(0.009)
-    assert worker_pace(0.006, 0.300, 0.5, 0.1) == 0.1, "plain decoding goes on meanwhile"

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 
-from cloud_gateway.core.policies.actions import Costs
+from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome, Verify
+from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.budget import Reference
 from cloud_gateway.core.policies.guard import FIRST_INTERVAL, MIN_TOKENS, UNREADY_TOKENS, Guard, Mode
+from cloud_gateway.core.policies.registry import guard_change
+from cloud_gateway.core.requests.accounting import Account, FrameLedger
+from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.engine.stats import Stats
 from edgespec.lab.link_model import LinkModel
 from tools.sim.config import load
 from tools.sim.experiment import Arm, Cell, simulate
@@ -33,6 +42,7 @@ def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100, *, ready:
     ("pace", "costs", "remaining", "mode"),
     [
         (0.9 * ALONE_S, COSTS, 100, "normal"),
+        (1.01 * ALONE_S, COSTS, 100, "narrow"),
         (1.1 * ALONE_S, COSTS, 100, "local"),
         (1.1 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 100, "normal"),
         (2.0 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 100, "local"),
@@ -74,6 +84,58 @@ def test_a_probe_that_succeeds_ends_the_guards_modes() -> None:
     after(guard, int(FIRST_INTERVAL), ALONE_S)
     modes = [choice(after(guard, 1, 0.5 * ALONE_S)) for _ in range(100)]
     assert set(modes) == {"normal"}
+
+
+def driven(policy: Adaptive, pace: Callable[[int], float], tokens: int = 100) -> list[tuple[int, str, str]]:
+    """The changes of mode of an answer whose tokens take so many seconds each: (token, mode, reason)."""
+    tree, now, found = CandidateTree([1, 2]), 0.0, list[tuple[int, str, str]]()
+    link = LinkView(0.02, 0.02, TD, ready=True)
+    for token in range(tokens):
+        policy.decide(tree, link, COSTS, now)
+        if (change := guard_change(policy)) is not None:
+            found.append((token, *change))
+        now += pace(token)
+        tree.advance([7])
+        policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), now)
+    return found
+
+
+def test_each_change_is_named_once_with_its_reason() -> None:
+    slow, probe = int(MIN_TOKENS), int(MIN_TOKENS + FIRST_INTERVAL)
+    policy = Adaptive()
+    assert driven(policy, lambda token: 2 * TT) == [(slow, "local", "slower"), (probe, "normal", "probe"),
+                                                    (probe + slow, "local", "slower")]  # fmt: skip
+    assert "slower than drafting here" in (policy.why or "")
+    assert driven(Adaptive(), lambda token: 0.5 * ALONE_S) == []
+
+
+def test_narrow_verifies_fewer_candidates_before_the_worker_is_left() -> None:
+    """A row costs 0.1 of a plain step: four candidates of falling survival pay for it, in `narrow` fewer do."""
+    counts = []
+    for pace in (0.9, 1.02):
+        policy, tree = Adaptive(), CandidateTree([1, 2])
+        costs = Costs(lambda rows: TT * (1 + 0.1 * (rows - 1)))
+        node = tree.root
+        for chance in (0.9, 0.5, 0.5, 0.5):
+            node = tree.add_local(node, 5, -math.log(chance), 0.3) or node
+        policy._guard = after(Guard(), 20, pace * TT)
+        action = policy.decide(tree, LinkView(9.0, 9.0, TD, ready=True), costs, 0.0)
+        assert isinstance(action, Verify)
+        counts.append(len(action.nodes))
+    assert 0 < counts[1] < counts[0], counts
+
+
+def test_changes_are_counted_in_usage_and_metrics() -> None:
+    policy, usage, stats = Adaptive(), Usage(), Stats()
+    account = Account(0.0, usage, FrameLedger())
+    policy.change = ("narrow", "slower")
+    account.decided(policy)
+    account.decided(policy)
+    policy.change = None
+    account.decided(policy)
+    stats.add(usage)
+    stats.add(usage)
+    assert usage.guard == {"narrow": {"slower": 2}} and stats.guard == {("narrow", "slower"): 4}
 
 
 def test_the_next_answer_goes_on_where_this_one_was() -> None:

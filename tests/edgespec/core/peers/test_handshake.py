@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.peers.handshake import CallerHandshake, ListenerHandshake
 from edgespec.core.peers.messages import (
     NO_GATEWAY,
-    SENTENCES,
     Ask,
     Granted,
     PeerChallenge,
@@ -158,30 +153,3 @@ def test_messages_out_of_their_order_are_refused() -> None:
 def test_what_does_not_decode_is_refused(data: bytes | str) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_peer(data)
-
-
-KEYS = st.sampled_from([CALLER.public, LISTENER.public, THIRD.public, bytes(32), NO_GATEWAY])
-BYTES32, BYTES64 = st.binary(min_size=32, max_size=32), st.binary(min_size=64, max_size=64)
-MESSAGES: st.SearchStrategy[PeerMessage] = st.one_of(
-    st.builds(PeerHello, st.sampled_from(["edgespec/1", "edgespec/2"]), KEYS, BYTES32),
-    st.builds(PeerChallenge, KEYS, BYTES32, BYTES64),
-    st.builds(Ask, st.sampled_from(["relay", "presence"]), KEYS, BYTES64),
-    st.builds(Granted, st.just("lab-8"), st.booleans(), st.lists(BYTES32, max_size=2)),
-    st.builds(PeerRefused, st.sampled_from(list(SENTENCES))),
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(MESSAGES, max_size=4), st.binary(max_size=200))
-def test_no_messages_without_a_key_get_past_a_handshake(messages: list[PeerMessage], noise: bytes) -> None:
-    """In any order, to either side: every one ends in an error of the protocol or in a refusal."""
-    listener, caller = listening(), calling()
-    for message in messages:
-        with contextlib.suppress(RemoteProtocolError, LocalProtocolError):
-            listener.challenge(sent(message))
-        with contextlib.suppress(RemoteProtocolError, LocalProtocolError):
-            assert isinstance(listener.asked(sent(message)), PeerRefused)
-        with pytest.raises((RemoteProtocolError, PeerUnavailable)):
-            caller.challenged(sent(message), "relay", GATEWAY)
-    with contextlib.suppress(RemoteProtocolError):
-        decode_peer(noise)
