@@ -11,8 +11,8 @@ import pytest
 
 from tools.bench.relay import PEERS, WAYS, Campus, campus_on, lose_relay
 
-pytestmark = pytest.mark.live
-TOKENS = 96
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+TOKENS = 64
 
 
 @pytest.fixture(scope="module")

@@ -41,14 +41,28 @@ async def forward(ws: Connection, reader: asyncio.StreamReader, writer: asyncio.
 
 async def _inwards(ws: Connection, writer: asyncio.StreamWriter, wait: Wait) -> None:
     while True:
-        async with asyncio.timeout(SILENT_S):
-            data = await ws.recv()
+        data = await _next(ws)
         if isinstance(data, str):
             raise RemoteProtocolError("malformed", "text in a tunnel")
         if data:
             await asyncio.sleep(wait(len(data)))
             writer.write(data)
             await writer.drain()
+
+
+async def _next(ws: Connection) -> bytes | str:
+    """The next message. Raises TimeoutError where the other end is silent, and not because this process stood still:
+    then what has arrived meanwhile is read first.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        ends_at = loop.time() + SILENT_S
+        try:
+            async with asyncio.timeout_at(ends_at):
+                return await ws.recv()
+        except TimeoutError:
+            if loop.time() - ends_at < HEARTBEAT_S:
+                raise
 
 
 async def _outwards(ws: Connection, reader: asyncio.StreamReader, wait: Wait) -> None:
