@@ -23,7 +23,7 @@ DOCUMENTS = ("README.md", "docs/demo.md")
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 LEGEND = """Times are milliseconds per token while decoding; ratios are medians over prompts of the ratio on the same
 prompt, in brackets the interval of the median. "Better": the better of plain decoding and co-located k = 2. "Draft
-passes": at the gateway, over those of k = 2. "Kept": candidates accepted in a round
+passes": at the gateway, over those of k = 2
 ([docs/demo.md](docs/demo.md#several-places-in-one-run))."""
 Figures = Mapping[str, Any]
 
@@ -97,19 +97,17 @@ def _conditions(group: Sequence[Figures]) -> str:
 
 
 def _rows(every: Sequence[Figures], *, with_load: bool) -> list[str]:
-    head = ["draft", "round trip", "prefer", "÷ k = 2", "÷ best k", "÷ better", "whole ÷ k = 2", "draft passes", "kept"]
-    if with_load:
-        head.insert(2, "load")
+    head = ("draft", "round trip", "prefer", "÷ k = 2", "÷ best k", "÷ better", "whole ÷ k = 2", "draft passes")
     lines = markdown(head, [])
     for figures in every:
         for row in figures["rows"]:
             decoding, whole = row["decoding"], row["whole"]
-            cells = [
-                figures["setting"]["draft"], f"{row['rtt_ms']:g} ms", row["prefer"], ratio(decoding, "k2"),
+            place = f"{row['rtt_ms']:g} ms" + (f", {row['load']}" if with_load else "")
+            lines.append(line((
+                figures["setting"]["draft"], place, row["prefer"], ratio(decoding, "k2"),
                 f"{decoding['best']['median']:.2f}", f"{decoding['better']['median']:.2f}",
-                f"{whole['k2']['median']:.2f}", f"{row['passes_to_k2']:.2f}", f"{row['accepted_per_round']:.1f}",
-            ]  # fmt: skip
-            lines.append(line([*cells[:2], row["load"], *cells[2:]] if with_load else cells))
+                f"{whole['k2']['median']:.2f}", f"{row['passes_to_k2']:.2f}",
+            )))  # fmt: skip
     return lines
 
 
@@ -130,12 +128,12 @@ def worst(every: Sequence[Figures]) -> str:
 
 def simulator(every: Sequence[Figures]) -> str:
     """Live and simulated ratios to co-located k = 2."""
-    lines = markdown(("target", "draft", "arm", "prompts", "live", "simulated", "points", "own times", "points"), [])
+    lines = markdown(("models", "arm", "prompts", "live", "simulated", "points", "own times", "points"), [])
     for figures in every:
         setting = figures["setting"]
         for row in figures["rows"]:
             lines.append(line((
-                setting["target"], setting["draft"], row["arm"], row["prompts"], f"{row['live']:.3f}",
+                f"{setting['target']}, {setting['draft']}", row["arm"], row["prompts"], f"{row['live']:.3f}",
                 f"{row['sim']:.3f}", f"{row['points']:+.1f}", f"{row['own']:.3f}", f"{row['points_own']:+.1f}",
             )))  # fmt: skip
     return "\n".join(lines)
