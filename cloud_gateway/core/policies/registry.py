@@ -219,8 +219,12 @@ ALONE = ("plain", "colocated", "colocated-tree")
 
 def reason(policy: Controller) -> str | None:
     """Why the policy drafted at the gateway, where it can say so."""
-    why = getattr(policy, "why", None)
-    return why if isinstance(why, str) else None
+    return policy.why if isinstance(policy, Adaptive) else None
+
+
+def resumed_from(policy: Controller) -> Learnt | None:
+    """What earlier answers taught it before its first decision, for the trace; None where nothing did."""
+    return policy.carried if isinstance(policy, Adaptive) else None
 
 
 def guard_change(policy: Controller) -> tuple[str, str] | None:
