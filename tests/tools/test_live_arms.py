@@ -70,7 +70,7 @@ def test_every_arm_is_first_and_follows_others_equally_often() -> None:
 
 
 def test_no_prompt_comes_twice_at_any_level() -> None:
-    made = batches([str(number) for number in range(20)], [1, 4], 3)
+    made = batches(["0", "0", *(str(number) for number in range(20))], [1, 4], 3)
     assert [level for level, _ in made] == [1, 1, 1, 4]
     asked = [prompt for _, prompts in made for prompt in prompts]
     assert len(set(asked)) == len(asked) == 7
@@ -109,6 +109,7 @@ def test_ratios_are_paired_and_disturbed_batches_left_out() -> None:
     found += [batch(BASE, 4, 900.0, "b", others=0.5)]
     runs = report.Runs(compared, found)
     assert runs.ratio(BASE, "plain", report.whole) == [1.0, 0.3333, 1.0]
+    assert max(runs.values("plain", report.whole)) == 300.0, "900 ms was disturbed"
     assert runs.same(BASE, "plain") == "4/5", "texts count, disturbed or not"
     assert report.row(runs, compared[0], 1)["undisturbed"] == "4/5"
 

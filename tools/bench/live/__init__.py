@@ -34,6 +34,8 @@ from tools.make_draft import FORMATS, make_draft
 
 PROMPT_ROOM = 512
 """Tokens of context beside the completion's; MT-Bench's first turns have fewer."""
+SHOWN = 5
+"""Batches for each line of progress in a file."""
 DEFAULT_ARMS = "plain,colocated,remote,ngram,llama-server,llama-server-draft,llama-server-ngram"
 
 
@@ -155,7 +157,7 @@ def _shower(console: Console, total: int) -> Callable[[Batch], None]:
     def show_one(batch: Batch) -> None:
         nonlocal count
         count += 1
-        if console.is_terminal or count == total or count % 10 == 0:
+        if console.is_terminal or count % SHOWN == 0 or count == total:
             console.print(f"{count} of {total}: {batch.arm}, {batch.tokens_per_s:.1f} tokens/s", highlight=False)
 
     return show_one

@@ -97,8 +97,9 @@ class Systems:
         with beside.drafting() if beside else contextlib.nullcontext():
             load, pids = os.getloadavg()[0], self.pids()
             ours, everyone, began = used_s(pids), machine_time_s(), time.monotonic()
-            with ThreadPoolExecutor(len(prompts)) as pool:
-                answers = list(pool.map(lambda prompt: self._one(arm, prompt, max_tokens), prompts))
+            pool = ThreadPoolExecutor(len(prompts))
+            answers = list(pool.map(lambda prompt: self._one(arm, prompt, max_tokens), prompts))
+            pool.shutdown()  # not where a signal ends this: the threads end when the servers do
             seconds = time.monotonic() - began
             others = (machine_time_s() - everyone) - (used_s(pids) - ours)
         share = max(others, 0.0) / max(seconds, 0.01)
