@@ -133,6 +133,15 @@ def test_the_best_settings_are_found_afterwards() -> None:
     assert line.endswith("| 1.00 (1.00–1.00) | 1.33 (1.33–1.33) | 2.00 (2.00–2.00) | 2.67 (2.67–2.67) |")
 
 
+def test_core_time_is_shown_per_token_of_target_and_worker() -> None:
+    found = [batch("plain", number, 30.0, others=0.5) for number in range(2)]
+    for one in found:
+        one.target_core_s, one.worker_core_s = 0.25, 0.05
+    row = report.row(report.Runs(arms("plain"), found), arms("plain")[0], 1)
+    assert (row["target_core_ms"][0], row["worker_core_ms"][0]) == (25.0, 5.0)
+    assert report.COLUMNS["core ms a token"](row) == "25.0 + 5.0"
+
+
 def test_other_prompt_lengths_are_reported() -> None:
     one, two = batch("plain", 0, 30.0), batch(BASE, 0, 30.0)
     two.answers[0].prompt_tokens += 1

@@ -60,6 +60,14 @@ class Batch:
     load: float
     """Load average of the machine at its start."""
     neighbour: bool
+    target_core_s: float = 0.0
+    """Core time of the gateway, or of the peer; unlike the times it hardly depends on what else runs."""
+    worker_core_s: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Of all completions."""
+        return sum(one.tokens for one in self.answers)
 
     @property
     def disturbed(self) -> bool:
@@ -68,7 +76,7 @@ class Batch:
     @property
     def tokens_per_s(self) -> float:
         """Of all clients together, prompts included."""
-        return sum(one.tokens for one in self.answers) / max(self.seconds, 1e-6)
+        return self.tokens / max(self.seconds, 1e-6)
 
     def figures(self) -> dict[str, Any]:
         """For JSON: everything but the texts."""

@@ -119,6 +119,8 @@ def row(runs: Runs, arm: Arm, level: int) -> dict[str, Any]:
         "whole_ms": interval([whole(one) for one in answers]),
         "decoding_ms": interval([between(one) for one in answers]),
         "server_decoding_ms": interval([one.server_ms / max(one.tokens - 1, 1) for one in answers]),
+        "target_core_ms": interval([1000 * one.target_core_s / max(one.tokens, 1) for one in every]),
+        "worker_core_ms": interval([1000 * one.worker_core_s / max(one.tokens, 1) for one in every]),
         **figures([one.times for one in answers], sum(batch.seconds for batch in own)),
         "tokens_per_pass": round(sum(one.tokens for one in answers) / max(sum(passes), 1), 3),
         "drafts_accepted": round(sum(one.accepted for one in answers) / max(sum(one.drafted for one in answers), 1), 4),
@@ -140,6 +142,7 @@ def _prompts_agree(batches: Sequence[Batch]) -> bool:
     return all(len(counts) == 1 for counts in found.values())
 
 
+CORE_TIMES = ("target_core_ms", "worker_core_ms")
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "clients": lambda row: str(row["clients"]),
     "arm": lambda row: str(row["arm"]),
@@ -149,6 +152,7 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "decoding": lambda row: _spread(row["decoding_ms"], 1),
     "first token p50, p95": lambda row: f"{row['first_ms_p50']:.0f}, {row['first_ms_p95']:.0f}",
     "between p50, p95": lambda row: f"{row['between_ms_p50']:.0f}, {row['between_ms_p95']:.0f}",
+    "core ms a token": lambda row: " + ".join(f"{row[name][0]:.1f}" for name in CORE_TIMES if row[name][0]),
     "tokens a pass": lambda row: f"{row['tokens_per_pass']:.2f}",
     "text as plain, as peer": lambda row: f"{row['same_text_as_plain'] or '-'}, {row['same_text_as_peer'] or '-'}",
     "undisturbed": lambda row: str(row["undisturbed"]),

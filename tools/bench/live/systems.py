@@ -95,15 +95,28 @@ class Systems:
         """All prompts at the same time. Raises RigError."""
         beside = self.neighbour if arm.shared else None
         with beside.drafting() if beside else contextlib.nullcontext():
-            load, pids = os.getloadavg()[0], self.pids()
+            load, pids, serving = os.getloadavg()[0], self.pids(), self.serving(arm)
             ours, everyone, began = used_s(pids), machine_time_s(), time.monotonic()
+            target, worker = (used_s([pid] if pid else []) for pid in serving)
             pool = ThreadPoolExecutor(len(prompts))
             answers = list(pool.map(lambda prompt: self._one(arm, prompt, max_tokens), prompts))
             pool.shutdown()  # not where a signal ends this: the threads end when the servers do
             seconds = time.monotonic() - began
             others = (machine_time_s() - everyone) - (used_s(pids) - ours)
+            target, worker = (
+                used_s([pid] if pid else []) - at for pid, at in zip(serving, (target, worker), strict=True)
+            )
         share = max(others, 0.0) / max(seconds, 0.01)
-        return Batch(arm.name, len(prompts), number, answers, seconds, share, load, beside is not None)
+        found = Batch(arm.name, len(prompts), number, answers, seconds, share, load, neighbour=beside is not None)
+        found.target_core_s, found.worker_core_s = target, worker
+        return found
+
+    def serving(self, arm: Arm) -> tuple[int, int]:
+        """Process ids of what computes the target for this arm, and of its worker or 0."""
+        if arm.peer:
+            return self.processes.pid(_file_name(arm)), 0
+        rig = next(rig for rig in self.rigs if rig.folder.name == arm.system)
+        return rig.pid("gateway"), rig.pid("worker") if arm.worker else 0
 
     def _one(self, arm: Arm, prompt: str, max_tokens: int) -> Answer:
         body = greedy(prompt, max_tokens, arm.asks)
@@ -146,10 +159,14 @@ class Systems:
     def start_peer(self, arm: Arm) -> None:
         """A llama-server, until it is ready. Raises RigError with its last lines."""
         port, cores = free_port(), ",".join(map(str, self.cores[: arm.cores]))
-        name = arm.name.replace(" ", "-").replace(",", "")
+        name = _file_name(arm)
         self.processes.start(name, ["taskset", "-c", cores, *self.scene.peer_command(arm, port)])
         self.processes.wait_for(name, lambda: healthy(port), LOAD_S)
         self.clients[arm.name] = ChatClient(port, "any", "none")
+
+
+def _file_name(arm: Arm) -> str:
+    return arm.name.replace(" ", "-").replace(",", "")
 
 
 def pinned(wanted: int) -> list[int]:
