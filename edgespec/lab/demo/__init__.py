@@ -87,7 +87,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the demo; returns 0, or 1 where a text differed. Raises ConfigError before anything is started."""
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=120)  # of a file
     check(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     if len(options.rtt_ms) * len(options.worker_load) > 1:
