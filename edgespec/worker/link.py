@@ -42,6 +42,8 @@ UNTRIED_S = 1.0
 """Maximum wait before a round with addresses that were never dialled: they have caused no load yet."""
 SETTLED_S = 60.0
 """A link that was authenticated for this long resets the back-off."""
+RELAYED_SETTLED_S = 5.0
+"""The same for a link through a peer: peers come and go with their owners, and another one is to be taken at once."""
 
 FromGateway = Open | Commit | Close
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
@@ -201,9 +203,9 @@ class Backoff:
         self._ceiling_s = min(2 * self._ceiling_s, self._longest_s)
         return wait_s
 
-    def linked_for(self, seconds: float) -> None:
-        """A link lasted this long after authentication: from `SETTLED_S` on the next waits are short again."""
-        if seconds >= SETTLED_S:
+    def linked_for(self, seconds: float, settled_s: float = SETTLED_S) -> None:
+        """A link lasted this long after authentication: from `settled_s` on the next waits are short again."""
+        if seconds >= settled_s:
             self._ceiling_s = self._first_s
 
 
@@ -237,9 +239,10 @@ async def keep_linked(
         attempts = [_Attempt(address, race, handler, clock) for address in found[:MAX_ADDRESSES]]
         await race.run([partial(attempt.run, me, pin, timers) for attempt in attempts])
         for attempt in attempts:
+            is_relayed = isinstance(attempt.address, Relayed)
             if attempt.link is not None:
-                backoff.linked_for(attempt.linked_s)
-            if attempt.why and (attempt.link is None or isinstance(attempt.address, Relayed)):
+                backoff.linked_for(attempt.linked_s, RELAYED_SETTLED_S if is_relayed else SETTLED_S)
+            if attempt.why and (attempt.link is None or is_relayed):
                 failed(attempt.address)
         tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])
         wait_s = rng.uniform(0, UNTRIED_S) if set(found) - tried else backoff.next_s()

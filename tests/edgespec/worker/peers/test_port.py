@@ -26,9 +26,9 @@ from edgespec.worker.pair import pair
 from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
 from edgespec.worker.peers.config import RelaySection
-from tests.support.links import until
 from tests.support.pairing import Operator, some_code
 from tests.support.peers import Peer, echo, peer
+from tests.support.until import until
 
 GATEWAY = b"g" * 32
 

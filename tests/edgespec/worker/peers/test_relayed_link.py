@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,13 +20,15 @@ from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.addresses import GatewayAddresses
+from edgespec.worker.link import RELAYED_SETTLED_S
 from edgespec.worker.peers.pair import pair_through_peers
 from edgespec.worker.peers.relayed import Relayed
 from edgespec.worker.peers.routes import Routes
 from tests.edgespec.worker.test_link import Sleeps, running
-from tests.support.links import GATEWAY_KEY, Daemon, GatewayUnderTest, serving, until
+from tests.support.links import GATEWAY_KEY, Daemon, GatewayUnderTest, serving
 from tests.support.pairing import Operator, served, some_code
 from tests.support.peers import Peer, echo, peer
+from tests.support.until import until
 
 KEY = GATEWAY_KEY.public
 UNREACHABLE = Address("127.0.0.1", 1)
@@ -49,7 +53,7 @@ class Campus:
 
 @asynccontextmanager
 async def campus(
-    tmp_path: Path, behind: Address | None = None, timers: Timers = DEFAULT_TIMERS
+    tmp_path: Path, behind: Address | None = None, timers: Timers = DEFAULT_TIMERS, **options: Any
 ) -> AsyncIterator[Campus]:
     """`behind`: what the first relay takes for the gateway, if it lies."""
     async with AsyncExitStack() as opened:
@@ -66,7 +70,7 @@ async def campus(
         daemon = Daemon()
         where = GatewayAddresses(gateways, KEY, "", None, routes)
         one = Campus(worker, relays, gateway, where, daemon)
-        await enter(running(gateway, daemon, where=where.now, failed=where.failed, sleep=Sleeps(), timers=timers))
+        await enter(running(gateway, daemon, where=where.now, failed=where.failed, timers=timers, **options))
         yield one
 
 
@@ -87,6 +91,20 @@ async def test_when_its_relay_ends_another_is_taken(tmp_path: Path) -> None:
         await used.port.close()
         await until(lambda: one.through not in (None, first), 20)
         assert len(one.daemon.of("down")) == 1
+
+
+async def test_each_lost_relay_is_replaced_within_a_second(tmp_path: Path) -> None:
+    """Links that lasted, by their own clock: the waits between do not grow from one to the next."""
+    ticks, sleeps = itertools.count(step=RELAYED_SETTLED_S), Sleeps()
+    async with campus(tmp_path, clock=lambda: next(ticks), sleep=sleeps) as one:
+        for lost in range(6):
+            await until(lambda lost=lost: one.through and len(one.daemon.of("up")) == lost + 1, 20)
+            used = next(relay for relay in one.relays if relay.address.port == one.through)
+            for tunnel in list(used.port.tunnels.values()):
+                tunnel.transport.abort()
+            await until(lambda lost=lost: len(one.daemon.of("down")) == lost + 1, 20)
+        await until(lambda: len(sleeps.waits_s) >= 6, 20)
+    assert max(sleeps.waits_s) <= 1.0
 
 
 async def test_a_relay_that_leads_elsewhere_gets_nothing_and_is_left(tmp_path: Path) -> None:
