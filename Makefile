@@ -10,7 +10,7 @@ CORES := $(shell nproc)
 # each would compile all that it imports, which takes longer than most of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-live test-busy fuzz attacks traces check bench peers bench-live clean
+.PHONY: help setup demo test test-live test-busy test-faults fuzz attacks traces check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-language check-layers
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
+	@echo "make test-faults a table of faults with real processes: equal texts, stalls, recovery (about 20 minutes)"
 	@echo "make fuzz        2 million random requests and trees, none of which may make anything fail (about 15 minutes)"
 	@echo "make attacks     floods against a real gateway, and what each costs another client (about 50 minutes)"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
@@ -50,6 +51,9 @@ test-busy: setup
 
 test-live: setup
 	@$(PYTEST) -m live --durations=10
+
+test-faults: setup
+	@$(BIN)/python -m tests.faults
 
 fuzz: setup
 	@$(BIN)/python -m tools.fuzz --cases 2000000

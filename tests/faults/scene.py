@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ START_S = 120.0
 class Scene:
     """What faults are injected into."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: Sequence[str] = WORKERS) -> None:
         """Makes two models that agree often: the target takes some milliseconds a pass, so that faults find it busy."""
+        self.workers = workers
         shape: dict[str, Any] = {"layers": 6, "hidden": 256}
         self.target = make_tiny_gguf(folder / "target.gguf", **shape)
         self.draft = make_tiny_gguf(folder / "draft.gguf", unlike=0.05, **shape)
@@ -52,10 +53,11 @@ class Scene:
         self.proxy = Proxy(("127.0.0.1", rig.link_port), USUAL)
         threading.Thread(target=self.proxy.serve, daemon=True).start()
         rig._proxies["worker"] = self.proxy.port
-        for name in WORKERS:
+        for name in self.workers:
             rig.pair(name)
             rig.start_worker(name)
         self.expected = {prompt: self.answer(prompt, policy="plain") for prompt in PROMPTS}
+        assert len(set(self.expected.values())) == len(PROMPTS), "a mixed-up text would not be seen"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,20 +77,22 @@ class Scene:
         return str(self.client().complete(self.body(prompt, **edgespec))["choices"][0]["message"]["content"])
 
     def linked(self) -> int:
-        """Workers that are linked and not paused, by the gateway's metrics; -1 where it does not answer."""
-        port = self.rig.ready["metrics"]["port"]
+        """Workers that are linked and not paused; -1 where the gateway does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
-                lines = page.read().decode().splitlines()
+            return int(self.metric('edgespec_workers{state="ready"}'))
         except OSError:
             return -1
-        return next(
-            (int(float(line.split()[1])) for line in lines if line.startswith('edgespec_workers{state="ready"}')), 0
-        )
+
+    def metric(self, name: str) -> float:
+        """A figure of the gateway's metrics; 0 where there is none. Raises OSError where it does not answer."""
+        port = self.rig.ready["metrics"]["port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+            lines = page.read().decode().splitlines()
+        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
 
     def healthy(self) -> bool:
         """Whether both workers are ready and a completion with their drafts equals the fault-free one."""
-        if self.linked() != len(WORKERS):
+        if self.linked() != len(self.workers):
             return False
         with contextlib.suppress(RigError):
             return self.answer(PROMPTS[0], policy="wanspec") == self.expected[PROMPTS[0]]
