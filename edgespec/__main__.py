@@ -49,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
+    _add_service(verbs)
     _verb(verbs, "doctor", _doctor, "find out why no gateway is found or nothing is drafted, and what to do")
     peers = _verb(verbs, "peers", _peers, "show the other daemons on this campus, or pair with one")
     actions = peers.add_subparsers(dest="action", metavar="ACTION")
@@ -85,9 +86,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     survey.description = measurement.__doc__
     measurement.add_arguments(survey)
-    version = verbs.add_parser("version", help="show the version", description="Show the version.")
-    version.set_defaults(run=_version)
+    verbs.add_parser("version", help="show the version", description="Show the version.").set_defaults(run=_version)
     return parser
+
+
+def _add_service(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    install = _verb(verbs, "install-service", _install, "run the worker as a systemd service", reports=False)
+    remove = _verb(verbs, "uninstall", _uninstall, "stop and remove the service; keeps the keys", reports=False)
+    for one in (install, remove):
+        one.add_argument("--user", action="store_true", help="a service of this user, not of the system")
+        one.add_argument("--dry-run", action="store_true", help="only show what would be done")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -246,6 +254,25 @@ def _doctor(args: argparse.Namespace) -> int:
 
     with logs.policy("error"):
         return asyncio.run(show())
+
+
+def _install(args: argparse.Namespace) -> int:
+    from edgespec.worker import unit
+
+    config.load(args.config)  # a service with a wrong configuration would only fail later
+    file = args.config.resolve() if args.config else None
+    content = unit.text(unit.program(), file, args.user)
+    unit.install(unit.place(args.user), content, args.user, args.dry_run)
+    return 0
+
+
+def _uninstall(args: argparse.Namespace) -> int:
+    from edgespec.worker import unit
+
+    configured = config.load(args.config).daemon.state_dir
+    state = str(folders.state_dir("worker", configured)) if args.user or configured else "/var/lib/edgespec"
+    unit.uninstall(unit.place(args.user), state, args.user, args.dry_run)
+    return 0
 
 
 def _ask(args: argparse.Namespace, method: str, show: Callable[[Any], str] = report.text, **params: str) -> int:

@@ -117,19 +117,22 @@ class Stream(threading.Thread):
 
     def run(self) -> None:
         """Reads to the end."""
-        last = time.monotonic()
+        last, ended = time.monotonic(), False
         chunks = self.scene.client().chunks(self.scene.body(self.prompt, policy="wanspec"))
         try:
             for chunk in chunks:
                 now = time.monotonic()
                 self.stall_s, last = max(self.stall_s, now - last), now
                 self.chunks += 1
+                ended = chunk.get("usage") is not None
                 for choice in chunk["choices"]:
                     self.text += choice["delta"].get("content") or ""
                 if self.chunks == self.leave_after:
                     chunks.close()  # type: ignore[attr-defined]
                     return
                 time.sleep(self.pause_s)
+            if not ended:  # http.client takes a connection that ends for the end of the text
+                self.error = "the stream broke off"
         except (RigError, OSError, ValueError) as error:
             self.error = str(error)
 
@@ -137,6 +140,11 @@ class Stream(threading.Thread):
     def complete(self) -> bool:
         """Whether the text is the fault-free one."""
         return self.text == self.scene.expected[self.prompt]
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether it ended with an error, and its text up to there is the fault-free one."""
+        return bool(self.error) and self.scene.expected[self.prompt].startswith(self.text)
 
 
 @contextlib.contextmanager
