@@ -9,4 +9,5 @@ Public, by module:
 - `pair`: `pair`, `Pairing`
 - `report`: all
 - `service`: `load_drafter`, `Service`
+- `unit`: all
 """
