@@ -44,6 +44,7 @@ async def survey(settings: SurveySettings, path: Path, clock: Clock | None = Non
         return await Survey(settings, file, clock).run(watch)
 
 
+@pytest.mark.live  # its times are real, and do not hold beside busy loops
 async def test_a_day_of_three_endpoints_shows_what_was_put_into_them(tmp_path: Path) -> None:
     """Constant, queueing from 12 h to 18 h, and failing from 6 h to 12 h; the day takes 8 s."""
     clock = Clock(10_800.0, MIDNIGHT)
@@ -124,6 +125,7 @@ async def test_a_killed_survey_leaves_whole_lines_and_is_continued(tmp_path: Pat
     assert len(read([path])) == 3
 
 
+@pytest.mark.live  # its times are real, and do not hold beside busy loops
 async def test_a_rate_limited_endpoint_is_left_alone_for_the_stated_time(tmp_path: Path) -> None:
     asked: list[float] = []
 
@@ -142,6 +144,7 @@ async def test_a_rate_limited_endpoint_is_left_alone_for_the_stated_time(tmp_pat
     assert samples[2].skipped >= 8, "what was left out is reported"
 
 
+@pytest.mark.live  # its times are real, and do not hold beside busy loops
 async def test_a_slow_endpoint_holds_no_other_up_and_is_asked_once_at_a_time(tmp_path: Path) -> None:
     under_way: Counter[str] = Counter()
     most: list[int] = []
