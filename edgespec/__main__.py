@@ -137,7 +137,7 @@ def _pair(args: argparse.Namespace) -> int:
     store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
     where = args.address or settings.gateway.address
     if args.relay:
-        from edgespec.worker.peers.pair import pair_through_peers
+        from edgespec.worker.peer_pairing import pair_through_peers
 
         gateway = asyncio.run(pair_through_peers(store, config.worker_name(settings), code))
     else:
@@ -190,7 +190,7 @@ def _pair_peer(args: argparse.Namespace) -> int:
     settings = config.load(args.config)
     code = parse_code(args.code)
     store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
-    from edgespec.worker.peers.pair import pair_peer
+    from edgespec.worker.peer_pairing import pair_peer
 
     address = parse_address(args.address, DEFAULT_PEER_PORT) if args.address else None
     peer = asyncio.run(pair_peer(store, config.worker_name(settings), code, address))

@@ -2,7 +2,8 @@
 
 Beside completions that run, at most one chunk is read between two rounds, of at most `prefill_ms` by the speed of the
 chunks before; and the time after a chunk until the next is at least what it took, so that the others keep half of their
-speed. Prompts take turns. With nothing else to compute, chunks follow each other.
+speed. Prompts take turns. With nothing else to compute, chunks follow each other, and those of a prompt that is alone
+have `prefill_chunk` tokens whatever they take: small ones cost up to twice as much.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class Prefill:
 
     def _target(self, active: Active) -> None:
         generation, steering = active.generation, self.steering
-        end = min(generation.prefilled + self.pace.tokens(), len(generation.reading) - 1)
+        size = self.pace.tokens() if len(self.active) > 1 else self.pace.max_tokens
+        end = min(generation.prefilled + size, len(generation.reading) - 1)
         began = self.clock()
         with Caught() as caught:
             steering.target.prefill(active.slot, generation.reading[generation.prefilled : end])

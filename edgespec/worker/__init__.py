@@ -7,6 +7,7 @@ Public, by module:
 - `doctor.run`: `examine`, `exit_code`
 - `nearby`: `pair_nearby`
 - `pair`: `pair`, `Pairing`
+- `peer_pairing`: `pair_peer`, `pair_through_peers`
 - `report`: all
 - `service`: `load_drafter`, `Service`
 - `unit`: all

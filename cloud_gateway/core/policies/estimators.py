@@ -73,10 +73,13 @@ class StepCurve:
     """
 
     def __init__(self, prior: Mapping[int, float], weight: float = 0.1, *, provisional: bool = False) -> None:
-        """`prior`: rows -> seconds, at least one point, each used until passes of so many rows replace it. One that is
-        `provisional` is replaced as a whole by the first pass, whatever its rows."""
+        """`prior`: rows -> seconds, at least one point, each used until passes of so many rows replace it, and scaled
+        until then as the passes seen differ from the prior: other jobs slow all row counts. One that is `provisional`
+        is replaced as a whole by the first pass, whatever its rows."""
         self._provisional = provisional
         self._points = {rows: Ewma(weight, seconds) for rows, seconds in prior.items()}
+        self._prior, self._prior_rows, self._unseen = dict(prior), sorted(prior), dict(prior)
+        self._scale = Ewma(weight)
         self._weight = weight
         self._values, self._rows = dict(prior), sorted(prior)
         self._known = dict(prior)
@@ -91,10 +94,15 @@ class StepCurve:
             self.samples += 1
             if self._provisional:
                 self._provisional = False
-                self._values = dict.fromkeys(self._values, cut)
+                self._prior = dict.fromkeys(self._prior, cut)
+                self._unseen = dict(self._prior)
             point = self._points.setdefault(rows, Ewma(self._weight))
             point.sample(cut)
             self._values[rows] = point.value or 0.0
+            self._unseen.pop(rows, None)
+            self._scale.sample(cut / max(between(self._prior, self._prior_rows, rows), MIN_PASS_S))
+            for other, seconds in self._unseen.items():
+                self._values[other] = seconds * (self._scale.value or 1.0)
             if len(self._values) > len(self._rows):
                 self._rows = sorted(self._values)
             self._known = dict(self._values)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgespec.lab.rig.load import Kind
+
 KS = range(1, 17)
 """Depths of co-located drafting; 16 is more than pays for any draft of the demo."""
 LOCAL: Mapping[str, Mapping[str, Any]] = {
@@ -138,3 +140,20 @@ def high(values: Sequence[float]) -> float:
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of the table: the link, and what else runs on the worker's core."""
+
+    rtt_ms: float
+    load: Kind = "none"
+
+    def arm(self, name: str) -> str:
+        """The name of an arm with a worker here; also that of the worker, and of its group."""
+        return f"{name}-{self.rtt_ms:g}" + ("" if self.load == "none" else f"-{self.load}")
+
+
+def local(name: str, load: Kind) -> str:
+    """The name of an arm without a worker under this load."""
+    return name if load == "none" else f"{name}-{load}"

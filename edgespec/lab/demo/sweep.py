@@ -14,20 +14,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import ALONE, BASE, LOCAL, REMOTE
+from edgespec.lab.demo.arms import ALONE, BASE, LOCAL, REMOTE, Place, local
 from edgespec.lab.demo.measure import Bench, neighbour_factor
 from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, target_model, writing
 from edgespec.lab.demo.series import Asked, Series, measured, save, saved, trace_options, written
 from edgespec.lab.demo.sweep_plot import plot
 from edgespec.lab.demo.sweep_report import show, summary
-from edgespec.lab.rig.load import Kind
 
 SEARCHED_K = (1, 2, 3, 4, 5, 6, 8, 11, 16)
 """Depths tried to find the best: near the optimum the time changes little from one k to the next."""
@@ -40,23 +38,6 @@ WARM_TOKENS = 32
 ALONE_PROMPTS = 3
 """Prompts on which the arms without a worker also run without the neighbour; its factor is measured at the start."""
 SWEPT = {"balanced": REMOTE["adaptive"], "latency": REMOTE["adaptive_latency"]}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A row of the table: the link, and what else runs on the worker's core."""
-
-    rtt_ms: float
-    load: Kind = "none"
-
-    def arm(self, name: str) -> str:
-        """The name of an arm with a worker here; also that of the worker, and of its group."""
-        return f"{name}-{self.rtt_ms:g}" + ("" if self.load == "none" else f"-{self.load}")
-
-
-def local(name: str, load: Kind) -> str:
-    """The name of an arm without a worker under this load."""
-    return name if load == "none" else f"{name}-{load}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,17 +7,14 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from edgespec.lab.demo.arms import ALONE, BASE, DISTURBED, MIN_MS, Run, Value, high
+from edgespec.lab.demo.arms import ALONE, BASE, DISTURBED, MIN_MS, Place, Run, Value, high
 from edgespec.lab.demo.report import decoding, whole
-
-if TYPE_CHECKING:
-    from edgespec.lab.demo.sweep import Place
 
 CONFIDENCE = 0.95
 LIMIT = 1.02

@@ -2,9 +2,9 @@
 
 Public, by module:
 
+- `call`: `Caller`
 - `config`: `PeersSection`, `RelaySection`
-- `pair`: `pair_peer`, `pair_through_peers`
 - `place`: `Place`
-- `relayed`: `Relayed`
+- `relayed`: `Relayed`, `way`
 - `routes`: `Routes`
 """

@@ -86,6 +86,13 @@ def test_a_long_prompt_costs_others_at_most_half_and_one_chunk() -> None:
     assert len(gaps) / sum(gaps) > 0.5 / PASS_S * 0.95, "half of their speed"
 
 
+def test_a_prompt_that_is_alone_is_read_in_whole_chunks() -> None:
+    engine, target = started([PROMPT[:1000]])
+    turn(engine, target, 12)
+    chunks = [end - began for kind, _, began, end in target.calls if kind == "chunk"]
+    assert chunks[:-1] == pytest.approx([128 * TOKEN_S] * 7)
+
+
 def test_chunks_follow_each_other_where_nothing_else_runs() -> None:
     engine, target = started([PROMPT])
     turn(engine, target, 60)

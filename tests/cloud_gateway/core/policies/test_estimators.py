@@ -40,8 +40,18 @@ def test_the_first_samples_of_a_mean_count_fully() -> None:
 def test_a_step_curve_is_linear_between_what_was_seen_and_level_beyond() -> None:
     curve = StepCurve({1: 0.02})
     assert curve(8) == 0.02
+    curve.sample(1, 0.02)
     curve.sample(5, 0.04)
     assert [curve(rows) for rows in (1, 3, 5, 9)] == pytest.approx([0.02, 0.03, 0.04, 0.04])
+
+
+def test_points_not_seen_yet_are_scaled_as_those_that_were() -> None:
+    curve = StepCurve({1: 0.02, 4: 0.03, 16: 0.08})
+    curve.sample(1, 0.04)  # other jobs: twice as long
+    assert [curve(rows) for rows in (1, 4, 16)] == pytest.approx([0.04, 0.06, 0.16])
+    curve.sample(4, 0.05)
+    assert curve(4) == pytest.approx(0.05)
+    assert 0.08 < curve(16) < 0.16
 
 
 def test_a_curve_need_not_rise() -> None:

@@ -21,7 +21,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.link import RELAYED_SETTLED_S
-from edgespec.worker.peers.pair import pair_through_peers
+from edgespec.worker.peer_pairing import pair_through_peers
 from edgespec.worker.peers.relayed import Relayed
 from edgespec.worker.peers.routes import Routes
 from tests.edgespec.worker.test_link import Sleeps, running
