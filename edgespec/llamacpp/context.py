@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.errors import ModelError
+from edgespec.shared.models import available_memory
 
 try:
     import llama_cpp as llama
@@ -92,7 +93,7 @@ class Context:
         model = self._model
         per_head = llama.llama_model_n_embd(model) // max(llama.llama_model_n_head(model), 1)
         per_layer = 2 * 2 * per_head * llama.llama_model_n_head_kv(model)  # K and V, two bytes each
-        needed, available = cells * per_layer * llama.llama_model_n_layer(model), available_bytes()
+        needed, available = cells * per_layer * llama.llama_model_n_layer(model), available_memory()
         if needed > available:
             self.close()
             raise ModelError(
@@ -223,15 +224,6 @@ def require_gpu(gpu_layers: int) -> None:
         raise ModelError(
             f"`n_gpu_layers` = {gpu_layers} asks for a GPU, and llama.cpp finds none or was built without: set it to 0"
         )
-
-
-def available_bytes() -> float:
-    """Memory available without swapping; infinite where the system does not report it."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return float("inf")
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), float("inf"))
 
 
 def _reason() -> str:

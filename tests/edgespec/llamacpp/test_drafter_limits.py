@@ -225,8 +225,8 @@ def test_loading_and_drafting_print_nothing(model: Path, capfd: pytest.CaptureFi
 def test_a_context_that_memory_cannot_hold_is_refused_before_it_is_touched(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 2**26 < edgespec.llamacpp.context.available_bytes() < 2**50
-    monkeypatch.setattr(edgespec.llamacpp.context, "available_bytes", lambda: 100e6)
+    assert 2**26 < edgespec.llamacpp.context.available_memory() < 2**50
+    monkeypatch.setattr(edgespec.llamacpp.context, "available_memory", lambda: 100e6)
     with pytest.raises(ModelError, match=r"1048576 tokens of .* needs 0\.1 GB .* 0\.1 GB .*: lower `context`"):
         Drafter(model, context=2**20)
     Drafter(model, context=2**19).shutdown()
