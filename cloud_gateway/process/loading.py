@@ -16,13 +16,14 @@ from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.targets import EngineName, check_models, load_target, needs
 from edgespec import __version__
 from edgespec.shared.models import resolve_model
 
 if TYPE_CHECKING:
     from cloud_gateway.models.drafts.gguf import LocalDraft
+    from cloud_gateway.models.drafts.self_draft import SelfDraft
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.torch import TorchTarget
     from cloud_gateway.models.text import Text
@@ -40,7 +41,7 @@ class Models:
 
     target: TorchTarget | LlamaCppTarget
     text: Text
-    local: LocalDraft | None
+    local: LocalDraft | SelfDraft | None
     tokenizer_digest: bytes
     served: ServedModel
     grammars: Grammars
@@ -60,7 +61,7 @@ def load_models(settings: GatewaySettings, engine: EngineName | None = None) -> 
         vocab_size=target.vocab_size,
         fingerprint=fingerprint(loaded.model_digest, loaded.tokenizer_digest.hex(), loaded.made_by, *choices(settings)),
     )
-    local = _load_draft(settings, target.vocab_size, target.measured_threads)
+    local = _load_draft(settings, target)
     grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
     from cloud_gateway.models.text import Text
 
@@ -70,10 +71,17 @@ def load_models(settings: GatewaySettings, engine: EngineName | None = None) -> 
     return Models(target, text, local, loaded.tokenizer_digest, served, grammars)
 
 
-def _load_draft(settings: GatewaySettings, vocab_size: int, threads: int | None) -> LocalDraft | None:
+def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget) -> LocalDraft | SelfDraft | None:
     options, writes = settings.local_draft, settings.sources.queued_answers > 0
     if not options.model:
         return None
+    requests = settings.target.slots + writes  # one more, for a request that waits
+    if options.model == SELF:
+        from cloud_gateway.models.drafts.self_draft import SelfDraft
+        from cloud_gateway.models.target_model.torch import TorchTarget
+
+        assert isinstance(target, TorchTarget)  # held by check_models
+        return SelfDraft(target, options.layers, requests=requests, prefix_cache=options.prefix_cache)
     path = resolve_model(options.model)
     with needs("install edgespec with its extra 'worker' too, or set `local_draft.model` to \"\""):
         from cloud_gateway.models.drafts.gguf import LocalDraft
@@ -81,10 +89,10 @@ def _load_draft(settings: GatewaySettings, vocab_size: int, threads: int | None)
         draft = LocalDraft(
             path,
             context=max(settings.target.context, MIN_DRAFT_CELLS) * (1 + writes),
-            requests=settings.target.slots + writes,  # one more, for a request that waits
-            threads=options.threads or threads or len(os.sched_getaffinity(0)),
+            requests=requests,
+            threads=options.threads or target.measured_threads or len(os.sched_getaffinity(0)),
             prefix_cache=options.prefix_cache,
-            target_vocab_size=vocab_size,
+            target_vocab_size=target.vocab_size,
         )
     log.info("local draft %s loaded", path.name)
     return draft

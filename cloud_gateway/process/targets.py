@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloud_gateway.models.families import check_torch
 from cloud_gateway.models.sizes import Need, llamacpp_need, torch_need
-from cloud_gateway.process.config import GatewaySettings, TargetSection
+from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
 from edgespec.core.errors import ModelError, TokenizerMismatch
 from edgespec.shared.models import available_memory, resolve_model
 from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
@@ -59,7 +59,13 @@ def check_models(settings: GatewaySettings) -> EngineName:
     else:
         check_torch(path)
         _check_device(options.device)
-    draft = resolve_model(settings.local_draft.model) if settings.local_draft.model else None
+    named = settings.local_draft.model
+    if named == SELF and engine != "torch":
+        raise ModelError(
+            f'`local_draft.model` is "{SELF}", which needs the engine torch: set `target.engine` to "torch", or name a '
+            "GGUF file as the draft."
+        )
+    draft = resolve_model(named) if named not in ("", SELF) else None
     if draft is not None:
         if not _installed("llama_cpp"):
             raise ModelError(

@@ -93,7 +93,7 @@ def _configured() -> list[dict[str, Any]]:
         named.append(("draft.model", worker.load().draft.model))
     found = []
     for key, model in named:
-        if model:
+        if model and model != gateway.SELF:
             path, fault = "", None
             try:
                 place = models.resolve_model(model)

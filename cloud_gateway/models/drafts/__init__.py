@@ -3,6 +3,7 @@
 Public, by module:
 
 - `gguf`: `LocalDraft`
+- `self_draft`: `SelfDraft`
 """
 
 from __future__ import annotations

@@ -2,8 +2,12 @@
 
 Public, by module:
 
+- `cache`: `SlotKv`
+- `forward`: `Part`
+- `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
 - `llamacpp`: `check_file`, `LlamaCppTarget`
 - `load`: all
+- `slots`: `SlotTable`, `common_prefix`
 - `torch`: `TorchTarget`
 """
 

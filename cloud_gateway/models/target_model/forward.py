@@ -33,6 +33,14 @@ class Part:
     positions: Tensor
     tail: Tensor
 
+    @classmethod
+    def chain(cls, kv: SlotKv, tokens: Sequence[int], device: torch.device) -> Part:
+        """Tokens that follow the committed ones, each after the other."""
+        n = len(tokens)
+        positions = torch.arange(kv.length, kv.length + n, device=device)
+        tail = torch.ones(n, n, dtype=torch.bool, device=device).tril_()
+        return cls(kv, torch.tensor(tokens, device=device), positions, tail)
+
 
 class Forward(Protocol):
     """A model's forward pass. It writes the rows' keys and values behind the slots' committed ones, uncommitted."""

@@ -14,6 +14,7 @@ machine.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from torch import Tensor
 from cloud_gateway.models.target_model.cache import LayerShape
 from cloud_gateway.models.target_model.forward import Part
 from cloud_gateway.models.target_model.linear import Linear, PackedLinear, PlainLinear
+from edgespec.core.errors import ModelError
 
 Kernels = Literal["packed", "plain"]
 MIN_EXACT_ROWS = 4
@@ -97,6 +99,26 @@ class LlamaForward:
         with torch.inference_mode():
             self._layers = [_take_layer(layer, kernels) for layer in body.layers]
             self._head = _take([model.lm_head], kernels)
+
+    def keeping(self, layers: Sequence[int]) -> LlamaForward:
+        """The same weights with these layers only, counted from 0, to draft with: keys and values in the model's dtype.
+
+        Raises ModelError where they do not rise, are not there, or are all there are.
+        """
+        count = len(self._layers)
+        if (
+            not 0 < len(layers) < count
+            or list(layers) != sorted(set(layers))
+            or not 0 <= layers[0] <= layers[-1] < count
+        ):
+            raise ModelError(
+                f"`local_draft.layers` takes some of the target's {count} layers, from 0 to {count - 1} and in rising "
+                "order; `python -m tools.calibrate_layers` finds good ones."
+            )
+        kept = copy.copy(self)
+        kept._layers, kept.shapes = [self._layers[index] for index in layers], self.shapes[: len(layers)]
+        kept.exact, kept.kv_dtype, kept._min_rows = False, self.dtype, 1
+        return kept
 
     def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
         """See `Forward`."""

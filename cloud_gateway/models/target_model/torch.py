@@ -119,12 +119,9 @@ class TorchTarget:
         """Appends these committed tokens' keys and values; no logits are computed."""
         if not tokens:
             return
-        kv, n = self._kv[slot], len(tokens)
-        ids = torch.tensor(tokens, device=self.device)
-        positions = torch.arange(kv.length, kv.length + n, device=self.device)
-        tail = torch.ones(n, n, dtype=torch.bool, device=self.device).tril_()
-        self.forward([Part(kv, ids, positions, tail)], head=False)
-        kv.length += n
+        kv = self._kv[slot]
+        self.forward([Part.chain(kv, tokens, self.device)], head=False)
+        kv.length += len(tokens)
         self._table.extend(slot, tokens)
 
     @torch.inference_mode()

@@ -1,0 +1,186 @@
+"""The target as its own draft: a pass through some of its layers only (self-speculative decoding, Zhang et al. 2023).
+
+The weights are the target's; keys and values are the draft's own, since a kept layer sees other inputs here than in the
+whole model. Each request has one line of them: its committed tokens and the path drafted last. Another path is
+evaluated again from where it leaves the line, so that a chain takes one row a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from cloud_gateway.core.policies.actions import Points
+from cloud_gateway.core.policies.estimators import Ewma
+from cloud_gateway.models.target_model.cache import SlotKv
+from cloud_gateway.models.target_model.forward import Part
+from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
+from cloud_gateway.models.target_model.slots import SlotTable, common_prefix
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from cloud_gateway.models.target_model.torch import TorchTarget
+
+_WEIGHT = 0.2
+"""Weight of the newest measurement in the moving averages."""
+CATCH_UP_BATCH = 128
+"""Tokens of one catch-up pass, as of the GGUF draft."""
+STEP_ROWS = 8
+"""Rows of a step at most; more are caught up with first, so that no output embedding is computed for them."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """One request."""
+
+    slot: int
+    tokens: list[int]
+    """Committed."""
+    kv: SlotKv
+    held: list[int] = field(default_factory=list)
+    """Tokens whose keys and values are in `kv`: committed ones, and the path drafted last."""
+
+
+class SelfDraft:
+    """A `DraftModel` over layers of a torch target of the Llama family. Used on the engine's thread only."""
+
+    leaves = 1
+
+    def __init__(
+        self,
+        target: TorchTarget,
+        layers: Sequence[int],
+        *,
+        requests: int,
+        prefix_cache: bool = True,
+        catch_up_batch: int = CATCH_UP_BATCH,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`layers`: those kept, counted from 0. Raises ModelError where the target has them not, or skips none."""
+        if not isinstance(target.forward, LlamaForward):
+            raise ModelError(
+                "This target cannot be its own draft, only one of the Llama family can; name a GGUF draft."
+            )
+        self._forward = target.forward.keeping(layers)
+        self._target, self._batch, self._clock = target, catch_up_batch, clock
+        self._table = SlotTable(requests, reuse=prefix_cache)
+        self._kv = [self._new_kv() for _ in range(requests)]
+        self._open: dict[Hashable, _Line] = {}
+        self.passes = 0
+        self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+        self._calibrate()
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one draft step with nothing to catch up, as measured."""
+        return self._step_s.value or 0.0
+
+    @property
+    def points(self) -> Points:
+        """None: a step has one leaf."""
+        return ()
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per token of a catch-up batch, as measured."""
+        return self._token_s.value or self.step_s
+
+    @torch.inference_mode()
+    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
+        """Begins a request; returns how many tokens' KV is there already. Raises ModelError for one too many."""
+        try:
+            claim = self._table.claim(tokens, scope)
+        except IndexError:
+            raise ModelError("the draft serves as many requests as it can") from None
+        kv = self._kv[claim.slot]
+        if claim.donor == claim.slot:
+            kv.length = claim.reused
+        else:
+            kv.copy_from(self._kv[claim.donor], claim.reused)
+        self._open[request] = _Line(claim.slot, list(tokens), kv, list(tokens[: claim.reused]))
+        return claim.reused
+
+    def commit(self, request: Hashable, tokens: Sequence[int]) -> None:
+        """The committed tokens grow; what was drafted otherwise is dropped."""
+        line = self._open[request]
+        line.tokens += tokens
+        self._cut(line, line.tokens)
+
+    def backlog(self, request: Hashable) -> int:
+        """Committed tokens whose KV is missing; the last one always counts, since its logits are needed."""
+        line = self._open[request]
+        return max(len(line.tokens) - len(line.held), 1)
+
+    def catch_up(self, request: Hashable, limit: int) -> int:
+        """Evaluates at most `limit` tokens of the backlog, except its last one, in one pass; returns the rest."""
+        line = self._open[request]
+        self._read(line, line.tokens[:-1][: len(line.held) + min(limit, self._batch)])
+        return max(len(line.tokens) - 1 - len(line.held), 0)
+
+    def draft(
+        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
+    ) -> list[Proposal]:
+        """A step for each leaf (tokens below the committed ones). Raises ModelError where a path is too long."""
+        return [self._step(self._open[request], path, width, rank) for path in paths]
+
+    def close(self, request: Hashable) -> None:
+        """Ends a request; its KV entries may be reused by prompts of its scope with the same beginning."""
+        line = self._open.pop(request)
+        self._cut(line, line.tokens)
+        self._table.extend(line.slot, line.held[len(self._table.held(line.slot)) :])
+        self._table.release(line.slot)
+
+    def _step(self, line: _Line, path: TokenPath, width: int, rank: Rank) -> Proposal:
+        wanted = [*line.tokens, *path]
+        if len(wanted) > self._target.context + SPARE_POSITIONS:
+            raise ModelError(f"{len(wanted)} tokens are more than the target's context of {self._target.context}")
+        self._cut(line, wanted[:-1])
+        while len(wanted) - len(line.held) > STEP_ROWS:
+            self._read(line, wanted[:-1][: len(line.held) + self._batch])
+        new, began = wanted[len(line.held) :], self._clock()
+        logits = self._evaluate(line, new, head=True)
+        if len(new) == 1:
+            self._step_s.sample(self._clock() - began)
+        return rank(logits[-1].float().cpu().numpy(), path, width)
+
+    def _read(self, line: _Line, upto: Sequence[int]) -> None:
+        """Evaluates what the line lacks of these tokens."""
+        new, began = upto[len(line.held) :], self._clock()
+        if new:
+            self._evaluate(line, new, head=False)
+            if len(new) >= STEP_ROWS:
+                self._token_s.sample((self._clock() - began) / len(new))
+
+    @torch.inference_mode()
+    def _evaluate(self, line: _Line, tokens: Sequence[int], *, head: bool) -> torch.Tensor:
+        """One pass over tokens behind the line; logits of each, or nothing without `head`."""
+        found = self._forward([Part.chain(line.kv, tokens, self._target.device)], head=head)
+        line.kv.length += len(tokens)
+        line.held += tokens
+        self.passes += 1
+        return found[0] if head else torch.empty(0)
+
+    def _cut(self, line: _Line, tokens: Sequence[int]) -> None:
+        """Keeps of the line what these tokens begin with."""
+        line.kv.length = common_prefix(line.held, tokens)
+        del line.held[line.kv.length :]
+
+    def _new_kv(self) -> SlotKv:
+        return SlotKv(self._forward.shapes, self._forward.kv_dtype, self._target.device, self._target.context)
+
+    def _calibrate(self) -> None:
+        """Measures the times before the first request, since the controller's first decision uses them."""
+        length = min(4 * STEP_ROWS, self._target.context - 1)
+        for _ in range(2):  # the second time counts: the first one loads weights
+            self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+            self.open(self, [token % self._target.vocab_size for token in range(length)])
+            self.catch_up(self, length)
+            self.draft(self, [()])
+            self.close(self)
+        self.passes = 0

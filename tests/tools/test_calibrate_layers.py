@@ -1,0 +1,80 @@
+"""The search for the layers of a self-draft, on tiny random models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from cloud_gateway.models.target_model.llama_forward import LlamaForward
+from cloud_gateway.models.target_model.torch import TorchTarget
+from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
+from tools import calibrate_layers
+from tools.calibrate_layers import gain, match_rate, search
+from tools.target_text import Written, write
+
+PROMPTS = [[5, 9, 2], [7, 7, 30, 11], [1, 2, 3]]
+IDLE = 2
+"""The layer that has no effect."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = make_tiny_target(tmp_path_factory.mktemp("model"), layers=4)
+    model = load_tiny(path)
+    for module in (model.model.layers[IDLE].self_attn.o_proj, model.model.layers[IDLE].mlp.down_proj):
+        torch.nn.init.zeros_(module.weight)
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> TorchTarget:
+    return TorchTarget(load_tiny(folder), slots=2, threads=1)
+
+
+def test_completions_are_the_targets_greedy_ones(folder: Path, target: TorchTarget) -> None:
+    model, seen = load_tiny(folder), []
+    written = list(write(target, PROMPTS, 12, lambda one, rows: seen.append((len(one.tokens), rows.argmax))))
+    assert [one.prompt for one in written] == PROMPTS
+    for one in written:
+        wanted = plain_logits(model, [*one.prompt, *one.tokens])[len(one.prompt) - 1 : -1].argmax(-1).tolist()
+        assert one.tokens == wanted and (len(wanted) == 12 or wanted[-1] in target.eos)
+    assert len(seen) == sum(len(one.tokens) for one in written)
+    assert {number for number, _ in seen} == set(range(max(len(one.tokens) for one in written)))
+
+
+def test_the_layer_without_effect_is_left_out_first(target: TorchTarget) -> None:
+    texts = list(write(target, PROMPTS, 12))
+    first, second = search(target, texts, least=2, tries=2)
+    assert first.layers == [layer for layer in range(4) if layer != IDLE] and first.match == 1.0
+    assert len(second.layers) == 2 and set(second.layers) < set(first.layers) and second.match < 1.0
+    assert isinstance(target.forward, LlamaForward)
+    assert match_rate(target, target.forward.keeping(second.layers), texts) == second.match
+    wrong = [Written(one.prompt, [(token + 1) % 64 for token in one.tokens[:1]]) for one in texts]
+    assert match_rate(target, target.forward.keeping(first.layers), wrong) == 0
+
+
+def test_the_gain_is_of_the_best_length_of_a_chain() -> None:
+    assert gain(1.0, 0.1) == (pytest.approx(9 / 1.8), 8)
+    speed, k = gain(0.5, 0.5)
+    assert speed == 1.0 and k == 1, "1.5 tokens in the time of 1.5 passes"
+    assert gain(0.1, 0.9)[0] < 1
+
+
+def test_the_command_prints_the_setting_and_refuses_what_it_cannot_use(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    prompts.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in "abcd"))
+    options = ["--target", str(folder), "--prompts", str(prompts), "--max-tokens", "8", "--threads", "1"]
+    assert calibrate_layers.main([*options, "--least", "2", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert [row["layers"] for row in found["rows"]] == [3, 2]
+    assert f"local_draft.layers = {found['layers']}" in capsys.readouterr().out
+    other = make_tiny_target(tmp_path / "gpt2", architecture="gpt2")
+    assert calibrate_layers.main(["--target", str(other), "--prompts", str(prompts)]) != 0
+    assert "not of the Llama family" in capsys.readouterr().err
+    assert calibrate_layers.main([*options, "--limit", "4", "--prompts", str(tmp_path / "none")]) != 0

@@ -1,0 +1,153 @@
+"""Chooses the layers of `local_draft.layers`, with which the target drafts for itself, by greedy search.
+
+    python -m tools.calibrate_layers                     the demo's model and prompts
+    python -m tools.calibrate_layers --target FILE --prompts FILE --json OUT
+
+The target writes completions. From all layers, the one is left out again and again without which the others choose the
+target's own token most often; of the candidates, those that were best before are tried first. What is shown was
+measured on completions of prompts that were held back from the search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cloud_gateway.models.target_model.cache import SlotKv
+from cloud_gateway.models.target_model.forward import Forward, Part
+from cloud_gateway.models.target_model.llama_forward import LlamaForward
+from cloud_gateway.models.target_model.torch import TorchTarget
+from edgespec.core.errors import EdgespecError, ModelError
+from edgespec.lab.demo.scene import PROMPTS
+from tools import options, target_text, verbs
+from tools.target_text import Written
+
+MAX_K = 8
+"""Longest chain whose gain is compared."""
+REPEATS = 7
+"""Passes of each kind that are timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Layers kept, and how often their choice is the target's on the completions searched with."""
+
+    layers: list[int]
+    match: float
+
+
+@torch.inference_mode()
+def match_rate(target: TorchTarget, forward: Forward, texts: Sequence[Written]) -> float:
+    """Share of the completions' tokens that this pass, given all before, would choose too."""
+    parts = []
+    for one in texts:
+        kv = SlotKv(forward.shapes, forward.kv_dtype, target.device, target.context)
+        parts.append(Part.chain(kv, [*one.prompt, *one.tokens[:-1]], target.device))
+    right = 0
+    for one, logits in zip(texts, forward(parts), strict=True):
+        chosen = logits[len(one.prompt) - 1 :].float().argmax(-1).tolist()
+        right += sum(a == b for a, b in zip(chosen, one.tokens, strict=True))
+    return right / sum(len(one.tokens) for one in texts)
+
+
+def search(target: TorchTarget, texts: Sequence[Written], least: int, tries: int) -> Iterator[Choice]:
+    """The best found for each number of layers, from all but one down to `least`.
+
+    `tries`: candidates to leave out that are measured at each number, those first that did least harm when they were
+    measured last.
+    """
+    assert isinstance(target.forward, LlamaForward)
+    kept = list(range(len(target.forward.shapes)))
+    last = dict.fromkeys(kept, 1.0)
+    while len(kept) > least:
+        found: dict[int, float] = {}
+        unknown = [layer for layer in kept if last[layer] == 1.0]
+        for layer in unknown or sorted(kept, key=lambda layer: -last[layer])[:tries]:
+            without = [other for other in kept if other != layer]
+            found[layer] = last[layer] = match_rate(target, target.forward.keeping(without), texts)
+            if last[layer] == 1.0:
+                last[layer] -= 1e-9  # measured
+        best = max(found, key=lambda layer: found[layer])
+        kept.remove(best)
+        yield Choice(list(kept), found[best])
+
+
+@torch.inference_mode()
+def step_cost(target: TorchTarget, forward: Forward) -> float:
+    """The time of this pass over one row, in passes of the target: the least of a few of each, in turns."""
+    times: dict[int, list[float]] = {0: [], 1: []}
+    for _ in range(REPEATS):
+        for number, one in enumerate((target.forward, forward)):
+            kv, began = SlotKv(one.shapes, one.kv_dtype, target.device, target.context), time.perf_counter()
+            one([Part.chain(kv, [0], target.device)])
+            times[number].append(time.perf_counter() - began)
+    return min(times[1]) / min(times[0])
+
+
+def gain(match: float, step: float) -> tuple[float, int]:
+    """Tokens in the time of one pass by a chain of the best length, and that length; `step`: in passes."""
+    speeds = [(sum(match**i for i in range(k + 1)) / (1 + k * step), k) for k in range(1, MAX_K + 1)]
+    return max(speeds)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.calibrate_layers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--target", default="auto:quantised", help="as target.model")
+    parser.add_argument(
+        "--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines (default: the demo's)"
+    )
+    parser.add_argument("--limit", type=options.number(int, 4, 10_000), default=16, help="prompts to use")
+    parser.add_argument("--max-tokens", type=options.number(int, 2, 4096), default=48, help="of each completion")
+    parser.add_argument("--least", type=options.number(int, 1, 1000), default=8, help="layers at which it ends")
+    parser.add_argument("--tries", type=options.number(int, 1, 1000), default=5, help="layers tried at each number")
+    parser.add_argument("--threads", type=options.number(int, 0, 512), default=0, help="0: the fastest")
+    parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
+    args = parser.parse_args(argv)
+    try:
+        return calibrate(args)
+    except EdgespecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """Prints a table and the recommended setting. Raises EdgespecError."""
+    began = time.perf_counter()
+    target, text = target_text.load(args.target, args.threads)
+    if not isinstance(target.forward, LlamaForward):
+        raise ModelError(f"{args.target} is not of the Llama family, so that it cannot draft with some of its layers.")
+    known, held = target_text.chats(args.prompts, args.limit, text)
+    texts, unseen = (list(target_text.write(target, part, args.max_tokens)) for part in (known, held))
+    rows: list[dict[str, Any]] = []
+    for choice in search(target, texts, args.least, args.tries):
+        forward = target.forward.keeping(choice.layers)
+        match, cost = match_rate(target, forward, unseen), step_cost(target, forward)
+        speed, k = gain(match, cost)
+        found = {"layers": len(choice.layers), "right in search": round(choice.match, 3), "right": round(match, 3)}
+        rows.append(
+            found | {"step / pass": round(cost, 3), "best k": k, "speed": round(speed, 3), "kept": choice.layers}
+        )
+        print(f"{len(choice.layers)} layers: {match:.3f} right on held-back prompts", file=sys.stderr)
+    best = max(rows, key=lambda row: row["speed"])
+    verbs.console().print(verbs.table([{name: cell for name, cell in row.items() if name != "kept"} for row in rows]))
+    layers = best["kept"]
+    print(f"local_draft.layers = {layers}" + ("" if best["speed"] > 1 else "  # no number of layers pays here"))
+    print(f"{time.perf_counter() - began:.0f} s in all")
+    verbs.write_json(args.json, {"rows": rows, "layers": layers})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
