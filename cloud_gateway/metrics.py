@@ -90,9 +90,11 @@ class Metrics:
         self._reasons.add(reason)
         self._rejected.labels(reason).inc()
 
-    def watch(self, engine: WatchedEngine, workers: Callable[[], Iterable[WatchedWorker]]) -> None:
-        """Reads the engine's totals and the linked workers at every scrape from now on."""
-        self.registry.register(_Watch(engine, workers))
+    def watch(
+        self, engine: WatchedEngine, workers: Callable[[], Iterable[WatchedWorker]], quarantined: Callable[[], int]
+    ) -> None:
+        """Reads the engine's totals, the linked workers and the number of those quarantined at each scrape from now."""
+        self.registry.register(_Watch(engine, workers, quarantined))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"edgespec_{name}", text, labels, registry=self.registry)
@@ -106,8 +108,10 @@ class Metrics:
 
 
 class _Watch(Collector):
-    def __init__(self, engine: WatchedEngine, workers: Callable[[], Iterable[WatchedWorker]]) -> None:
-        self._engine, self._workers = engine, workers
+    def __init__(
+        self, engine: WatchedEngine, workers: Callable[[], Iterable[WatchedWorker]], quarantined: Callable[[], int]
+    ) -> None:
+        self._engine, self._workers, self._quarantined = engine, workers, quarantined
 
     def describe(self) -> Iterable[Metric]:
         return ()  # without it, registering calls `collect`, and the engine may not run yet
@@ -133,10 +137,11 @@ class _Watch(Collector):
 
     def _of_workers(self) -> Iterator[Metric]:
         linked = list(self._workers())
-        count = GaugeMetricFamily("edgespec_workers", "Linked workers by state.", labels=["state"])
+        count = GaugeMetricFamily("edgespec_workers", "Linked and quarantined workers by state.", labels=["state"])
         paused = sum(worker.paused for worker in linked)
         count.add_metric(["ready"], len(linked) - paused)
         count.add_metric(["paused"], paused)
+        count.add_metric(["quarantined"], self._quarantined())
         yield count
         rtt = GaugeMetricFamily("edgespec_worker_rtt_seconds", "Round trips to the linked workers.", labels=["stat"])
         times = [worker.rtt_s for worker in linked]

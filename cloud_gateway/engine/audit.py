@@ -35,11 +35,12 @@ MAX_BATCH = 500
 MAX_LINE_BYTES = 4096
 """Ten times the length of an entry; a longer line was not written by the gateway."""
 
-Kind = Literal["assigned", "released", "declined", "moved"]
+Kind = Literal["assigned", "released", "declined", "moved", "quarantined", "lifted"]
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line. `assigned`: the prompt was sent to the worker. The others: nothing was sent to it from then on."""
+    """One line. `assigned`: the prompt was sent to the worker. `released`, `declined`, `moved`: nothing was sent to it
+    from then on. `quarantined` and `lifted`: of the worker, without request and key."""
 
     time: float
     """Unix seconds."""
@@ -53,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Key id, as `cloud-gateway workers list` shows it."""
     worker_name: str
     reason: str = ""
-    """Of `released`: how the completion ended."""
+    """Of `released`: how the completion ended; of `quarantined`: why."""
     frames: int | None = None
     """Frames of this worker that brought candidates."""
 
@@ -98,6 +99,10 @@ class AuditLog:
         ended = reason if event == "released" else ""
         who = request.id, request.key, request.key_name, worker, name
         self._put(Entry(self._clock(), event, *who, ended, frames))
+
+    def worker(self, event: Literal["quarantined", "lifted"], worker: str, name: str, why: str) -> None:
+        """A worker's quarantine began or was ended."""
+        self._put(Entry(self._clock(), event, "", "", "", worker, name, why))
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Writes the queued entries and ends the thread."""

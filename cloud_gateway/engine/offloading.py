@@ -42,8 +42,11 @@ class Workers(Protocol):
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Queues a message; one to a worker that has gone is dropped."""
 
-    def punish(self, worker: str, error: RemoteProtocolError) -> None:
-        """Ends the link of a worker that broke the protocol."""
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
+        """Ends the link of a worker that broke the protocol over this request."""
+
+    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
+        """How far a worker's candidates for one request of an API key were what it claimed."""
 
     def diverged(self, worker: str) -> None:
         """The target left what the worker had drafted for a request."""
@@ -64,8 +67,11 @@ class NoWorkers:
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Nobody to tell."""
 
-    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         """Nobody to punish."""
+
+    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
+        """Nobody to judge."""
 
     def diverged(self, worker: str) -> None:
         """Nobody drafts."""
@@ -145,10 +151,11 @@ class Offloading:
                 self.post(lambda: self.workers.send(worker, body))
             case Diverged(worker):
                 self.post(lambda: self.workers.diverged(worker))
-            case Punish(worker, error):
-                self.punish(worker, error)
-            case Released(worker, name, reason, frames):
+            case Punish(worker, error, request):
+                self.punish(worker, error, request)
+            case Released(worker, name, reason, frames, claimed, accepted):
                 self.audit.released(active.request, worker, name, reason, frames)
+                self.post(lambda: self.workers.audited(worker, active.request.key, claimed, accepted))
 
     def note(self, taken: FrameTaken) -> None:
         """Reports a frame of a prefix that never was."""
@@ -156,9 +163,9 @@ class Offloading:
             text = "a tree names tokens that never were its request's prefix"
             self.post(lambda: self.workers.note(taken.worker, "prefix", text))
 
-    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         """Ends the link of a worker that broke the protocol, or the gateway's own code, and takes its requests away."""
-        self.post(lambda: self.workers.punish(worker, error))
+        self.post(lambda: self.workers.punish(worker, error, request))
         self.worker_gone(WorkerGone(worker))
 
     def link_of(self, active: Active) -> LinkView | None:

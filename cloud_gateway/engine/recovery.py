@@ -78,7 +78,7 @@ class Recovery:
             self._take(active, SpeculationFailed(f"a fault of the gateway while {stage}", worker))
         if worker is not None:
             text = f"its candidates led to a fault of this gateway while {stage} ({what})"
-            self._offloading.punish(worker, RemoteProtocolError("fault", text))
+            self._offloading.punish(worker, RemoteProtocolError("fault", text), active.id)
 
     # --- failed passes of the target -----------------------------------------------------------------------------
 

@@ -36,6 +36,10 @@ class WorkerInfo:
     """Whether it gets no requests yet, because its links kept ending (cloud_gateway/core/limits/probation.py)."""
     groups: frozenset[str] = frozenset()
     """Its groups in the operator's list (edgespec/core/pairing/groups.py); without a group it gets no request."""
+    scopes: dict[int, bytes] = field(default_factory=dict)
+    """The cache scopes of its open requests, which differ between API keys (cloud_gateway/core/limits/conduct.py)."""
+    blamed_for: bytes | None = None
+    """The scope of the request whose tree broke the protocol; None for any other fault."""
     trees: int = 0
     nodes: int = 0
     wire: Wire = field(repr=False, kw_only=True)
@@ -110,3 +114,6 @@ class WorkerList(Protocol):
 
     def seen(self, key: bytes) -> None:
         """Stores that it was linked just now; called in a thread. Raises KeyStoreError."""
+
+    def quarantine(self, text: str, why: str) -> str:
+        """Quarantines the worker of this id; returns its name. Raises KeyStoreError; PairingError where none is."""

@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from websockets.asyncio.server import ServerConnection
 
+from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.core.limits.probation import Probation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
 from cloud_gateway.engine.events import Inbox, WorkerReady
 from cloud_gateway.links.port import LinkConnection, LinkLimits, LinkServer
 from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
-from edgespec.core.errors import AddressError, KeyStoreError, RemoteProtocolError
+from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity
 from edgespec.core.protocol.messages import (
     Bye,
@@ -66,8 +67,13 @@ class Links:
         pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
         timers: Timers = DEFAULT_TIMERS,
         limits: LinkLimits,
+        conduct: Conduct | None = None,
+        quarantined: Callable[[str, str, str], None] = lambda worker, name, why: None,
     ) -> None:
-        """`vocab_size`: of the target; `refused` is called with each reason; `pair` serves `/pair`, if given."""
+        """`vocab_size`: of the target; `refused` is called with each reason; `pair` serves `/pair`, if given.
+
+        `quarantined` is called with id, name and reason of each worker that `conduct` finds to be quarantined.
+        """
         self._me, self.vocab_size, self.paired, self._refused = me, vocab_size, paired, refused
         self.inbox: Inbox
         """Where events go; set before `start`, since the engine is made with these links."""
@@ -77,6 +83,7 @@ class Links:
         self._lines = Occasional(log)
         self.registry = Registry()
         self._probation = Probation()
+        self.conduct, self._quarantined = conduct or Conduct(), quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
         self._server = LinkServer(self._serve, paths, limits, timers.handshake_s, self._count)
 
@@ -141,14 +148,24 @@ class Links:
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         """Signs and writes a message at once; one to a worker that has gone is dropped."""
         info = self.registry.workers.get(worker)
-        if info is not None and not info.wire.over:
-            info.wire.send(body)
+        if info is None or info.wire.over:
+            return
+        if isinstance(body, Open):
+            info.scopes[body.request] = body.cache_scope
+        elif isinstance(body, Close):
+            info.scopes.pop(body.request, None)
+        info.wire.send(body)
 
-    def punish(self, worker: str, error: RemoteProtocolError) -> None:
-        """Ends the link of a worker that broke the protocol in a way that only the engine can see."""
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
+        """Ends the link of a worker that broke the protocol over a request, in a way that only the engine can see."""
         info = self.registry.workers.get(worker)
         if info is not None:
+            info.blamed_for = info.scopes.get(request, b"")
             info.wire.end(error)
+
+    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
+        """How far a worker's candidates for one request of an API key were what it claimed."""
+        self._judge(worker, self.conduct.drafted(worker, key, claimed, accepted, asyncio.get_running_loop().time()))
 
     def note(self, worker: str, reason: str, text: str) -> None:
         """Counts and logs something that was dropped but does not end the link."""
@@ -175,6 +192,23 @@ class Links:
         if info is not None:
             error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
             self._hang_up(info, Bye("revoked"), error)
+
+    def _judge(self, worker: str, why: str | None) -> None:
+        """Quarantines a worker for this reason, if there is one: stored first, so that its next handshake fails."""
+        if why is None:
+            return
+        self.conduct.forget(worker)
+        info = self.registry.workers.get(worker)
+        try:
+            name = self.paired.quarantine(worker, why)  # on the event loop: rare, and no handshake may come before it
+        except (KeyStoreError, PairingError) as error:
+            log.error("worker (%s) cannot be quarantined (%s): %s", worker, why, error)
+            return
+        log.warning("worker %s (%s) is quarantined: %s; `cloud-gateway workers release` ends it", name, worker, why)
+        self._quarantined(worker, name, why)
+        if info is not None:
+            ended = RemoteProtocolError("quarantined", why, close_code=CloseCode.QUARANTINED)
+            self._hang_up(info, Bye("quarantined"), ended)
 
     # --- for the links -------------------------------------------------------------------------------------------
 
@@ -204,9 +238,12 @@ class Links:
         """Removes a link from the table before its socket is closed; does nothing the second time."""
         if worker is None or not self.registry.remove(worker):
             return
-        self._probation.ended(worker.id, asyncio.get_running_loop().time(), by_its_fault=why in FAULTS)
+        now = asyncio.get_running_loop().time()
+        self._probation.ended(worker.id, now, by_its_fault=why in FAULTS)
         self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
         self.inbox.post(WorkerGone(worker.id, why))
+        if why in FAULTS:
+            self._judge(worker.id, self.conduct.fault(worker.id, why, worker.blamed_for, now))
 
     def _begin_probation(self, worker: WorkerInfo) -> None:
         """A worker whose links keep ending gets no requests at first: each end stalls those that it drafts for."""
@@ -304,7 +341,11 @@ class _Link:
             self._links.registry.refresh(self.worker)
 
     def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
-        check_tree_shape(tree, self._links.vocab_size)
+        try:
+            check_tree_shape(tree, self._links.vocab_size)
+        except RemoteProtocolError:
+            worker.blamed_for = worker.scopes.get(tree.request, b"")
+            raise
         worker.trees += 1
         worker.nodes += len(tree.tokens)
         worker.step.frame(asyncio.get_running_loop().time(), levels(tree))

@@ -113,6 +113,20 @@ def revoke_worker(args: argparse.Namespace) -> int:
     return 0
 
 
+def release_worker(args: argparse.Namespace) -> int:
+    """`cloud-gateway workers release ID`."""
+    if _is_running(path := _socket(args)):
+        row = control.call(path, "release_worker", id=args.id)
+    else:
+        row = worker_row(_paired(args).release(args.id), None)
+    if args.json:
+        return _print_json(row)
+    print(
+        f"Worker {row['name']} ({row['id']}) is released from quarantine; it is linked within two minutes if it runs."
+    )
+    return 0
+
+
 def group_worker(args: argparse.Namespace) -> int:
     """`cloud-gateway workers group ID GROUP...`."""
     if _is_running(path := _socket(args)):
@@ -139,6 +153,8 @@ def _paired(args: argparse.Namespace) -> Any:
 
 
 def _state(row: Row) -> str:
+    if row["standing"] == "quarantined":
+        return f"quarantined: {row['quarantine']}"
     if row["standing"] != "paired":
         return str(row["standing"])
     if not row["linked"]:

@@ -79,6 +79,7 @@ class LinkSection(LinkBounds, frozen=True, kw_only=True):
     port: Port = DEFAULT_PORT
     name: MachineName = ""
     mdns: bool = True
+    quarantine_keys: Annotated[int, Meta(ge=0, le=64)] = 3
 
 
 class MetricsSection(Section, frozen=True):

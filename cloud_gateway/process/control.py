@@ -14,7 +14,7 @@ from typing import Protocol
 from cloud_gateway.api import Api
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.steps import WorkerGone
-from cloud_gateway.engine.audit import entries
+from cloud_gateway.engine.audit import AuditLog, entries
 from cloud_gateway.engine.events import WorkerReady
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
@@ -40,6 +40,7 @@ class Running(Protocol):
     paired: PairedWorkers
     keys: KeyRing
     desk: PairingDesk
+    audit: AuditLog | None
     audit_folder: Path
     models: Models | None
     engine: Engine | None
@@ -66,6 +67,7 @@ class Commands:
             "pair": self.pair,
             "workers": self.workers,
             "revoke_worker": self.revoke_worker,
+            "release_worker": self.release_worker,
             "group_worker": self.group_worker,
             "create_key": self.create_key,
             "keys": self.keys,
@@ -92,6 +94,7 @@ class Commands:
             "policy": gateway.settings.policy.name,
             "workers_linked": len(linked),
             "workers_paused": sum(worker.paused for worker in linked),
+            "workers_quarantined": gateway.paired.quarantined(),
             "requests_active": engine.active,
             "requests_queued": engine.queued,
             "requests": stats.requests,
@@ -125,6 +128,14 @@ class Commands:
         worker = await asyncio.to_thread(self._gateway.paired.revoke, id)
         if self._gateway.links is not None:
             self._gateway.links.revoke(worker.key)
+        return worker_row(worker, None)
+
+    async def release_worker(self, id: str) -> dict[str, object]:  # noqa: A002
+        """Ends a quarantine; the worker is linked at its next attempt."""
+        gateway = self._gateway
+        worker = await asyncio.to_thread(gateway.paired.release, id)
+        if gateway.audit is not None:
+            gateway.audit.worker("lifted", key_id(worker.key), worker.name, "")
         return worker_row(worker, None)
 
     async def group_worker(self, id: str, groups: list[str]) -> dict[str, object]:  # noqa: A002

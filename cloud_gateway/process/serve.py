@@ -20,6 +20,7 @@ from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.limits.admission import share_descriptors
+from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.engine.audit import AuditLog
 from cloud_gateway.engine.collector import spare_rounds
 from cloud_gateway.engine.loop import Engine
@@ -155,6 +156,8 @@ class Gateway:
             self.metrics.rejected,
             pair=self.desk.handle,
             limits=LinkLimits(link_admission(settings.link, self._shares["link"])),
+            conduct=Conduct(settings.link.quarantine_keys),
+            quarantined=self._note_quarantine,
         )
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
@@ -179,9 +182,13 @@ class Gateway:
             advertiser.start()
             closing.push_async_callback(advertiser.close)
         self.models, self.engine, self.links = models, engine, links
-        self.metrics.watch(engine, links.workers)
+        self.metrics.watch(engine, links.workers, self.paired.quarantined)
         own = await self._start_own_worker(closing)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, own))
+
+    def _note_quarantine(self, worker: str, name: str, why: str) -> None:
+        if self.audit is not None:
+            self.audit.worker("quarantined", worker, name, why)
 
     async def _start_own_worker(self, closing: AsyncExitStack) -> frozenset[str]:
         """Starts it where one is configured; returns the groups that every request may use because of it."""

@@ -37,6 +37,8 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, objec
         "groups": list(worker.groups),
         "paired_at": worker.paired_at,
         "revoked_at": worker.revoked_at,
+        "quarantined_at": worker.quarantined_at,
+        "quarantine": worker.quarantine or None,
         "last_seen": worker.last_seen,
         "linked": link is not None,
         "paused": _paused(link) if link else None,

@@ -18,11 +18,11 @@ from msgspec import Meta, Struct
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
 from edgespec.core.pairing.messages import Version
+from edgespec.core.protocol.handshake import Standing
 from edgespec.core.protocol.messages import Bytes32
 from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
-Standing = Literal["paired", "unpaired", "revoked"]
 UnixTime = Annotated[int, Meta(ge=0)]
 StoredName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z")]
 """Wider than `Name`, so that lists of earlier versions can be read."""
@@ -46,7 +46,7 @@ class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True):
     paired_at: UnixTime
 
 
-class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True):
+class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A worker that this gateway is paired with, or that was revoked."""
 
     key: Bytes32
@@ -58,11 +58,16 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True):
     last_seen: UnixTime | None = None
     groups: Groups = DEFAULT_GROUPS
     """It drafts for API keys that name one of these."""
+    quarantined_at: UnixTime | None = None
+    quarantine: Annotated[str, Meta(max_length=300)] = ""
+    """Why it is quarantined."""
 
     @property
     def standing(self) -> Standing:
         """Whether it may connect."""
-        return "paired" if self.revoked_at is None else "revoked"
+        if self.revoked_at is not None:
+            return "revoked"
+        return "paired" if self.quarantined_at is None else "quarantined"
 
 
 class PairedPeer(Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,6 +285,24 @@ class PairedWorkers(_List[PairedWorker]):
         worker = self.find(text)
         if worker.revoked_at is None:
             self._replace(worker.key, revoked_at=int(time.time()))
+        return self.find(key_id(worker.key))
+
+    def quarantine(self, text: str, why: str) -> str:
+        """Quarantines the worker that `find(text)` returns; returns its name. `why` is kept. Raises PairingError."""
+        worker = self.find(text)
+        self._replace(worker.key, quarantined_at=int(time.time()), quarantine=why[:300])
+        return worker.name
+
+    def quarantined(self) -> int:
+        """How many workers are quarantined."""
+        return sum(worker.standing == "quarantined" for worker in self.all())
+
+    def release(self, text: str) -> PairedWorker:
+        """Ends the quarantine of the worker that `find(text)` returns. Raises PairingError where there is none."""
+        worker = self.find(text)
+        if worker.quarantined_at is None:
+            raise PairingError(f"Worker {_shown(worker)} is not quarantined; it is {worker.standing}.")
+        self._replace(worker.key, quarantined_at=None, quarantine="")
         return self.find(key_id(worker.key))
 
     def groups_of(self, key: bytes) -> frozenset[str]:

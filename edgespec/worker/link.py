@@ -18,7 +18,7 @@ from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import EdgespecError, RemoteProtocolError
 from edgespec.core.peers.messages import PeerUnavailable
-from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error
+from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error, quarantine_notice
 from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, WorkerBody
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.reasons import shown
@@ -117,6 +117,8 @@ class _Attempt:
 
     def __init__(self, address: Address, race: Race, handler: Handler, clock: Callable[[], float]) -> None:
         self.address = address
+        self.notice = ""
+        """What the gateway has against this worker, where that does not end its attempts."""
         self.link: Link | None = None
         self.linked_s = 0.0
         self.why = ""
@@ -130,7 +132,7 @@ class _Attempt:
         """Runs the attempt; raises only final errors."""
         self._me, self._task = me, asyncio.current_task()
         self.why = await self._try(pin, timers)
-        log.warning("link to %s: %s", self.address, self.why)
+        log.warning("link to %s: %s", self.address, self.notice or self.why)
         if self._final is not None:
             raise self._final
 
@@ -187,6 +189,7 @@ class _Attempt:
                 self._final = final_error(event.reason, event.message)
             case Bye():
                 me, reason = key_id(self._me.key.public), shown(event.reason)
+                self.notice = quarantine_notice(me) if reason == "quarantined" else ""
                 self._final = final_error(event.reason, f"The gateway ended the link of this worker, {me} ({reason}).")
 
 
@@ -220,12 +223,14 @@ async def keep_linked(
     clock: Callable[[], float] | None = None,
     timers: Timers = DEFAULT_TIMERS,
     failed: Callable[[Address], None] = lambda address: None,
+    noticed: Callable[[str], None] = lambda text: None,
 ) -> NoReturn:
     """Keeps one link to the gateway until it is cancelled; then it sends `Bye`.
 
     Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and continues with the first that has the pinned
     TLS key; `failed` is called for those where the gateway was not, and for a way
-    through a peer whenever a link over it ends. `clock` (seconds, monotonic) measures how long a
+    through a peer whenever a link over it ends; `noticed` is called with what the gateway has against this worker
+    where it may be linked again later. `clock` (seconds, monotonic) measures how long a
     link lasted. Raises final errors: PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError
     (`version`), and whatever `addresses` raises.
     """
@@ -240,6 +245,8 @@ async def keep_linked(
         await race.run([partial(attempt.run, me, pin, timers) for attempt in attempts])
         for attempt in attempts:
             is_relayed = isinstance(attempt.address, Relayed)
+            if attempt.notice:
+                noticed(attempt.notice)
             if attempt.link is not None:
                 backoff.linked_for(attempt.linked_s, RELAYED_SETTLED_S if is_relayed else SETTLED_S)
             if attempt.why and (attempt.link is None or is_relayed):

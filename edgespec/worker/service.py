@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from edgespec import __version__
@@ -92,6 +93,8 @@ class Service:
         self.owner = Watch(owner_policy(settings.owner), sources() if watched is None else watched, self._on_owner)
         self._changed = asyncio.Event()
         self._link: Link | None = None
+        self._notice = ""
+        """What the gateway had against this worker when it last refused a link."""
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
         self.place = Place(
@@ -156,13 +159,16 @@ class Service:
     async def _keep_linked(self) -> None:
         pin = Pin(self.gateway.key, self.gateway.spki)
         where = self._addresses
-        await keep_linked(where.now, self.identity, pin, self, rng=random.SystemRandom(), failed=where.failed)
+        rng = random.SystemRandom()
+        await keep_linked(
+            where.now, self.identity, pin, self, rng=rng, failed=where.failed, noticed=partial(setattr, self, "_notice")
+        )
 
     # --- the link's handler ----------------------------------------------------------------------------------------
 
     def on_up(self, link: Link) -> None:
         """The link is authenticated."""
-        self._link = link
+        self._link, self._notice = link, ""
         self._addresses.reached(link.address)
         self.daemon.writable()
         ids = key_id(self.gateway.key), key_id(self.identity.key.public)
@@ -290,6 +296,7 @@ class Service:
             "gateway": self.gateway.name,
             "linked": self._link is not None,
             "through": str(self._link.address) if self._link is not None else None,
+            "refused": self._notice or None,
             "paused": self.paused_because,
             "requests_open": self.daemon.open_requests,
             "requests": stats.requests,

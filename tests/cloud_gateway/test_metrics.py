@@ -59,7 +59,7 @@ class FakeWorker:
 
 def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     metrics, engine, workers = Metrics(), FakeEngine(), [FakeWorker(0.02, False), FakeWorker(0.08, True)]
-    metrics.watch(engine, lambda: workers)
+    metrics.watch(engine, lambda: workers, lambda: 5)
     engine.stats.rounds = 10
     engine.stats.accepted["worker"] = 7
     engine.stats.frames.count("stale")
@@ -72,6 +72,7 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     assert sample(metrics, "guard_changes_total", mode="local", reason="slower") == 3
     assert (sample(metrics, "queued_requests"), sample(metrics, "active_requests")) == (4, 2)
     assert (sample(metrics, "workers", state="ready"), sample(metrics, "workers", state="paused")) == (1, 1)
+    assert sample(metrics, "workers", state="quarantined") == 5
     assert sample(metrics, "worker_rtt_seconds", stat="median") == pytest.approx(0.05)
     workers.clear()
     assert sample(metrics, "worker_rtt_seconds", stat="median") is None

@@ -23,6 +23,7 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
 from edgespec.core.protocol.inflow import InflowLimits
+from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
@@ -103,6 +104,11 @@ class Listed:
 
     def seen(self, key: bytes) -> None:
         """No file."""
+
+    def quarantine(self, text: str, why: str) -> str:
+        (key,) = (key for key in self.standing if key_id(key) == text)
+        self.standing[key] = "quarantined"
+        return self.names[key]
 
 
 @dataclass

@@ -130,8 +130,11 @@ class BenchLink:
         """Signs and encodes; timed."""
         self.wire.append(self.gateway.send(body))
 
-    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         raise error
+
+    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
+        """Nobody is judged here."""
 
     def diverged(self, worker: str) -> None:
         """Its frames come when the bench says so."""

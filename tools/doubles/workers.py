@@ -29,6 +29,7 @@ class OneWorker:
         self.seen: list[Open | Commit | Close] = []
         self.punished: list[RemoteProtocolError] = []
         self.notes: list[str] = []
+        self.audits: list[tuple[str, float, int]] = []
         self.divergences = 0
         self.tables = 0
         """Times that the table of all workers was made."""
@@ -44,7 +45,10 @@ class OneWorker:
     def send(self, worker: str, body: Open | Commit | Close) -> None:
         self.seen.append(body)
 
-    def punish(self, worker: str, error: RemoteProtocolError) -> None:
+    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
+        self.audits.append((key, claimed, accepted))
+
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         self.punished.append(error)
         self.up = self.returns
 

@@ -3,6 +3,7 @@
 Public, by module:
 
 - `admission`: `Admission`, `AdmissionLimits`, `Refused`, `share_descriptors`
+- `conduct`: `Conduct`
 - `probation`: `Probation`
 - `quota`: `KeyLimits`, `Quotas`, `Visit`
 - `settings`: `ClientBounds`, `LinkBounds`

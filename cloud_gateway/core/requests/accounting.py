@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Controller
 from cloud_gateway.core.policies.registry import guard_change, reason
+from cloud_gateway.core.requests.assignment import Assignment
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.requests.steps import HostTime, LocalWork
 from cloud_gateway.core.verify.accept import Walk
@@ -88,8 +89,10 @@ class Account:
             self.usage.before_worker_s = now - self.first_token
             self.usage.before_worker_tokens = self.usage.completion_tokens
 
-    def round(self, flat: FlatTree, taken: Walk, now: float) -> None:
-        """Credits every verified and every accepted candidate to its source."""
+    def round(self, flat: FlatTree, taken: Walk, now: float, given: Assignment | None) -> None:
+        """Credits every verified and every accepted candidate to its source; `given`: to the worker that drafts now."""
+        if given is not None:
+            given.verified(flat, taken)
         usage = self.usage
         usage.rounds += 1
         usage.undrafted_rounds += bool(flat.nodes) and not any(_by_model(node) for node in flat.nodes)

@@ -43,7 +43,6 @@ from cloud_gateway.core.requests.steps import (
     PassFailed,
     Prefilled,
     Punish,
-    Released,
     Reopen,
     Rows,
     Send,
@@ -242,7 +241,7 @@ class Generation:
         if not self.wants_worker:
             return ()
         self._epoch += 1
-        self.assignment = Assignment(step.worker, self._epoch, step.name or step.worker)
+        self.assignment = Assignment(step.worker, self._epoch, step.name or step.worker, not self.request.constraint)
         self._account.assigned(self.assignment.name)
         messages = opening(self.id, self._epoch, self.tree.prefix, self.worker_sampling, step.scope)
         return [Send(step.worker, body) for body in messages]
@@ -255,7 +254,7 @@ class Generation:
         self.tree.forget(given.epoch)
         self.assignment = None
         close = Close(self.id, given.epoch, why)
-        return [Send(given.worker, close), Released(given.worker, given.name, why, given.frames)]
+        return [Send(given.worker, close), given.released(why)]
 
     def _frame(self, step: FrameArrived, now: float) -> Sequence[Output]:
         """Merges a frame of the present assignment; one of another worker or epoch is stale."""
@@ -270,7 +269,7 @@ class Generation:
         except RemoteProtocolError as error:
             self.frames.count("rejected")
             self.excluded_workers.add(step.worker)
-            return (FrameTaken("rejected", step.worker), Punish(step.worker, error))
+            return (FrameTaken("rejected", step.worker), Punish(step.worker, error, self.id))
         kind = "used" if merged.fresh else "stale"
         self.frames.count(kind)
         given.frames += bool(merged.fresh)
@@ -310,7 +309,7 @@ class Generation:
         """Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
         taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
-        self._account.round(flat, taken, now)
+        self._account.round(flat, taken, now, self.assignment)
         at_leaf = at_open_end(flat, taken) and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)

@@ -189,15 +189,22 @@ class Punish(Struct, frozen=True):
 
     worker: str
     error: RemoteProtocolError
+    request: int
 
 
 class Released(Struct, frozen=True):
-    """A worker no longer drafts for it; `frames` of its frames brought candidates."""
+    """A worker no longer drafts for it; `frames` of its frames brought candidates.
+
+    Of candidates among which the target chose, `claimed` were to be accepted by the stated probabilities, and
+    `accepted` were.
+    """
 
     worker: str
     name: str
     reason: str
     frames: int
+    claimed: float = 0.0
+    accepted: int = 0
 
 
 class WorkerWanted(Struct, frozen=True):

@@ -34,6 +34,7 @@ class CloseCode(enum.IntEnum):
     PROTOCOL = 4400
     UNPAIRED = 4401
     REVOKED = 4403
+    QUARANTINED = 4423
     TIMEOUT = 4408
     SUPERSEDED = 4409
     TOKENIZER = 4415
@@ -72,7 +73,7 @@ class Pin:
     spki_hash: bytes
 
 
-Standing = Literal["paired", "unpaired", "revoked"]
+Standing = Literal["paired", "unpaired", "revoked", "quarantined"]
 Lookup = Callable[[bytes], Standing]
 """Worker key (32 bytes) -> the key's pairing status."""
 
@@ -151,6 +152,9 @@ def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError
             return RemoteProtocolError("unpaired", f"The key {worker} is not paired.", close_code=CloseCode.UNPAIRED)
         case "revoked":
             return RemoteProtocolError("revoked", f"The key {worker} was revoked.", close_code=CloseCode.REVOKED)
+        case "quarantined":
+            text = f"The key {worker} is quarantined; `cloud-gateway workers release {worker}` ends that."
+            return RemoteProtocolError("quarantined", text, close_code=CloseCode.QUARANTINED)
     return None
 
 
@@ -181,6 +185,15 @@ def final_error(reason: str, text: str) -> EdgespecError | None:
         case "version":
             return RemoteProtocolError("version", text, close_code=CloseCode.VERSION)
     return None
+
+
+def quarantine_notice(worker: str) -> str:
+    """What a worker shows its admin after a signed `quarantined`; `worker`: its id. It goes on reconnecting."""
+    return (
+        f"The gateway has quarantined this worker, {worker}: far fewer of its draft tokens were accepted than it "
+        "claims, or it broke the protocol again and again. Check its draft model and version with `edgespec doctor`, "
+        f"then ask the gateway's operator for `cloud-gateway workers release {worker}`; it is linked again after that."
+    )
 
 
 def _refusal_digest(hello: bytes, reason: str, text: str) -> bytes:

@@ -43,6 +43,8 @@ def linked(status: Mapping[str, Any]) -> Finding:
     """Whether the running worker has a link."""
     if status["linked"]:
         return Finding("link", f"linked to {status['gateway']}")
+    if status.get("refused"):
+        return Finding("link", "the gateway has quarantined this worker", status["refused"], 77)
     do = "see the checks of addresses below; `edgespec run` logs each attempt"
     return Finding("link", f"the worker runs, but has no link to {status['gateway']}", do, 69)
 

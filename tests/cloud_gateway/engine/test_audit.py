@@ -60,8 +60,11 @@ def read(folder: Path) -> list[Entry]:
 
 async def test_each_assignment_and_its_end_are_recorded(make: Make, tmp_path: Path) -> None:
     before = time.time()
-    await end_of(make(named()))
-    await until(lambda: len(read(tmp_path)) == 2)
+    worker = named()
+    await end_of(make(worker))
+    await until(lambda: len(read(tmp_path)) == 2 and worker.audits)
+    ((key, claimed, accepted),) = worker.audits  # what the worker is judged by
+    assert key == "3kTq9XwZ" and claimed > 0 and accepted > 0
     given, over = read(tmp_path)
     who = ("req_1", "3kTq9XwZ", "alice", "w", "lab-7")
     assert (given.event, given.request, given.key, given.key_name, given.worker, given.worker_name) == (

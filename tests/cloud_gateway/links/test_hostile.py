@@ -238,7 +238,7 @@ async def test_what_only_the_engine_can_see(
     async def attack(hostile: Client) -> None:
         await hostile.send(some_tree())
         await until(lambda: gateway.seen.of("tree"))
-        gateway.links.punish(key_id(hostile.me.key.public), RemoteProtocolError("shape-depth", "17 levels"))
+        gateway.links.punish(key_id(hostile.me.key.public), RemoteProtocolError("shape-depth", "17 levels"), 1)
 
     await ends(gateway, honest, caplog, attack, "shape-depth")
 

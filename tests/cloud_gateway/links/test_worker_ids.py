@@ -64,7 +64,7 @@ async def test_what_the_log_shows_of_a_culprit_can_be_pasted_into_revoke(
     with caplog.at_level(logging.INFO):
         async with client(gateway, LIAR) as hand:
             await until(gateway.links.workers)
-            gateway.links.punish(gateway.links.workers()[0].id, RemoteProtocolError("shape-depth", "17 levels"))
+            gateway.links.punish(gateway.links.workers()[0].id, RemoteProtocolError("shape-depth", "17 levels"), 1)
             await hand.closed()
     refused = [line for line in caplog.messages if "refused" in line]
     assert len(refused) == 1 and "Prof. X" not in caplog.text

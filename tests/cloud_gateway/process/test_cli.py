@@ -114,6 +114,13 @@ def test_workers_are_listed_and_revoked_while_no_gateway_runs(home: Path, capsys
     assert main(["workers", "list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["workers"]
     assert (row["name"], row["standing"], row["linked"], row["rtt_ms"]) == ("desk 7", "paired", False, None)
+    assert main(["workers", "release", "desk 7"]) == 77
+    assert "is not quarantined; it is paired" in capsys.readouterr().err
+    paired.quarantine(row["id"], "3 of 4 API keys accepted 2% of what its probabilities claim")
+    assert main(["workers", "list"]) == 0
+    assert "quarantined: 3 of 4 API keys accepted 2%" in capsys.readouterr().out
+    assert main(["workers", "release", row["id"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["standing"] == paired.lookup(b"k" * 32) == "paired"
     assert main(["workers", "revoke", row["id"][:6]]) == 0
     assert paired.lookup(b"k" * 32) == "revoked"
     capsys.readouterr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -115,6 +116,23 @@ def test_a_worker_that_is_gone_loses_its_candidates_and_is_replaced() -> None:
     assert [type(output) for output in outputs] == [steps.Send, steps.Released, steps.WorkerWanted]
     assert isinstance(outputs[0].body, Close) and len(generation.tree.tree) == 0
     assert generation.handle(steps.WorkerGone("w"), 0.3) == ()
+
+
+def audit(right: bool, **request: object) -> tuple[float, int]:
+    """What a worker claimed and won with two candidates, one below the other, of which the first is right or not."""
+    generation = decoding()
+    generation.assignment.audited = not request  # type: ignore[union-attr]
+    generation.handle(steps.FrameArrived("w", frame(generation, right=right)), 0.1)
+    verify(generation)
+    (released,) = of(generation.handle(steps.WorkerGone("w"), 2.0), steps.Released)
+    return round(released.claimed, 6), released.accepted  # type: ignore[attr-defined]
+
+
+def test_a_worker_is_judged_by_the_candidates_among_which_the_target_chose() -> None:
+    claim = math.exp(-0.1)
+    assert audit(right=True) == (round(2 * claim, 6), 2)
+    assert audit(right=False) == (round(claim, 6), 0), "the second one's parent was not chosen"
+    assert audit(right=False, constrained=True) == (0, 0)
 
 
 def test_a_worker_that_declines_or_breaks_the_protocol_is_not_asked_again() -> None:

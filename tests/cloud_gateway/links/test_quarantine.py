@@ -1,0 +1,118 @@
+"""Quarantine over real sockets: from the verdict to the worker's sentence, over a restart, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from cloud_gateway.core.limits.conduct import MAX_FAULTS
+from cloud_gateway.links.port import LinkLimits
+from cloud_gateway.links.server import Links
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.handshake import CloseCode, GatewayIdentity, Pin
+from edgespec.core.protocol.names import key_id
+from edgespec.shared.address import Address
+from edgespec.shared.paired import PairedWorkers
+from edgespec.worker.link import keep_linked
+from tests.support.links import (
+    GATEWAY_KEY,
+    TOKENIZER,
+    VOCAB,
+    Daemon,
+    GatewayUnderTest,
+    Seen,
+    client,
+    make_certificate,
+    serving,
+    some_tree,
+    worker_identity,
+)
+from tests.support.until import until
+from tools.doubles.limits import link_limits
+
+ME = worker_identity()
+ID = key_id(ME.key.public)
+
+
+def worthless(links: Links) -> None:
+    """Three requests of each of three keys, in which the worker claimed 8 acceptances and had none."""
+    for number in range(9):
+        links.audited(ID, f"key {number % 3}", 8.0, 0)
+
+
+async def test_a_worthless_worker_is_refused_until_it_is_released(tmp_path: Path) -> None:
+    context, pin = make_certificate(tmp_path)
+    PairedWorkers(tmp_path / "keys").add(ME.key.public, "lab-7")
+    daemon, notices, found = Daemon(), list[str](), list[tuple[str, ...]]()
+    before = links_of(tmp_path, pin, found)
+    port = await before.start("127.0.0.1", 0, context)
+    task = asyncio.create_task(linking(port, pin, daemon, notices))
+    await until(before.workers)
+    worthless(before)
+    why = "3 of 3 API keys accepted 0% of what its probabilities claim"
+    assert before.workers() == [] and found == [(ID, "lab-7", why)]
+    await before.stop()
+    after = links_of(tmp_path, pin, found)  # the gateway after a restart
+    await after.start("127.0.0.1", port, context)
+    await until(lambda: after.rejected["quarantined"] > 1 and notices)
+    assert f"cloud-gateway workers release {ID}" in notices[0]
+    assert not after.workers() and daemon.of("up") == [()]
+    PairedWorkers(tmp_path / "keys").release("lab-7")  # by another process
+    await until(after.workers)
+    task.cancel()
+    await after.stop()
+
+
+def links_of(folder: Path, pin: bytes, found: list[tuple[str, ...]]) -> Links:
+    """Links of a gateway whose list of workers is on disk."""
+    me, seen = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER), Seen()
+    limits, paired = LinkLimits(link_limits()), PairedWorkers(folder / "keys")
+    links = Links(me, VOCAB, paired, seen.refused, limits=limits, quarantined=lambda *what: found.append(what))
+    links.inbox = seen
+    return links
+
+
+async def linking(port: int, pin: bytes, daemon: Daemon, notices: list[str]) -> None:
+    async def addresses() -> Sequence[Address]:
+        return [Address("127.0.0.1", port)]
+
+    async def soon(seconds: float) -> None:
+        await asyncio.sleep(0.02)
+
+    pinned = Pin(GATEWAY_KEY.public, pin)
+    await keep_linked(addresses, ME, pinned, daemon, rng=random.Random(1), sleep=soon, noticed=notices.append)
+
+
+async def test_six_faults_end_in_quarantine_with_a_signed_goodbye(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        for _ in range(MAX_FAULTS):
+            async with client(gateway) as linked:
+                await linked.ws.send(b"x" * 100)
+                assert await linked.closed() == CloseCode.PROTOCOL
+        with pytest.raises(ConnectionClosed, match="4423"):
+            async with client(gateway):
+                pass
+        assert gateway.standing[ME.key.public] == "quarantined"
+
+
+async def test_faulty_trees_for_one_keys_requests_quarantine_nobody(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        for number in range(2 * MAX_FAULTS):
+            await faulty_tree(gateway, number, b"mallory")
+        assert gateway.standing[ME.key.public] == "paired"
+        for number, scope in enumerate((b"alice", b"alice", b"bob", b"bob")):
+            await faulty_tree(gateway, number, scope)
+        assert gateway.standing[ME.key.public] == "quarantined"
+
+
+async def faulty_tree(gateway: GatewayUnderTest, request: int, scope: bytes) -> None:
+    """A token outside the vocabulary, over a request of this cache scope."""
+    async with client(gateway) as linked:
+        gateway.links.send(ID, m.Open(request, 1, 3, [1, 2, 3], m.Sampling(), scope))
+        await linked.send(some_tree(request=request, tokens=[VOCAB, 1]))
+        assert await linked.closed() == CloseCode.PROTOCOL
