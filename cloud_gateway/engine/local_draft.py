@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
+from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
@@ -53,10 +54,12 @@ class LocalDrafting:
                 self.model.commit(active.id, tokens)
 
     def prompt_pending(self, active: Active) -> bool:
-        """Whether the draft still reads the prompt of a request whose policy drafts from the first token on."""
+        """Whether the draft has to read the prompt of a request whose policy wants it read before the first token."""
         generation = active.generation
-        wanted = active.local and generation.controller.drafts_from_start and generation.first_token is None
-        return wanted and self._backlog(active) > 1
+        if not active.local or generation.first_token is not None or self._backlog(active) <= 1:
+            return False
+        costs = replace(self.costs(active), remaining=generation.remaining)
+        return registry.reads_prompt(generation.controller, costs, worker=generation.assignment is not None)
 
     def prefill(self, active: Active, chunk: int) -> None:
         """One chunk of a prompt."""

@@ -151,7 +151,7 @@ class Controller(Protocol):
 
     @property
     def drafts_from_start(self) -> bool:
-        """Whether the local draft reads the prompt together with the target, before the first token."""
+        """Whether the local draft reads the prompt before the first token, whatever that costs."""
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What to do next. `link` is None while no worker drafts for this request."""

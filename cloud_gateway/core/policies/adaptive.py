@@ -125,6 +125,13 @@ class Adaptive:
             ],
         }
 
+    def reads_ahead(self, costs: Costs) -> bool:
+        """Whether the local draft should read the prompt before the first token, where no worker drafts: whether that
+        pays over the tokens that remain."""
+        reference = Reference.of(costs, self._surveyor.match)
+        saved_s = reference.plain_s - reference.together_s
+        return reading_pays(saved_s, self._remaining(costs) - 1, costs.local_backlog_s)
+
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """The action of the greatest value."""
         if not self._timeline.started:

@@ -227,6 +227,14 @@ def resumed_from(policy: Controller) -> Learnt | None:
     return policy.carried if isinstance(policy, Adaptive) else None
 
 
+def reads_prompt(policy: Controller, costs: Costs, *, worker: bool) -> bool:
+    """Whether the local draft reads the prompt before the first token, with what is left to read in `costs`; `worker`:
+    whether one drafts for the request."""
+    if isinstance(policy, Adaptive):
+        return not worker and policy.reads_ahead(costs)
+    return policy.drafts_from_start
+
+
 def guard_change(policy: Controller) -> tuple[str, str] | None:
     """The guard's new mode and its reason, where the policy's latest decision changed it (guard.py)."""
     return policy.change if isinstance(policy, Adaptive) else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
-from cloud_gateway.core.policies.registry import CatchUp, Controller, Draft, LinkView, Verify, Wait
+from cloud_gateway.core.policies.registry import CatchUp, Controller, Draft, LinkView, Verify, Wait, reads_prompt
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.steps import (
@@ -183,9 +183,10 @@ class Gateway:
         self.act()
 
     def start(self) -> None:
-        """The target has read the prompt. A policy that drafts from the first token on has the local draft read it now,
-        since both share a device."""
-        reads = self.steps.local is not None and self.generation.controller.drafts_from_start
+        """The target has read the prompt. Where the policy wants it read before the first token, the local draft reads
+        it now, since both share a device."""
+        costs = replace(self.local.costs(self.tree), remaining=self.generation.remaining)
+        reads = reads_prompt(self.generation.controller, costs, worker=self._link() is not None)
         if reads and self.local.backlog(self.tree):
             self._begin(self.local.read(self.tree, 0), self.start)
         else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pytest
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Verify
+from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
@@ -51,6 +52,25 @@ class Timed(TableTarget):
 
     def _advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+class TimedDraft(TableDraft):
+    """Moves the target's clock: a step takes a tenth of a target pass, a token of a batch a fortieth."""
+
+    def __init__(self, target: Timed) -> None:
+        super().__init__(right=0.9)
+        self.step_s, self.token_s, self._target = PASS_S / 10, PASS_S / 40, target
+
+    def catch_up(self, request: Hashable, limit: int) -> int:
+        began, before = self._target.now, self.backlog(request)
+        left = super().catch_up(request, limit)
+        self._target.now += (before - left) * self.token_s
+        self._target.calls.append(("reading", before - left, began, self._target.now))
+        return left
+
+    def draft(self, request: Hashable, *rest: Any, **more: Any) -> list[Any]:
+        self._target.now += self.step_s + (self.backlog(request) - 1) * self.token_s
+        return super().draft(request, *rest, **more)
 
 
 def started(prompts: Sequence[Sequence[int]], tokens: int = 400, **settings: Any) -> tuple[Engine, Timed]:
@@ -118,6 +138,37 @@ def test_a_chunk_takes_what_is_allowed_by_the_speed_of_those_before(token_s: flo
         pace.took(pace.tokens(), token_s * pace.tokens())
     assert pace.tokens() == tokens
     assert Pace(5, 0.250).tokens() == 5 and Pace(5, 0.250).fitting(1.0) == 5
+
+
+def alone(tokens: int, prompt: Sequence[int] = PROMPT[:800]) -> tuple[Timed, float]:
+    """A completion of `adaptive` without a worker, and the seconds that it took."""
+    target = Timed()
+    engine = Engine(
+        target, TimedDraft(target), engine_settings(policy="adaptive"), None, target.time,
+        curve={1: PASS_S, 32: PASS_S},
+    )  # fmt: skip
+    submit(engine, prompt, tokens)
+    while engine.active or engine.queued:
+        turn(engine, target, 1)
+    return target, target.now
+
+
+def first_round(target: Timed) -> int:
+    return next(i for i, call in enumerate(target.calls) if call[0] == "round")
+
+
+def test_without_a_worker_the_draft_reads_first_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, seconds = alone(120)
+    before = [call for call in target.calls[: first_round(target)] if call[0] == "reading"]
+    assert sum(call[1] for call in before) == 799
+    assert all(call[1] <= 128 for call in before), "in chunks, as the target"
+    monkeypatch.setattr(Adaptive, "reads_ahead", lambda *_, **__: False)
+    assert seconds < 0.95 * alone(120)[1], "while it reads between rounds these are plain"
+
+
+def test_for_a_short_completion_the_draft_does_not_read_first() -> None:
+    target, _ = alone(10)
+    assert not any(call[0] == "reading" for call in target.calls[: first_round(target)])
 
 
 def test_policies_receive_the_rows_of_others_that_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:

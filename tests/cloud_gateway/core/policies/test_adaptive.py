@@ -6,6 +6,7 @@ import math
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.adaptive import Adaptive
+from cloud_gateway.core.policies.registry import reads_prompt
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
@@ -145,3 +146,14 @@ def test_a_pass_waits_for_a_frame_that_is_nearly_there_and_for_no_other() -> Non
     policy.received(Merged(fresh=1, prefix_len=2, reached=2), 0.001)
     assert isinstance(policy.decide(tree, slow, NO_LOCAL, 0.001 + TT - 0.0008), Wait)
     assert isinstance(policy.decide(tree, slow, NO_LOCAL, 0.001 + TT - 0.0090), Verify)
+
+
+def test_a_prompt_is_read_ahead_where_that_pays_over_the_tokens_to_come() -> None:
+    def ahead(backlog_s: float, tokens: int, *, worker: bool = False) -> bool:
+        costs = Costs(lambda rows: TT, TT / 30, local_backlog_s=backlog_s, remaining=tokens)
+        return reads_prompt(Adaptive(), costs, worker=worker)
+
+    assert ahead(10 * TT, 60) and not ahead(10 * TT, 8), "over few tokens it costs more than it saves"
+    assert ahead(2 * TT, 8) and not ahead(200 * TT, 200)
+    assert not ahead(2 * TT, 60, worker=True), "waits for the worker are free time to read"
+    assert not reads_prompt(Adaptive(), Costs(lambda rows: TT, 2 * TT, local_backlog_s=TT), worker=False)
