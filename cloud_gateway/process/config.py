@@ -45,7 +45,7 @@ class TargetSection(TargetSettings, frozen=True, kw_only=True):
     engine: Literal["auto", "llamacpp", "torch"] = "auto"
     exact: Literal["auto", "yes", "no"] = "auto"
     n_gpu_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Annotated[
         str, Meta(pattern=r"^(auto|cpu|cuda(:\d{1,2})?)\Z", extra={"allowed": '"auto", "cpu", "cuda" or "cuda:N"'})
     ] = "auto"

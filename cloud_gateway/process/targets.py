@@ -20,6 +20,7 @@ from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
 
 if TYPE_CHECKING:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
+    from cloud_gateway.models.target_model.load import Dtype
     from cloud_gateway.models.target_model.torch import TorchTarget
 
 log = logging.getLogger("cloud_gateway.process.loading")
@@ -40,7 +41,7 @@ class LoadedTarget:
     model_digest: bytes
     tokenizer_digest: bytes
     made_by: str
-    """EngineName, device and library version, for `system_fingerprint`."""
+    """Device, type of number or engine, and library version, for `system_fingerprint`."""
 
 
 def check_models(settings: GatewaySettings) -> EngineName:
@@ -105,9 +106,20 @@ def need_of(options: TargetSection, engine: EngineName, path: Path) -> Need:
     """What the target takes with this engine. Raises ModelError."""
     if engine == "llamacpp":
         return llamacpp_need(path)
-    weight = 4 if options.dtype == "float32" else 2
+    weight = 4 if dtype_for(options) == "float32" else 2
     exact = options.exact != "no" and not _on_cuda(options.device)
     return torch_need(path, weight, EXACT_NUMBER if exact else weight)
+
+
+def dtype_for(options: TargetSection) -> Dtype:
+    """`target.dtype` for torch, or what "auto" stands for: bfloat16 on a GPU, what is fast on other processors."""
+    if options.dtype != "auto":
+        return options.dtype
+    if _on_cuda(options.device):
+        return "bfloat16"
+    from cloud_gateway.models.target_model.load import fast_dtype
+
+    return fast_dtype()
 
 
 def engine_for(options: TargetSection, path: Path) -> EngineName:
@@ -158,8 +170,9 @@ def _with_torch(path: Path, settings: GatewaySettings) -> LoadedTarget:
     from cloud_gateway.models.target_model.torch import TorchTarget
 
     options = settings.target
-    loaded = load.load(path, options.dtype, options.device)
-    log.info("target %s loaded in %s by torch", path.name, options.dtype)
+    dtype = dtype_for(options)
+    loaded = load.load(path, dtype, options.device)
+    log.info("target %s loaded in %s by torch", path.name, dtype)
     target = TorchTarget(
         loaded.model,
         slots=options.slots,
@@ -169,7 +182,7 @@ def _with_torch(path: Path, settings: GatewaySettings) -> LoadedTarget:
         exact=options.exact != "no",
         prefix_cache=options.prefix_cache,
     )
-    made_by = f"{target.device} {torch.__version__}"
+    made_by = f"{target.device} {dtype} {torch.__version__}"
     return LoadedTarget(target, loaded.tokenizer, loaded.model_digest, loaded.tokenizer_digest, made_by)
 
 

@@ -232,7 +232,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=5,
         help="prompts after which all conditions had their turn, and OUT is written",
     )
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument(
         "--engine", choices=("torch", "llamacpp"), default="torch", help="llamacpp is exact with --dtype float32 only"
     )

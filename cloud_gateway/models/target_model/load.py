@@ -54,7 +54,7 @@ class Vocabulary:
     """Tokens that end a completion."""
 
 
-def load(path: Path, dtype: Dtype = "bfloat16", device: str = "auto") -> Loaded:
+def load(path: Path, dtype: Dtype, device: str = "auto") -> Loaded:
     """Loads a GGUF file or a folder with safetensors; `device` is `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Raises ModelError: missing, corrupt, not a causal language model, or no such device.
@@ -75,6 +75,18 @@ def load(path: Path, dtype: Dtype = "bfloat16", device: str = "auto") -> Loaded:
         return Loaded(model.eval().to(chosen), tokenizer, digest, vocabulary, folder)
     except RuntimeError as error:
         raise ModelError(f"{path} does not fit on {chosen} ({_first_line(error)}).") from error
+
+
+def fast_dtype() -> Dtype:
+    """The type of number that this processor multiplies fast: bfloat16 where oneDNN has packed products of it.
+
+    On other processors a product of n rows takes n times as long in bfloat16, so verifying drafts would save nothing.
+    """
+    import torch
+
+    from cloud_gateway.models.target_model.linear import can_pack
+
+    return "bfloat16" if can_pack(torch.device("cpu"), torch.bfloat16) else "float32"
 
 
 def load_tokenizer(folder: Path) -> Any:

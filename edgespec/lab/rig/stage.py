@@ -34,7 +34,7 @@ class Rig:
     target: str
     draft: str
     local_draft: str | None
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     rtt_ms: float = 20.0
     gateway_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings, `table.key` -> value."""

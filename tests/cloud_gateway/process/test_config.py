@@ -14,7 +14,7 @@ from edgespec.shared.settings import override, parse
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[target]\ndtype = "int8"', '`target.dtype` is "int8", but must be "bfloat16" or "float32".'),
+        ('[target]\ndtype = "int8"', '`target.dtype` is "int8", but must be "auto", "bfloat16" or "float32".'),
         ('[target]\ndevice = "gpu"', '"auto", "cpu", "cuda" or "cuda:N"'),
         ('[target]\ndevice = "cuda:0\\n"', '"auto", "cpu", "cuda" or "cuda:N"'),
         (

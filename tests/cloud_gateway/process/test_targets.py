@@ -6,12 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import torch
 
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.output_queue import Stream
 from cloud_gateway.models.sizes import Need
-from cloud_gateway.models.target_model import llamacpp
+from cloud_gateway.models.target_model import linear, llamacpp
 from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from cloud_gateway.process.loading import Models, engine_settings, load_models
@@ -19,6 +20,7 @@ from cloud_gateway.process.targets import check_models, engine_for, need_of
 from edgespec.core.errors import EdgespecError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
+from tests.support.timing import in_sorts
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 
@@ -53,6 +55,30 @@ def test_a_gguf_file_without_a_gpu_runs_on_llama_cpp(model: Path, monkeypatch: p
     assert engine_for(TargetSection(device="cpu"), model) == "llamacpp"
     monkeypatch.setattr(targets, "_installed", lambda _: False)
     assert engine_for(TargetSection(device="cpu"), model) == "torch"
+
+
+def test_the_numbers_are_those_that_this_processor_multiplies_fast(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "_cuda", lambda: False)
+    for fast, chosen, bytes_each in ((True, "bfloat16", 2), (False, "float32", 4)):
+        monkeypatch.setattr(linear, "can_pack", lambda device, dtype, fast=fast: fast)
+        assert targets.dtype_for(TargetSection()) == chosen
+        folder = make_tiny_target(model.parent / chosen, seed=1)
+        weights = need_of(TargetSection(), "torch", folder).weights
+        assert weights == need_of(TargetSection(dtype=chosen), "torch", folder).weights
+        assert weights == need_of(TargetSection(dtype="bfloat16"), "torch", folder).weights * bytes_each // 2
+    assert targets.dtype_for(TargetSection(dtype="bfloat16")) == "bfloat16"
+    monkeypatch.setattr(targets, "_cuda", lambda: True)
+    assert targets.dtype_for(TargetSection()) == "bfloat16"
+
+
+def test_eight_rows_cost_less_than_eight_passes_of_one() -> None:
+    weight = torch.randn(1536, 576).to(getattr(torch, targets.dtype_for(TargetSection(device="cpu"))))
+    product = linear.PackedLinear(weight)
+    one, eight = (torch.randn(rows, 576).to(weight.dtype) for rows in (1, 8))
+    with torch.inference_mode():
+        assert in_sorts(lambda: product(eight)) < 5 * in_sorts(lambda: product(one))
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -129,7 +155,7 @@ def test_what_a_model_needs_is_read_from_its_headers(model: Path, tmp_path: Path
     assert need_of(TargetSection(dtype="float32"), "torch", model) == Need(4 * weights, 8 * numbers)
     assert need_of(TargetSection(), "llamacpp", model) == Need(model.stat().st_size, 2 * numbers)
     folder = make_tiny_target(tmp_path / "folder")
-    assert need_of(TargetSection(exact="no"), "torch", folder) == Need(2 * weights, 2 * numbers)
+    assert need_of(TargetSection(dtype="bfloat16", exact="no"), "torch", folder) == Need(2 * weights, 2 * numbers)
 
 
 @pytest.mark.parametrize(

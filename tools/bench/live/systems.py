@@ -46,7 +46,7 @@ class Scene:
     """Tokens of each completion with its prompt."""
     neighbour: bool
     llama_server: Path | None
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     link: Sequence[str] = ()
 
     def gateway_options(self) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def test_in_bfloat16_the_lean_pass_is_as_near_the_truth_as_transformers(
 ) -> None:
     """The truth: the same weights in float64. Both round differently, so that comparing them with each other adds
     the errors of both, which for some prompts are large."""
+    if kernels == "packed" and not can_pack(CPU, torch.bfloat16):
+        pytest.skip("this machine has no packed products for these numbers")
     path = make_tiny_target(tmp_path, seed=1, architecture=architecture)
     lean = LlamaForward(load_tiny(path, torch.bfloat16), 512, kernels=kernels, exact=exact)
     twin = HfForward(load_tiny(path, torch.bfloat16))

@@ -219,5 +219,5 @@ def test_moments_are_those_of_a_gumbel() -> None:
 
 def test_a_whole_vocabulary_takes_under_a_millisecond() -> None:
     logits = np.random.default_rng(0).normal(size=VOCAB) * 3
-    assert in_sorts(lambda: gumbel_all(1, 2, VOCAB)) < 0.55
-    assert in_sorts(lambda: noisy_argmax(logits, 1, 2)) < 0.55
+    assert in_sorts(lambda: gumbel_all(1, 2, VOCAB)) < 0.45
+    assert in_sorts(lambda: noisy_argmax(logits, 1, 2)) < 0.45
