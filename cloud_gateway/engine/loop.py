@@ -317,8 +317,9 @@ class Engine:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
         with self.recovery.guard(active, "deciding"):
             costs = self.local.costs(active)
-            if others := sum(other.rows for other in self._active.values()) - active.rows:
-                costs = replace(costs, other_rows=others)
+            others = sum(other.rows for other in self._active.values()) - active.rows
+            if others or self._verify_s.probe:
+                costs = replace(costs, other_rows=others, probe=self._verify_s.probe)
             action = active.generation.decide(self.offloading.link_of(active), costs, now)
             if (change := registry.guard_change(active.generation.controller)) is not None:
                 log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)

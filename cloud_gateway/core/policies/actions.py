@@ -83,6 +83,8 @@ class Costs:
     """Seconds to read one token of the backlog in a batch."""
     other_rows: int = 0
     """Rows that other requests are expected to put into the same target pass."""
+    probe: tuple[int, float] | None = None
+    """A number of rows to try, and the least seconds that a pass over them can take (`StepCurve.probe`)."""
     remaining: int = MAX_REMAINING
     """Tokens that may still be emitted for this request."""
 

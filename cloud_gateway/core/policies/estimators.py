@@ -20,6 +20,11 @@ def measured(seconds: float, least_s: float = 0.0) -> float | None:
     return min(max(seconds, least_s), MAX_S) if math.isfinite(seconds) else None
 
 
+PROBE_EVERY = 128
+"""Passes between two probes of a step curve, and those for which a point counts as known. More often they cost more,
+less often a wrong point stands for longer: until it is its turn among the old points."""
+
+
 class RttEstimator:
     """Smoothed round-trip time and its variation (RFC 6298 section 2), and the least seen."""
 
@@ -70,6 +75,11 @@ class StepCurve:
     """Measured time of one pass as a function of its rows, linear between the row counts seen.
 
     The curve is not assumed to be monotone: fp32 on a CPU is slower with 2 rows than with 4.
+
+    A row count that seems slow is never chosen, so what was measured of it at the start, or under another load, would
+    stand for ever. Every `PROBE_EVERY` passes one such point is on offer as `probe` for one pass, the one seen or
+    offered longest ago, at the least that a pass over so many rows can take. A policy to which it is worth that tries
+    it, and what the pass takes replaces the point.
     """
 
     def __init__(self, prior: Mapping[int, float], weight: float = 0.1, *, provisional: bool = False) -> None:
@@ -86,6 +96,11 @@ class StepCurve:
         """What was asked for since the last sample: a decision asks for every number of rows that it may verify."""
         self.samples = 0
         """Passes taken in."""
+        self.probe: tuple[int, float] | None = None
+        """Rows on offer for the next pass, and the least seconds that it can take."""
+        self._seen: dict[int, int] = {}
+        """Rows -> `samples` at the latest pass over so many."""
+        self._offered: dict[int, int] = {}
 
     def sample(self, rows: int, seconds: float) -> None:
         """Takes in one measured pass."""
@@ -96,8 +111,12 @@ class StepCurve:
                 self._provisional = False
                 self._prior = dict.fromkeys(self._prior, cut)
                 self._unseen = dict(self._prior)
+            if self.probe is not None and rows == self.probe[0]:
+                self._points[rows], self._prior[rows] = Ewma(self._weight), cut / (self._scale.value or 1.0)
+                self._prior_rows = sorted(self._prior)
             point = self._points.setdefault(rows, Ewma(self._weight))
             point.sample(cut)
+            self._seen[rows] = self.samples
             self._values[rows] = point.value or 0.0
             self._unseen.pop(rows, None)
             self._scale.sample(cut / max(between(self._prior, self._prior_rows, rows), MIN_PASS_S))
@@ -106,6 +125,21 @@ class StepCurve:
             if len(self._values) > len(self._rows):
                 self._rows = sorted(self._values)
             self._known = dict(self._values)
+            self.probe = None if self.samples % PROBE_EVERY else self._next_probe()
+
+    def _next_probe(self) -> tuple[int, float] | None:
+        """The old point, seen or offered longest ago, that may be cheaper than it seems.
+
+        At least a pass takes what those seen lately say: as much as one over fewer rows, or the share of one over more.
+        """
+        known = [rows for rows, at in self._seen.items() if at > self.samples - PROBE_EVERY]
+        old = [rows for rows in self._rows if rows not in known]
+        for rows in sorted(old, key=lambda rows: max(self._seen.get(rows, 0), self._offered.get(rows, 0))):
+            least_s = max(self._values[other] * min(rows / other, 1) for other in known)
+            if least_s < self._values[rows]:
+                self._offered[rows] = self.samples
+                return rows, least_s
+        return None
 
     def __call__(self, rows: int) -> float:
         """Expected seconds of a pass over this many rows."""

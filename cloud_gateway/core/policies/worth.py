@@ -22,19 +22,23 @@ class Prices:
 
     token_s: float
     pass_s: Callable[[int], float]
+    probe: tuple[int, float] | None = None
+    """A number of candidates to try, and the least seconds that their pass can take."""
 
     @classmethod
     def of(cls, costs: Costs, token_s: float) -> Prices:
         """T_verify over the total rows: the root, the candidates, and what other requests put into the same pass."""
         base = 1 + costs.other_rows
-        return cls(token_s, lambda candidates: costs.verify_s(base + candidates))
+        probe = None if costs.probe is None else (costs.probe[0] - base, costs.probe[1])
+        return cls(token_s, lambda candidates: costs.verify_s(base + candidates), probe)
 
     def row_s(self, candidates: int, span: int = 4) -> float:
         """Seconds of one more candidate beside so many, over a few rows, since curves have steps."""
         return max((self.pass_s(candidates + span) - self.pass_s(candidates)) / span, 0.0)
 
     def best_count(self, survival: Sequence[float]) -> int:
-        """How many of the candidates to verify: argmax over n of token_s * sum(survival[:n]) - pass_s(n)."""
+        """How many of the candidates to verify: argmax over n of token_s * sum(survival[:n]) - pass_s(n), where the
+        number on offer as a probe takes the least that it can."""
         pass_s, token_s = self.pass_s, self.token_s
         best, count, gained = -pass_s(0), 0, 0.0
         for n, chance in enumerate(survival, 1):
@@ -42,6 +46,9 @@ class Prices:
             net = gained - pass_s(n)
             if net > best:
                 best, count = net, n
+        if self.probe is not None and 0 <= self.probe[0] <= len(survival):
+            tried, least_s = self.probe
+            count = tried if token_s * sum(survival[:tried]) - least_s > best else count
         return count
 
 

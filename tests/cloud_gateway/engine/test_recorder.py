@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cloud_gateway.core.policies import estimators
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.policies.worth import Prices
 from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.request import Speculation
 from cloud_gateway.core.trace import format as trace
@@ -22,8 +25,11 @@ from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.requests.test_generation import COSTS, made
 from tests.support.constraints import ForcesFive
 from tests.support.traced import KEY, PROMPT, SETTINGS, read, record
+from tools.doubles.engines import TableTarget
 from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
+
+of = Prices.of
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -43,6 +49,19 @@ async def test_losing_the_worker_half_way_is_replayed_too(tmp_path: Path, policy
     assert check(read(path)).differences == []
     assert any(isinstance(event, trace.Link) and event.changed is None for event in events)
     assert any(isinstance(event, trace.Step) and event.what == "WorkerGone" for event in events)
+
+
+async def test_a_row_count_that_is_tried_is_in_the_trace_and_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimators, "PROBE_EVERY", 4)
+    target = TableTarget()
+    target.pass_s = lambda rows: 0.03 if rows > 1 and target.verified <= 5 else 0.003  # slow at first
+    (path,) = await record(tmp_path / "t", [SETTINGS["adaptive"]], 200, target=target)
+    recorded = read(path)
+    assert check(recorded).differences == []
+    monkeypatch.setattr(Prices, "of", lambda costs, token_s: of(replace(costs, probe=None), token_s))
+    assert check(recorded).differences, "some were tried"
 
 
 async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) -> None:

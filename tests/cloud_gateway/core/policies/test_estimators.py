@@ -6,7 +6,10 @@ import math
 
 import pytest
 
-from cloud_gateway.core.policies.estimators import MAX_S, Ewma, RttEstimator, StepClock, StepCurve
+from cloud_gateway.core.policies.actions import Costs
+from cloud_gateway.core.policies.estimators import MAX_S, PROBE_EVERY, Ewma, RttEstimator, StepClock, StepCurve
+from cloud_gateway.core.policies.worth import Prices
+from edgespec.core.numbers import interpolate
 
 
 def test_the_first_round_trip_is_taken_whole_later_ones_by_an_eighth() -> None:
@@ -57,6 +60,64 @@ def test_points_not_seen_yet_are_scaled_as_those_that_were() -> None:
 def test_a_curve_need_not_rise() -> None:
     curve = StepCurve({1: 0.02, 3: 0.07, 4: 0.05})
     assert curve(3) > curve(4)
+
+
+TRUE = {1: 0.030, 2: 0.030, 4: 0.032, 8: 0.035, 16: 0.042, 32: 0.060}
+SURVIVAL = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.35]
+"""Of seven candidates, all of which are worth their rows by these costs."""
+
+
+def passes(curve: StepCurve, count: int) -> list[int]:
+    """Rows of so many passes, each over the candidates that policy `adaptive` chooses."""
+    chosen = []
+    for _ in range(count):
+        costs = Costs(curve, probe=curve.probe)
+        rows = 1 + Prices.of(costs, token_s=0.012).best_count(SURVIVAL)
+        curve.sample(rows, interpolate(TRUE, rows))
+        chosen.append(rows)
+    return chosen
+
+
+def test_a_point_measured_too_slow_is_found_out_and_used_again() -> None:
+    curve = StepCurve({**TRUE, 8: 3 * TRUE[8]})
+    assert 8 not in passes(curve, PROBE_EVERY), "nothing else would show it"
+    passes(curve, len(TRUE) * PROBE_EVERY)
+    assert curve(8) == pytest.approx(TRUE[8])
+    assert set(passes(curve, PROBE_EVERY - 1)) == {8}
+    assert curve(32) == pytest.approx(TRUE[32], rel=0.1), "it does not make others look cheap"
+
+
+def test_a_point_seen_under_another_load_is_found_out_too() -> None:
+    curve = StepCurve(TRUE)
+    for _ in range(20):
+        curve.sample(8, 3 * TRUE[8])
+    for _ in range(PROBE_EVERY):
+        curve.sample(4, TRUE[4])
+    passes(curve, len(TRUE) * PROBE_EVERY)
+    assert curve(8) == pytest.approx(TRUE[8]), "the pass that tried it counts alone"
+    assert set(passes(curve, PROBE_EVERY - 1)) == {8}
+
+
+def test_probes_are_few_and_leave_a_right_curve_as_it_was() -> None:
+    steep = {rows: 0.02 * rows for rows in TRUE}
+    curve = StepCurve(steep)
+    for number in range(1, 10 * PROBE_EVERY):
+        assert curve.probe is None or number % PROBE_EVERY == 1
+        curve.sample(
+            4 if curve.probe is None else curve.probe[0], 0.08 if curve.probe is None else 0.02 * curve.probe[0]
+        )
+    assert curve.points() == pytest.approx(steep)
+
+
+def test_a_probe_takes_no_less_than_those_seen_lately_allow() -> None:
+    curve = StepCurve({1: 0.03, 4: 0.2, 8: 0.04, 16: 0.2})
+    offered = set()
+    for _ in range(4 * PROBE_EVERY):
+        curve.sample(8, 0.04)
+        offered.add(curve.probe)
+    assert offered == {None, (1, 0.005), (4, 0.02), (16, 0.04)}, (
+        "a share of what more rows take; at least what fewer do"
+    )
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -5.0, 0.0, 1e9])

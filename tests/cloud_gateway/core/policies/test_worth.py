@@ -54,6 +54,14 @@ def test_the_verified_candidates_are_the_best_of_all_subsets(made: list[tuple[in
     assert net == pytest.approx(every_subset(tree, survival, row_s, price.token_s), abs=1e-4)
 
 
+@pytest.mark.parametrize(("least_s", "count"), [(TT, 5), (5 * TT, 2), (0.0, 5)])
+def test_a_row_count_on_offer_is_tried_where_the_least_it_takes_pays(least_s: float, count: int) -> None:
+    costs = Costs(lambda rows: TT * max(rows - 4, 1), other_rows=2, probe=(8, least_s))
+    price = Prices.of(costs, token_s=TT)
+    assert price.best_count([0.9] * 7) == count, "2 rows of others, the root, and 5 candidates"
+    assert price.best_count([0.9] * 4) == 2, "there are not that many"
+
+
 @given(SECONDS, CHANCE, SECONDS)
 def test_a_run_is_worth_what_the_best_number_of_levels_is(first: float, fade: float, step: float) -> None:
     lengths = [sum(first * fade**level - step for level in range(count)) for count in range(17)]
