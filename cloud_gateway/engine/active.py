@@ -19,6 +19,8 @@ class Active:
 
     generation: Generation
     stream: Stream
+    room: int
+    """Entries of the target's KV cache that it may take: prompt, completion and the candidates of a pass."""
     slot: int = -1
     """Of the target; -1 while it has none."""
     local: bool = False

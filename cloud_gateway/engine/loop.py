@@ -151,7 +151,7 @@ class Engine:
         return len(self._queue)
 
     def submit(self, request: GenerationRequest) -> Stream:
-        """Queues a request. Raises ClientError: 400 for one that cannot fit the context, 429 when the queue is full."""
+        """Queues a request. Raises ClientError: 400 for one that can never fit, 429 when the queue is full."""
         room = self.target.context - len(request.tokens)
         if room < 1 or not request.tokens:
             raise ClientError(
@@ -160,6 +160,13 @@ class Engine:
                 code="context_length_exceeded",
             )
         active = self._make_active(request)
+        if active.room > self.target.kv_tokens:
+            raise ClientError(
+                f"Prompt, completion and candidates may take {active.room} tokens of KV cache, and this gateway has "
+                f"{self.target.kv_tokens}; shorten the prompt or lower 'max_tokens'.",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
         self._queue.add(active)
         self._wake.set()
         return active.stream
@@ -199,7 +206,8 @@ class Engine:
         if self.recorder is not None:
             self.recorder.listen(generation, settings, self._verify_s)
         stream = Stream(lambda: self.post(ClientLeft(active)))
-        active = Active(generation, stream)
+        longest = min(len(request.tokens) + request.max_tokens, self.target.context)
+        active = Active(generation, stream, longest + 1 + settings.verify_nodes)
         return active
 
     # --- the engine's thread -------------------------------------------------------------------------------------
@@ -273,13 +281,19 @@ class Engine:
                 self._cancel(active)
 
     def _admit(self) -> None:
-        """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile."""
-        while len(self._active) < self.target.slots and (active := self._queue.take()) is not None:
+        """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile.
+
+        Each has the KV cache for its longest completion from the start, so that none must make way later.
+        """
+        while len(self._active) < self.target.slots and (active := self._queue.take(self._fits)) is not None:
             self._active[active.id] = active
             self.stats.requests += 1
             self.queue_drafts.give(active)
             if self.recovery.open(active):
                 self.local.open(active)
+
+    def _fits(self, active: Active) -> bool:
+        return active.room + sum(other.room for other in self._active.values()) <= self.target.kv_tokens
 
     def _read(self, computed: bool, wake: float) -> float | None:
         """One chunk of a prompt, where it is due; returns when to wake, or None after a chunk.

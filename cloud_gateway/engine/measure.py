@@ -22,7 +22,7 @@ def measure(target: Target, clock: Callable[[], float] = time.perf_counter) -> d
 
     Call it before the engine starts, which owns the target from then on.
     """
-    slot, _ = target.open([0] * PROMPT)
+    slot, _ = target.open([0] * PROMPT, room=PROMPT + max(ROWS))
     curve: dict[int, float] = {}
     began = clock()
     try:

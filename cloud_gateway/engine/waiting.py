@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.engine.active import Active
@@ -39,10 +40,10 @@ class Waiting:
                 )
             self._turns.add(request.key, active, request.max_running)
 
-    def take(self) -> Active | None:
-        """The next one for a free slot, or None; say `ended` when it has left its slot."""
+    def take(self, fits: Callable[[Active], bool]) -> Active | None:
+        """The next one for a free slot, or None, also where it does not fit; say `ended` when it has left its slot."""
         with self._lock:
-            return self._turns.take()
+            return self._turns.take(fits)
 
     def ended(self, active: Active) -> None:
         """A request that was taken is over."""

@@ -15,6 +15,7 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
 
     slots: Annotated[int, Meta(ge=1, le=1024)] = 4
     context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
+    kv_tokens: Annotated[int, Meta(ge=0, le=1_073_741_824)] = 0
     prefill_chunk: Annotated[int, Meta(ge=1, le=8192)] = 128
     prefill_ms: Annotated[float, Meta(ge=1, le=60_000)] = 250.0
     prefix_cache: bool = True

@@ -141,6 +141,9 @@ class GatewaySettings(Section, frozen=True):
             yield "limits.unproven_connections", f"at most half of `limits.connections`, which makes it {limit}"
         if self.target.prefill_chunk > self.target.context:
             yield "target.prefill_chunk", f"at most `target.context`, which is {self.target.context}"
+        longest = self.target.context + 1 + self.policy.verify_nodes
+        if 0 < self.target.kv_tokens < longest:
+            yield "target.kv_tokens", f"0, or at least {longest}: `target.context` and the candidates of a pass"
         yield from self._draft_conflicts()
         ports = [self.link.port, self.api.port, self.metrics.port]
         for i, key in enumerate(("api.port", "metrics.port"), 1):

@@ -27,6 +27,8 @@ log = logging.getLogger("cloud_gateway.process.loading")
 EngineName = Literal["torch", "llamacpp"]
 NEEDS_LLAMACPP = "run `pip install 'edgespec[worker]'`"
 NEEDS_GATEWAY = "run `pip install 'edgespec[gateway]'`"
+KV_SHARE = 0.9
+"""Of the memory beside the weights, for the KV cache where `target.kv_tokens` is 0: passes need some too."""
 EXACT_NUMBER = 8
 """Bytes of a key's number in torch on a CPU under `target.exact`; families outside Llama's take fewer."""
 
@@ -60,13 +62,12 @@ def check_models(settings: GatewaySettings) -> EngineName:
     else:
         check_torch(path)
         _check_device(options.device)
-    named = settings.local_draft.model
-    if named == SELF and engine != "torch":
+    if settings.local_draft.model == SELF and engine != "torch":
         raise ModelError(
             f'`local_draft.model` is "{SELF}", which needs the engine torch: set `target.engine` to "torch", or name a '
             "GGUF file as the draft."
         )
-    draft = resolve_model(named) if named not in ("", SELF) else None
+    draft = _draft(settings)
     if draft is not None:
         if not _installed("llama_cpp"):
             raise ModelError(
@@ -74,32 +75,36 @@ def check_models(settings: GatewaySettings) -> EngineName:
                 '`local_draft.model` to "".'
             )
         check_same_tokenizer(path, draft)
-    check_memory(settings, engine, path, draft)
+    kv_tokens(settings, engine, path, draft)
     return engine
 
 
-def check_memory(settings: GatewaySettings, engine: EngineName, path: Path, draft: Path | None) -> None:
-    """Raises ModelError where weights and slots do not fit; logs where slots that torch fills later may not."""
-    options = settings.target
-    need, available = need_of(options, engine, path), available_memory()
+def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: Path | None) -> int:
+    """Tokens that the KV cache holds: `target.kv_tokens`, or as many as all slots can use and memory has room for.
+
+    Raises ModelError where weights and `target.kv_tokens`, or one slot, do not fit.
+    """
+    options, rows = settings.target, 1 + settings.policy.verify_nodes
+    full = options.kv_tokens or options.slots * (options.context + rows)
     if engine == "llamacpp" and options.n_gpu_layers:
-        return  # how much of it is on the GPU is known to llama.cpp only
-    where = "memory"
+        return full  # how much of it is on the GPU is known to llama.cpp only
+    need, available, where = need_of(options, engine, path), available_memory(), "memory"
     if engine == "torch" and _on_cuda(options.device):
         import torch
 
         available, where = torch.cuda.mem_get_info(options.device if options.device != "auto" else None)[0], "the GPU"
     weights = need.weights + (draft.stat().st_size if draft is not None and where == "memory" else 0)
-    slot = need.token * options.context
-    slots = options.slots if engine == "llamacpp" else 1  # llama.cpp takes all of them at the start, torch as they fill
-    if weights + slots * slot > available:
+    least = options.kv_tokens or options.context + rows
+    if weights + least * need.token > available:
         raise ModelError(
-            f"{path.name} needs {weights / 1e9:.1f} GB for weights and {slots * slot / 1e9:.1f} GB for {slots} "
-            f"slot{'s' * (slots > 1)}, and {available / 1e9:.1f} GB of {where} are available: choose a smaller model "
-            "or quantisation, or lower `target.context` or `target.slots`."
+            f"{path.name} needs {weights / 1e9:.1f} GB for weights and {least * need.token / 1e9:.1f} GB for {least} "
+            f"tokens of KV cache, and {available / 1e9:.1f} GB of {where} are available: choose a smaller model or "
+            f"quantisation, or lower `target.{'kv_tokens' if options.kv_tokens else 'context'}`."
         )
-    if weights + options.slots * slot > available:
-        log.warning("all %d slots together may not fit into %s: lower `target.slots`.", options.slots, where)
+    fits = max(int(min(KV_SHARE * (available - weights) / max(need.token, 1), full)), least)
+    if fits < full:
+        log.warning("%s holds %d of the %d tokens of KV cache that all slots could use", where, fits, full)
+    return fits
 
 
 def need_of(options: TargetSection, engine: EngineName, path: Path) -> Need:
@@ -159,11 +164,18 @@ def check_same_tokenizer(target: Path, draft: Path) -> None:
 def load_target(settings: GatewaySettings, engine: EngineName) -> LoadedTarget:
     """Loads the target with the engine that `check_models` chose. Raises ModelError."""
     path = resolve_model(settings.target.model)
+    tokens = kv_tokens(settings, engine, path, _draft(settings))
     with needs("install edgespec with its extra 'gateway'"):
-        return (_with_llamacpp if engine == "llamacpp" else _with_torch)(path, settings)
+        return (_with_llamacpp if engine == "llamacpp" else _with_torch)(path, settings, tokens)
 
 
-def _with_torch(path: Path, settings: GatewaySettings) -> LoadedTarget:
+def _draft(settings: GatewaySettings) -> Path | None:
+    """The local draft's file, where it has one."""
+    named = settings.local_draft.model
+    return resolve_model(named) if named not in ("", SELF) else None
+
+
+def _with_torch(path: Path, settings: GatewaySettings, tokens: int) -> LoadedTarget:
     import torch
 
     from cloud_gateway.models.target_model import load
@@ -177,6 +189,7 @@ def _with_torch(path: Path, settings: GatewaySettings) -> LoadedTarget:
         loaded.model,
         slots=options.slots,
         context=options.context,
+        kv_tokens=tokens,
         threads=options.threads,
         kernels=options.kernels,
         exact=options.exact != "no",
@@ -186,7 +199,7 @@ def _with_torch(path: Path, settings: GatewaySettings) -> LoadedTarget:
     return LoadedTarget(target, loaded.tokenizer, loaded.model_digest, loaded.tokenizer_digest, made_by)
 
 
-def _with_llamacpp(path: Path, settings: GatewaySettings) -> LoadedTarget:
+def _with_llamacpp(path: Path, settings: GatewaySettings, tokens: int) -> LoadedTarget:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.load import load_vocabulary
 
@@ -197,6 +210,7 @@ def _with_llamacpp(path: Path, settings: GatewaySettings) -> LoadedTarget:
         eos=vocabulary.eos,
         slots=options.slots,
         context=options.context,
+        kv_tokens=tokens,
         tree_nodes=settings.policy.verify_nodes,
         prefill_chunk=options.prefill_chunk,
         threads=options.threads,

@@ -14,6 +14,7 @@ import asyncio
 import json
 import random
 import statistics
+import sys
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +60,7 @@ PASS_S, ROW_S = 0.030, 0.001
 class InstantTarget:
     """Says that the next token is a fixed function of the last one, at once."""
 
-    vocab_size, context, slots, eos = VOCAB, 1_000_000, 8, frozenset[int]()
+    vocab_size, context, slots, eos, kv_tokens = VOCAB, 1_000_000, 8, frozenset[int](), sys.maxsize
 
     def __init__(self) -> None:
         self.passes: Sequence[Pass] = ()
@@ -73,7 +74,7 @@ class InstantTarget:
         """The clock goes on to this time, if it is not past it; a turn may have moved it already."""
         self.now = max(self.now, wake_at or 0.0)
 
-    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         return 0, len(tokens)
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:

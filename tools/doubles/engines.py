@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
 
@@ -25,8 +26,10 @@ class TableTarget:
         *,
         model: Model = HASH,
         eos: frozenset[int] = frozenset({EOS}),
+        kv_tokens: int = sys.maxsize,
     ) -> None:
         """`pass_s`: what a pass takes, or a pass over so many rows."""
+        self.kv_tokens, self.rooms = kv_tokens, dict[int, int]()
         self.vocab_size, self.slots, self.context = model.vocab_size, slots, context
         self.model, self.eos = model, eos
         self.pass_s = pass_s if callable(pass_s) else lambda rows: pass_s
@@ -38,19 +41,22 @@ class TableTarget:
         """Calls of `verify`."""
         self.passes: Sequence[Pass] = ()
 
-    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         """Nothing is ever reused."""
         slot = next((slot for slot in range(self.slots) if slot not in self.held), None)
-        if slot is None:
-            raise IndexError("no slot is free")
-        self.held[slot] = []
+        if slot is None or sum(self.rooms.values()) + room > self.kv_tokens:
+            raise IndexError("no slot is free, or no room")
+        self.held[slot], self.rooms[slot] = [], room
         return slot, 0
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         self.held[slot] += tokens
 
     def verify(self, batch: Sequence[Work]) -> list[Rows]:
-        """One pass over all rows, as in the real engines."""
+        """One pass over all rows, as in the real engines; asserts that they are within the rooms of their slots."""
+        for work in batch:
+            room = self.rooms[work.slot] or sys.maxsize
+            assert len(self.held[work.slot]) + len(work.tree) <= room
         self.verified += 1
         self._trees.update((work.slot, work.tree) for work in batch)
         rows = sum(len(work.tree) for work in batch)
@@ -67,7 +73,7 @@ class TableTarget:
         self.held[slot] += [tree.tokens[row] for row in rows]
 
     def close(self, slot: int) -> None:
-        del self.held[slot]
+        del self.held[slot], self.rooms[slot]
         self._trees.pop(slot, None)
 
 

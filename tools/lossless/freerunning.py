@@ -57,12 +57,8 @@ class WatchedTarget:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self.vocab_size, self.context, self.slots, self.eos = (
-            target.vocab_size,
-            target.context,
-            target.slots,
-            target.eos,
-        )
+        self.vocab_size, self.context, self.eos = target.vocab_size, target.context, target.eos
+        self.slots, self.kv_tokens = target.slots, target.kv_tokens
         self.open, self.prefill, self.close = target.open, target.prefill, target.close
         self.rounds: list[tuple[int, int]] = []
         """(tokens drafted, tokens accepted) of every round."""

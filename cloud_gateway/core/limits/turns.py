@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -42,12 +42,17 @@ class Turns(Generic[T]):
         self._waiting.setdefault(key, deque()).append(item)
         self._most[key] = most
 
-    def take(self) -> T | None:
-        """The next item, which is then under way; None where nothing waits that may begin."""
+    def take(self, fits: Callable[[T], bool] = lambda item: True) -> T | None:
+        """The next item, which is then under way; None where nothing waits that may begin.
+
+        Where the next one does not fit, none is taken: it would wait for ever if smaller ones overtook it.
+        """
         ready = [key for key in self._waiting if self._may_begin(key)]
         if not ready:
             return None
         key = min(ready, key=lambda key: (self._running[key], self._last.get(key, 0)))
+        if not fits(self._waiting[key][0]):
+            return None
         item = self._waiting[key].popleft()
         self._forget_empty(key)
         self._running[key] += 1

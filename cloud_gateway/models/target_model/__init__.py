@@ -64,17 +64,20 @@ class Target(Protocol):
     context: int
     """Maximum number of tokens in one slot, prompt and completion together."""
     slots: int
+    kv_tokens: int
+    """Entries of the KV cache for all slots together."""
     eos: frozenset[int]
 
     @property
     def passes(self) -> Sequence[Pass]:
         """The forward passes of the last `verify`: usually one over all rows; the cost curve is learnt from each."""
 
-    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         """Claims a free slot for a prompt; returns (slot, reused): KV of the first `reused` tokens is in it already.
 
-        Only entries of the same `scope` are reused, and none where it is empty. Raises IndexError when no slot is
-        free.
+        `room`: entries that it may take, those of a tree included; 0 for an equal share of `kv_tokens`. Only entries
+        of the same `scope` are reused, and none where it is empty. Raises IndexError when no slot is free, or the
+        others leave too little room.
         """
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:

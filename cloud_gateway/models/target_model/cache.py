@@ -31,12 +31,12 @@ class SlotKv:
     """Keys and values of one slot's tokens. `length` entries are committed; a forward pass writes behind them."""
 
     def __init__(
-        self, shapes: Sequence[LayerShape], dtype: torch.dtype, device: torch.device, context: int = 2**20
+        self, shapes: Sequence[LayerShape], dtype: torch.dtype, device: torch.device, limit: int = 2**20
     ) -> None:
-        """`context`: entries beyond which the buffers no longer double, but grow to the size needed."""
+        """`limit`: entries beyond which the buffers no longer double, but grow to the size needed."""
         self.length = 0
         self.capacity = 0
-        self._context, self._dtype, self._device = context, dtype, device
+        self.limit, self._dtype, self._device = limit, dtype, device
         planes = [(s.heads, dim) for s in shapes for dim in (s.key_dim, s.value_dim)]
         self._groups = {
             shape: [i for i, plane in enumerate(planes) if plane == shape] for shape in dict.fromkeys(planes)
@@ -55,7 +55,7 @@ class SlotKv:
         capacity = max(MIN_ENTRIES, self.capacity)
         while capacity < needed:
             capacity *= 2
-        capacity = max(needed, min(capacity, self._context))
+        capacity = max(needed, min(capacity, self.limit))
         old, self._stacks = self._stacks, []
         self.planes = [torch.empty(0)] * sum(map(len, self._groups.values()))
         for index, ((heads, dim), members) in enumerate(self._groups.items()):

@@ -87,6 +87,7 @@ class LlamaCppTarget:
         eos: frozenset[int],
         slots: int = DEFAULTS.slots,
         context: int = DEFAULTS.context,
+        kv_tokens: int | None = None,
         tree_nodes: int = 64,
         prefill_chunk: int = DEFAULTS.prefill_chunk,
         threads: int = 0,
@@ -94,7 +95,8 @@ class LlamaCppTarget:
         exact: bool = False,
         prefix_cache: bool = DEFAULTS.prefix_cache,
     ) -> None:
-        """`tree_nodes`: maximum candidates of one tree; `prefill_chunk`: maximum tokens of one `prefill`;
+        """`kv_tokens`: cells of all slots together, None for all that they can use; `tree_nodes`: maximum candidates of
+        one tree; `prefill_chunk`: maximum tokens of one `prefill`;
         `threads`: 0 for as many as are fastest, beside whatever else runs here; `exact`: on a CPU, gives a row the same
         logits in any company, at a price (docs/numerics.md).
 
@@ -104,6 +106,7 @@ class LlamaCppTarget:
         self.exact = exact and not gpu_layers
         """Whether a row's logits are the same in any company, bit for bit: by design and in the self-test."""
         spare = 2 if self.exact else 0
+        self.kv_tokens = kv_tokens or slots * (context + tree_nodes + 1)
         if slots + tree_nodes + spare > MAX_SEQUENCES:
             raise ConfigError(
                 f"llama.cpp has {MAX_SEQUENCES} sequences, for slots and candidates of a tree: lower `target.slots` "
@@ -116,7 +119,7 @@ class LlamaCppTarget:
         cores = len(os.sched_getaffinity(0))
         self._llama = Context(
             path,
-            cells=slots * (context + tree_nodes + 1),
+            cells=self.kv_tokens + spare,
             sequences=ids,
             outputs=self._pass_rows + 1,
             batch=MAX_EXACT_ROWS if self.exact else max(prefill_chunk, self._pass_rows),
@@ -127,7 +130,7 @@ class LlamaCppTarget:
         self.context = min(context, self._llama.trained_context)
         self.slots, self.eos = slots, eos
         self.vocab_size = self._llama.vocab_size
-        self._table = SlotTable(slots, reuse=prefix_cache)
+        self._table = SlotTable(slots, capacity=self.kv_tokens, reuse=prefix_cache)
         self._pending: dict[int, tuple[FlatTree, Laid]] = {}
         self._filled = 0
         """Cells used since they were compacted, retired ones included."""
@@ -137,9 +140,11 @@ class LlamaCppTarget:
         self.measured_threads = self._threads.count if self._threads else None
         """The fastest number of threads at the start, where none was given."""
 
-    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         """See `Target.open`; the beginning may also be shared with another slot, even one in use."""
-        claim = self._table.claim(tokens, scope)
+        claim = self._table.claim(tokens, scope, room)
+        for slot in claim.evicted:
+            self._drop(slot, 0)
         self._drop(claim.slot, claim.reused if claim.donor == claim.slot else 0)
         if claim.donor != claim.slot:
             self._llama.copy(claim.donor, claim.slot, 0, claim.reused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ class Claim:
     slot: int
     reused: int
     donor: int
+    evicted: Sequence[int] = ()
+    """Free slots whose entries were dropped for it: nothing of them may stay in memory."""
 
 
 @dataclass(slots=True)
@@ -28,6 +31,8 @@ class _Slot:
     scope: bytes = b""
     """Only a prompt of the same scope may reuse the tokens, and none where it is empty."""
     busy: bool = False
+    room: int = 0
+    """Entries that it may take; of a free slot those that it still does."""
     used_at: float = float("-inf")
 
     def reusable(self, tokens: Sequence[int], scope: bytes) -> int:
@@ -36,51 +41,80 @@ class _Slot:
 
 
 class SlotTable:
-    """All slots; a new prompt reuses the longest beginning of it that is held for its scope."""
+    """All slots; a new prompt reuses the longest beginning of it that is held for its scope.
 
-    def __init__(self, count: int, *, reuse: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
-        """`reuse`: whether a prompt may reuse tokens of an earlier one."""
+    The rooms of all slots together never exceed the capacity: what free slots hold is dropped for new prompts.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        capacity: int = sys.maxsize,
+        reuse: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`capacity`: entries of all slots together; `reuse`: whether a prompt may reuse tokens of an earlier one."""
         self._slots = [_Slot() for _ in range(count)]
-        self._reuse, self._clock = reuse, clock
+        self._capacity, self._reuse, self._clock = capacity, reuse, clock
 
-    def claim(self, tokens: Sequence[int], scope: bytes = b"") -> Claim:
-        """Claims a free slot for a prompt. All its tokens but the last one can be reused.
+    def claim(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> Claim:
+        """Claims a free slot with so much room for a prompt, 0 for an equal share of the capacity.
+
+        All tokens but the last one can be reused.
 
         A free slot of whose tokens at least half are the prompt's beginning is continued. Otherwise the free slot
         that `first_to_go` returns is overwritten, and the beginning is copied from the slot of the same scope that
-        holds most of it, busy or not. Raises IndexError when no slot is free.
+        holds most of it, busy or not. Raises IndexError when no slot is free, or the busy ones leave too little room.
         """
+        room = room or self._capacity // len(self._slots)
         if all(slot.busy for slot in self._slots):
             raise IndexError("every slot of the target is taken")
+        if room + sum(slot.room for slot in self._slots if slot.busy) > self._capacity:
+            raise IndexError(f"the KV cache has no room for {room} entries more")
         shared = [slot.reusable(tokens[:-1], scope) if self._reuse else 0 for slot in self._slots]
         donor = max(range(len(shared)), key=lambda i: (shared[i], not self._slots[i].busy))
         reused = shared[donor]
         if not self._slots[donor].busy and 0 < len(self._slots[donor].tokens) <= 2 * reused:
             slot = donor
         else:
-            slot = self._victim(scope)
-        self._slots[slot] = _Slot(list(tokens[:reused]), scope, True, self._clock())
-        return Claim(slot, reused, donor if reused else slot)
+            slot = next(i for i in self._order(scope) if not self._slots[i].busy)
+        self._slots[slot].room = room
+        evicted = self._evict(slot, donor, scope)
+        if donor in evicted:
+            reused = 0
+        self._slots[slot] = _Slot(list(tokens[:reused]), scope, True, room, self._clock())
+        return Claim(slot, reused, donor if reused else slot, evicted)
 
     def extend(self, slot: int, tokens: Sequence[int]) -> None:
         """Notes tokens whose keys and values were added."""
         self._slots[slot].tokens.extend(tokens)
 
-    def release(self, slot: int) -> None:
-        """Frees the slot; its tokens may be reused by a later claim."""
-        self._slots[slot].busy = False
-        self._slots[slot].used_at = self._clock()
+    def release(self, slot: int, room: int | None = None) -> None:
+        """Frees the slot, which still takes `room` entries (its tokens where not given), for a later claim to reuse."""
+        freed = self._slots[slot]
+        freed.busy, freed.used_at, freed.room = False, self._clock(), len(freed.tokens) if room is None else room
 
     def held(self, slot: int) -> Sequence[int]:
         """Tokens whose keys and values are in the slot."""
         return self._slots[slot].tokens
 
-    def _victim(self, scope: bytes) -> int:
-        """The free slot to overwrite, given that `scope` then has one slot more."""
+    def _evict(self, slot: int, donor: int, scope: bytes) -> list[int]:
+        """Empties free slots until the rooms of all fit, the donor last."""
+        evicted: list[int] = []
+        over = sum(one.room for one in self._slots) - self._capacity
+        for i in sorted(self._order(scope), key=lambda i: i == donor):
+            if over > 0 and i != slot and not self._slots[i].busy and self._slots[i].room:
+                over -= self._slots[i].room
+                self._slots[i] = _Slot()
+                evicted.append(i)
+        return evicted
+
+    def _order(self, scope: bytes) -> list[int]:
+        """Slots in the order in which they give way, given that `scope` then has one slot more."""
         kept = [Kept(slot.scope, int(slot.busy or bool(slot.tokens)), slot.used_at) for slot in self._slots]
         now = self._clock()
-        order = first_to_go([*kept, Kept(scope, 1, now)], now)
-        return next(i for i in order if i < len(kept) and not self._slots[i].busy)
+        return [i for i in first_to_go([*kept, Kept(scope, 1, now)], now) if i < len(kept)]
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -70,6 +71,7 @@ class TorchTarget:
         *,
         slots: int = DEFAULTS.slots,
         context: int = DEFAULTS.context,
+        kv_tokens: int | None = None,
         threads: int = 0,
         kernels: Kernels = "packed",
         exact: bool = True,
@@ -78,19 +80,20 @@ class TorchTarget:
     ) -> None:
         """`model`: a causal model of transformers on its device; the caller must not use it afterwards.
 
-        `threads`: of the whole process, 0 for as many as are fastest, beside whatever else runs here. `kernels` and
-        `exact` choose how the Llama family is computed on a CPU (llama_forward.py). Raises ModelError where the model
-        cannot verify trees.
+        `kv_tokens`: entries of all slots together, None for any number; old and new ones exist while a slot's buffers
+        grow. `threads`: of the whole process, 0 for as many as are fastest, beside whatever else runs here.
+        `kernels` and `exact` choose how the Llama family is computed on a CPU (llama_forward.py). Raises ModelError
+        where the model cannot verify trees.
         """
         cores = len(os.sched_getaffinity(0))
         torch.set_num_threads(threads or cores)
         self.context = min(context, _longest(model.config.get_text_config()) or context)
-        self.slots = slots
+        self.slots, self.kv_tokens = slots, kv_tokens or sys.maxsize
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.eos = _eos(model) if eos is None else eos
         self.device = torch.device(model.device)
         self.forward = _forward(model, self.context, kernels, exact)
-        self._table = SlotTable(slots, reuse=prefix_cache)
+        self._table = SlotTable(slots, capacity=self.kv_tokens, reuse=prefix_cache)
         self._kv = [self._new_kv() for _ in range(slots)]
         self._pending: dict[int, FlatTree] = {}
         self.passes: Sequence[Pass] = ()
@@ -104,14 +107,20 @@ class TorchTarget:
         """The fastest number of threads at the start, where none was given."""
 
     @torch.inference_mode()
-    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         """See `Target.open`; the beginning may also be copied from another slot, even one in use."""
-        claim = self._table.claim(tokens, scope)
+        claim = self._table.claim(tokens, scope, room)
+        for slot in claim.evicted:
+            self._kv[slot] = self._new_kv()
+        donor = self._kv[claim.donor]
+        if self._kv[claim.slot].capacity > (room or sys.maxsize):  # larger than what it may take now
+            self._kv[claim.slot] = self._new_kv()
         kv = self._kv[claim.slot]
-        if claim.donor == claim.slot:
+        kv.limit = room or self.context
+        if donor is kv:
             kv.length = claim.reused
         else:
-            kv.copy_from(self._kv[claim.donor], claim.reused)
+            kv.copy_from(donor, claim.reused)
         return claim.slot, claim.reused
 
     @torch.inference_mode()
@@ -151,7 +160,7 @@ class TorchTarget:
     def close(self, slot: int) -> None:
         """Frees the slot; its entries may be reused by a later `open`."""
         self._pending.pop(slot, None)
-        self._table.release(slot)
+        self._table.release(slot, self._kv[slot].capacity)
 
     def _logits(self, trees: Sequence[tuple[SlotKv, FlatTree]]) -> list[Tensor]:
         """Of each tree's rows, [n, vocab_size]."""

@@ -42,10 +42,10 @@ class FailingTarget(TableTarget):
         if self.fails(stage, [list(self.held.get(slot, [])) for slot in slots]):
             raise RuntimeError(SECRET)
 
-    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         if self.fails("open", [list(tokens)]):
             raise RuntimeError(SECRET)
-        return super().open(tokens, scope)
+        return super().open(tokens, scope, room)
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         self._check("prefill", [slot])

@@ -29,6 +29,7 @@ from edgespec.shared.settings import override, parse
         ("[api]\nkeepalive_s = 0.5", "a number from 1 to 300"),
         ("[api]\nmax_tokens = 5000", "at most `api.max_tokens_limit`, which is 4096"),
         ("[target]\nprefill_chunk = 5000", "at most `target.context`, which is 4096"),
+        ("[target]\nkv_tokens = 4112", "0, or at least 4113: `target.context` and the candidates of a pass"),
         ("[api]\nport = 7443", "another port than that of [link], [api] and [metrics]"),
         ("[local_draft]\ncpu = [1]", '`local_draft.mode` is "in-turn"'),
         ('[local_draft]\ncpu = [1]\nmode = "async-local"\n[daemon]\ncpu = [0, 1]', "which has [1] too"),

@@ -16,7 +16,7 @@ from cloud_gateway.models.target_model import linear, llamacpp
 from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from cloud_gateway.process.loading import Models, engine_settings, load_models
-from cloud_gateway.process.targets import check_models, engine_for, need_of
+from cloud_gateway.process.targets import check_models, engine_for, kv_tokens, need_of
 from edgespec.core.errors import EdgespecError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
@@ -139,14 +139,31 @@ def test_a_recurrent_family_is_refused(model: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("engine", ["torch", "llamacpp"])
 def test_a_model_larger_than_the_memory_is_refused(engine: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need = need_of(TargetSection(), "torch" if engine == "torch" else "llamacpp", model)
-    slots = 1 if engine == "torch" else 4
-    enough = need.weights + slots * need.token * 256
-    settings = configured(model, engine=engine, context="256")
-    monkeypatch.setattr(targets, "available_memory", lambda: enough)
-    assert check_models(settings) == engine
-    monkeypatch.setattr(targets, "available_memory", lambda: enough - 1)
-    with pytest.raises(ModelError, match=rf"for {slots} slot.* GB of memory are available: choose a smaller model"):
-        check_models(settings)
+    for options, tokens, key in (({}, 256 + 17, "context"), ({"kv_tokens": "500"}, 500, "kv_tokens")):
+        settings = configured(model, engine=engine, context="256", **options)
+        monkeypatch.setattr(targets, "available_memory", lambda n=tokens: need.weights + n * need.token)
+        assert check_models(settings) == engine
+        monkeypatch.setattr(targets, "available_memory", lambda n=tokens: need.weights + n * need.token - 1)
+        with pytest.raises(ModelError, match=rf"for {tokens} tokens of KV cache.*or lower `target.{key}`\.$"):
+            check_models(settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "spare", "tokens"),
+    [
+        ({}, 10_000, 4 * (256 + 17)),
+        ({}, 1000, 900),
+        ({}, 280, 256 + 17),
+        ({"slots": "2"}, 10_000, 2 * (256 + 17)),
+        ({"kv_tokens": "400"}, 10_000, 400),
+    ],
+)
+def test_the_kv_cache_takes_what_slots_can_use_and_memory_has(
+    options: dict[str, str], spare: int, tokens: int, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = need_of(TargetSection(), "llamacpp", model)
+    monkeypatch.setattr(targets, "available_memory", lambda: need.weights + spare * need.token)
+    assert kv_tokens(configured(model, context="256", **options), "llamacpp", model, None) == tokens
 
 
 def test_what_a_model_needs_is_read_from_its_headers(model: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Everything around them is what ships. They find the answer that is wanted by the
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Hashable, Sequence
 
@@ -73,7 +74,7 @@ class SleepingRows:
 class SleepingTarget:
     """A `Target` whose passes take as long as the curve says, over the rows of all ready requests together."""
 
-    vocab_size, context, slots, eos = VOCABULARY, CONTEXT, 8, frozenset[int]()
+    vocab_size, context, slots, eos, kv_tokens = VOCABULARY, CONTEXT, 8, frozenset[int](), sys.maxsize
 
     def __init__(self, setting: Setting, prefill_s: float = 0.0) -> None:
         """`prefill_s`: what reading a prompt takes, however long it is."""
@@ -82,7 +83,7 @@ class SleepingTarget:
         self.passes: Sequence[Pass] = ()
         self._open: dict[int, Answer] = {}
 
-    def open(self, tokens: Sequence[int], scope: bytes = b"") -> tuple[int, int]:
+    def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         slot = next((i for i in range(self.slots) if i not in self._open), None)
         if slot is None:
             raise IndexError("no slot is free")

@@ -58,7 +58,7 @@ def test_keeping_rows_equals_picking_them_from_a_list(
 @settings(max_examples=20)
 @given(sizes=st.lists(st.integers(1, MIN_ENTRIES), min_size=1, max_size=6))
 def test_growing_loses_nothing_and_doubles_up_to_the_context(sizes: list[int]) -> None:
-    kv, twin, context = SlotKv(MIXED, torch.float32, CPU, context=3 * MIN_ENTRIES), [], 3 * MIN_ENTRIES
+    kv, twin, context = SlotKv(MIXED, torch.float32, CPU, limit=3 * MIN_ENTRIES), [], 3 * MIN_ENTRIES
     for size in sizes:
         rows = [float(i) for i in range(size)]
         write(kv, rows)

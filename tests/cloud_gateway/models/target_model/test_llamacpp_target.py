@@ -171,6 +171,16 @@ def test_a_prefix_is_shared_within_its_scope_and_never_beyond(model: Path) -> No
     target.shutdown()
 
 
+def test_what_free_slots_hold_gives_its_cells_to_a_prompt_that_needs_them(model: Path) -> None:
+    target = LlamaCppTarget(model, eos=EOS, slots=4, context=256, kv_tokens=512, tree_nodes=8, threads=1)
+    for number in range(6):  # of which two fit
+        tokens = [number] * 200
+        slot, reused = target.open(tokens, SCOPE, 210)
+        target.prefill(slot, tokens[reused:])
+        target.close(slot)
+    target.shutdown()
+
+
 def test_a_second_verify_replaces_a_tree_that_was_never_kept(target: LlamaCppTarget) -> None:
     slot = begin(target, [5, 6, 7])
     free = len(target._forks)

@@ -13,6 +13,7 @@ from cloud_gateway.models.target_model.slots import SlotTable, common_prefix
 from edgespec.core.eviction import MAX_IDLE_S
 
 S = b"scope"
+CAPACITY = 24
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 
 
@@ -108,24 +109,49 @@ def test_a_prefix_idle_for_long_gives_way_whosever_it_is() -> None:
     assert table.claim([4, 4, 4, 9], b"bob").reused == 3
 
 
+def test_free_slots_make_room_for_a_prompt_the_donor_last() -> None:
+    table, long = SlotTable(4, capacity=24), [1, 1, 1, 7, 7, 7, 7]
+    for tokens in (long, [2, 2, 2], [3, 3, 3]):
+        table.extend(table.claim(tokens, S, room=7).slot, tokens)
+    for slot in (1, 2, 0):
+        table.release(slot)
+    claim = table.claim([4, 4], S, room=11)
+    assert (claim.slot, claim.evicted) == (3, []), "13 entries are held"
+    table.extend(3, [4])
+    table.release(3, 11)
+    claim = table.claim([1, 1, 1, 9, 9, 9, 9], S, room=14)
+    assert (claim.slot, claim.reused, claim.donor, claim.evicted) == (1, 3, 0, [2, 3])
+    assert [list(table.held(slot)) for slot in range(4)] == [long, [1, 1, 1], [], []]
+    with pytest.raises(IndexError, match="no room for 11 entries more"):
+        table.claim([5], S, room=11)
+    claim = table.claim([1, 1, 1, 5, 5, 5, 5, 5], S, room=10)
+    assert (claim.reused, claim.evicted) == (0, [0]), "what it would copy must go first"
+
+
 class Slots(RuleBasedStateMachine):
     """Random claims, answers and releases of two scopes and of requests without one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = SlotTable(3)
+        self.table = SlotTable(3, capacity=CAPACITY)
         self.busy: set[int] = set()
         self.scopes = [b""] * 3
+        self.rooms = [0] * 3
 
-    @rule(tokens=texts, scope=st.sampled_from([b"", b"a", b"a", b"b"]))
-    def claim(self, tokens: list[int], scope: bytes) -> None:
+    @rule(tokens=texts, scope=st.sampled_from([b"", b"a", b"a", b"b"]), room=st.integers(8, CAPACITY))
+    def claim(self, tokens: list[int], scope: bytes, room: int) -> None:
         held = [list(self.table.held(slot)) for slot in range(3)]
-        if len(self.busy) == 3:
+        if len(self.busy) == 3 or room + sum(self.rooms[slot] for slot in self.busy) > CAPACITY:
             with pytest.raises(IndexError):
-                self.table.claim(tokens, scope)
+                self.table.claim(tokens, scope, room)
             return
-        claim = self.table.claim(tokens, scope)
-        assert claim.slot not in self.busy
+        claim = self.table.claim(tokens, scope, room)
+        assert claim.slot not in {*self.busy, *claim.evicted}
+        for slot in claim.evicted:
+            assert slot not in self.busy and self.table.held(slot) == []
+            held[slot], self.rooms[slot] = [], 0
+        self.rooms[claim.slot] = room
+        assert sum(self.rooms) <= CAPACITY
         # As much as any slot of the scope has of the beginning, and never the last token.
         own = [known for known, whose in zip(held, self.scopes, strict=True) if scope and whose == scope]
         known = max((common_prefix(one, tokens[:-1]) for one in own), default=0)
@@ -137,7 +163,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, 2), tokens=texts)
     def extend(self, slot: int, tokens: list[int]) -> None:
-        if slot in self.busy:
+        if slot in self.busy and len(self.table.held(slot)) + len(tokens) <= self.rooms[slot]:
             self.table.extend(slot, tokens)
 
     @rule(slot=st.integers(0, 2))
@@ -145,6 +171,7 @@ class Slots(RuleBasedStateMachine):
         if slot in self.busy:
             held = list(self.table.held(slot))
             self.table.release(slot)
+            self.rooms[slot] = len(held)
             self.busy.discard(slot)
             assert self.table.held(slot) == held
 

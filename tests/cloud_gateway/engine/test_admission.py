@@ -1,0 +1,109 @@
+"""Admission by room in the KV cache: requests wait for it, none exceeds it, and texts are those of solo runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import engine_settings, load_models
+from edgespec.core.errors import ClientError
+from edgespec.shared.settings import override
+from tests.support.engines import Make, complete
+from tests.support.engines import engine_settings as settings_with
+from tests.support.tiny_gguf import make_tiny_gguf
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.model import plain_greedy
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+NODES = 16
+ROOM = 510
+"""With the two cells that `exact` takes in llama.cpp, all that are there: it rounds to 256."""
+
+
+def request(number: int, count: int = 20, **more: Any) -> GenerationRequest:
+    return GenerationRequest([*PROMPT, number], count, ignore_eos=True, **more)
+
+
+@pytest.mark.driven
+async def test_more_requests_than_have_room_all_end_with_their_own_texts(make: Make) -> None:
+    target = TableTarget(slots=8, kv_tokens=3 * (9 + 20 + 1 + NODES))  # it fails where its slots exceed that
+    engine = make(local=TableDraft(leaves=4), target=target, policy="colocated-tree", verify_nodes=NODES)
+    streams = [asyncio.create_task(complete(engine, request(number))) for number in range(10)]
+    seen = set()
+    while not all(stream.done() for stream in streams):
+        seen.add(len(target.held))
+        await asyncio.sleep(0.001)
+    assert max(seen) == 3
+    for number, stream in enumerate(streams):
+        assert stream.result()[0] == plain_greedy([*PROMPT, number], 20)
+
+
+@pytest.mark.driven
+async def test_a_large_request_is_not_overtaken_for_ever_by_small_ones(make: Make) -> None:
+    engine = make(target=TableTarget(slots=8, kv_tokens=200), policy="plain", verify_nodes=NODES)
+    ended: list[str] = []
+
+    async def run(name: str, asked: GenerationRequest) -> None:
+        await complete(engine, asked)
+        ended.append(name)
+
+    small = [run("small", request(n)) for n in range(8)]
+    await asyncio.gather(*small[:4], run("large", request(9, 160)), *small[4:])
+    assert ended == [*["small"] * 4, "large", *["small"] * 4]
+
+
+async def test_a_request_that_can_never_fit_is_refused_in_one_sentence() -> None:
+    engine = Engine(TableTarget(kv_tokens=100), None, settings_with(policy="plain", verify_nodes=NODES))
+    engine.use_loop(asyncio.get_running_loop())
+    with pytest.raises(ClientError, match=r"may take 101 tokens of KV cache, and this gateway has 100; .*") as caught:
+        engine.submit(request(0, 100 - 9 - NODES))
+    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+    engine.submit(request(0, 100 - 9 - NODES - 1))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return make_tiny_gguf(folder / "tiny.gguf"), make_tiny_gguf(folder / "draft.gguf", unlike=0.05)
+
+
+def settings_of(files: tuple[Path, Path], engine: str, **target: str) -> GatewaySettings:
+    options = {"engine": engine, "exact": "yes", "dtype": "float32", "context": "256", "threads": "1", "slots": "6"}
+    found = override(GatewaySettings(), "policy.name", "colocated-tree")
+    for key, value in {"model": str(files[0]), **options, **target}.items():
+        found = override(found, f"target.{key}", value)
+    return override(override(found, "local_draft.model", str(files[1])), "local_draft.threads", "1")
+
+
+@pytest.mark.parametrize("kind", ["torch", "llamacpp"])
+async def test_both_engines_keep_within_the_room_and_change_no_token(files: tuple[Path, Path], kind: str) -> None:
+    settings = settings_of(files, kind, kv_tokens=str(ROOM))
+    models = load_models(settings)
+    assert models.target.kv_tokens == ROOM
+    engine, running = Engine(models.target, models.local, engine_settings(settings)), []
+    if isinstance(target := models.target, TorchTarget):  # llama.cpp refuses rows for which it has no cells
+        verify = target.verify
+        taken: list[int] = []
+        target.verify = lambda batch: (  # type: ignore[method-assign]
+            running.append(engine.active), verify(batch), taken.append(sum(kv.capacity for kv in target._kv)),
+        )[1]  # fmt: skip
+    engine.start()
+    try:
+        # The second half continues beginnings of the first, whose slots must give way to others at the same time.
+        asked = [request(n % 5, 90 + n, cache_scope=b"one" if n % 2 else b"two") for n in range(10)]
+        together = await asyncio.gather(*(complete(engine, one) for one in asked))
+        assert engine.stats.failed_passes == engine.stats.retries == 0
+        assert [(await complete(engine, one))[0] for one in asked] == [tokens for tokens, _ in together]
+        assert [len(tokens) for tokens, _ in together] == [90 + n for n in range(10)]
+    finally:
+        engine.stop()
+    if kind == "torch":
+        assert 1 < max(running) <= 4
+        assert max(taken) <= ROOM
