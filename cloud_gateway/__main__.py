@@ -52,7 +52,7 @@ def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def _add_workers(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "list, revoke, release or group paired workers"
+    text = "list, revoke, release, limit or group paired workers"
     workers = verbs.add_parser("workers", help=text, description=f"{text[0].upper()}{text[1:]}.").add_subparsers(
         dest="what", required=True, metavar="COMMAND"
     )
@@ -63,6 +63,9 @@ def _add_workers(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     revoke.add_argument("id", help="its id, or the beginning of it, as `workers list` shows it")
     release = _verb(workers, "release", commands.release_worker, "end a worker's quarantine")
     release.add_argument("id", metavar="WORKER", help="its id, the beginning of it, or its name")
+    expire = _verb(workers, "expire", commands.expire_worker, "limit how long a worker's pairing is valid")
+    expire.add_argument("id", metavar="WORKER", help="its id, the beginning of it, or its name")
+    expire.add_argument("when", type=commands.expiry, metavar="WHEN", help="from now on 12h or 90d, a date, or `never`")
     group = _verb(workers, "group", commands.group_worker, "put a worker into these groups, and into no others")
     group.add_argument("id", metavar="WORKER", help="its id, the beginning of it, or its name")
     group.add_argument("group", nargs="+", metavar="GROUP", help="such as `default`, `physics` or `trusted-2`")

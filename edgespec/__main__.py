@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
-    _add_service(verbs)
+    _add_upkeep(verbs)
     _verb(verbs, "doctor", _doctor, "find out why no gateway is found or nothing is drafted, and what to do")
     peers = _verb(verbs, "peers", _peers, "show the other daemons on this campus, or pair with one")
     actions = peers.add_subparsers(dest="action", metavar="ACTION")
@@ -90,7 +90,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_service(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    keys = verbs.add_parser("keys", help="rotate this machine's key", description="Rotate this machine's key.")
+    actions = keys.add_subparsers(dest="what", required=True, metavar="ACTION")
+    _verb(actions, "rotate", _rotate, "make a new key, which gateways accept because the old one signs it")
     install = _verb(verbs, "install-service", _install, "run the worker as a systemd service", reports=False)
     remove = _verb(verbs, "uninstall", _uninstall, "stop and remove the service; keeps the keys", reports=False)
     for one in (install, remove):
@@ -209,6 +212,21 @@ def _forget(args: argparse.Namespace) -> int:
     peer = PairedPeers(store.folder).forget(args.peer)
     gone = {"forgotten": peer.name, "id": key_id(peer.key)}
     print(json.dumps(gone) if args.json else f"{peer.name} ({gone['id']}) is no longer a peer of this machine.")
+    return 0
+
+
+def _rotate(args: argparse.Namespace) -> int:
+    from edgespec.core.protocol.names import key_id
+    from edgespec.shared.keystore import KeyStore
+
+    store = KeyStore(folders.state_dir("worker", config.load(args.config).daemon.state_dir))
+    old = key_id(store.identity().public)
+    new = key_id(store.rotate().public)
+    text = (
+        f"This machine's key {old} is replaced by {new}. Restart `edgespec run`: its gateway then takes the new key in "
+    )
+    text += "the old one's place. Peers have to be paired again (`edgespec peers pair`)."
+    print(json.dumps({"old": old, "new": new}) if args.json else text)
     return 0
 
 

@@ -115,5 +115,8 @@ class WorkerList(Protocol):
     def seen(self, key: bytes) -> None:
         """Stores that it was linked just now; called in a thread. Raises KeyStoreError."""
 
+    def rotate(self, old: bytes, new: bytes) -> object:
+        """The worker of the first key has the second one from now on. Raises KeyStoreError."""
+
     def quarantine(self, text: str, why: str) -> str:
         """Quarantines the worker of this id; returns its name. Raises KeyStoreError; PairingError where none is."""

@@ -23,7 +23,7 @@ from cloud_gateway.engine.events import Inbox, WorkerReady
 from cloud_gateway.links.port import LinkConnection, LinkLimits, LinkServer
 from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
-from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity
+from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, standing_error
 from edgespec.core.protocol.messages import (
     Bye,
     Close,
@@ -117,7 +117,8 @@ class Links:
 
     async def _serve_link(self, ws: LinkConnection) -> None:
         now = asyncio.get_running_loop().time()
-        session = GatewaySession(self._me, self.paired.lookup, os.urandom(NONCE_BYTES), now, self._timers)
+        nonce = os.urandom(NONCE_BYTES)
+        session = GatewaySession(self._me, self.paired.lookup, nonce, now, self._timers, self._rotate)
         link = _Link(ws, session, self)
         wire = link.wire = Wire(ws, session, link.take)
         code, why = int(CloseCode.OURS), "internal"
@@ -227,6 +228,29 @@ class Links:
         self._lines.line(logging.INFO, ("up", worker.id), text)
         self.inbox.post(WorkerReady(worker.id))
         asyncio.get_running_loop().run_in_executor(None, self._note_seen, worker.hello.worker_key)
+
+    def _rotate(self, old: bytes, new: bytes) -> None:
+        """Stores a worker's new key, on the event loop, so that no handshake comes between; ends the old one's link."""
+        self.paired.rotate(old, new)
+        former, to = key_id(old), key_id(new)
+        self.conduct.renamed(former, to)
+        log.info("worker %s has rotated its key: (%s) is now (%s)", self.paired.name_of(new), former, to)
+        info = self.registry.workers.get(former)
+        if info is not None:
+            error = RemoteProtocolError("superseded", "its key was rotated", close_code=CloseCode.SUPERSEDED)
+            self._hang_up(info, Bye("superseded"), error)
+        self._probation.renamed(former, to)
+
+    def recheck(self, worker: WorkerInfo) -> None:
+        """Once a second: ends the link of a worker that has expired, or that another process revoked."""
+        key = worker.hello.worker_key
+        try:
+            error = standing_error(self.paired.lookup(key), key)
+        except KeyStoreError as damaged:
+            self._lines.line(logging.ERROR, "list", f"the standing of workers cannot be read: {damaged}")
+            return
+        if error is not None:
+            self._hang_up(worker, Bye(error.reason), error)
 
     def _note_seen(self, key: bytes) -> None:
         try:
@@ -339,6 +363,7 @@ class _Link:
         else:
             self.worker.rtt.sample(rtt_s)
             self._links.registry.refresh(self.worker)
+            self._links.recheck(self.worker)
 
     def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
         try:

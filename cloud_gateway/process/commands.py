@@ -127,6 +127,19 @@ def release_worker(args: argparse.Namespace) -> int:
     return 0
 
 
+def expire_worker(args: argparse.Namespace) -> int:
+    """`cloud-gateway workers expire ID WHEN`."""
+    if _is_running(path := _socket(args)):
+        row = control.call(path, "expire_worker", id=args.id, at=args.when)
+    else:
+        row = worker_row(_paired(args).expire(args.id, args.when), None)
+    if args.json:
+        return _print_json(row)
+    until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
+    print(f"The pairing of worker {row['name']} ({row['id']}) {until}.")
+    return 0
+
+
 def group_worker(args: argparse.Namespace) -> int:
     """`cloud-gateway workers group ID GROUP...`."""
     if _is_running(path := _socket(args)):
@@ -244,14 +257,19 @@ def show_audit(args: argparse.Namespace) -> int:
     return 0
 
 
-def since(text: str) -> float:
+def since(text: str, sign: int = -1) -> float:
     """The value of `--since` in Unix seconds: `90m`, `24h`, `7d`, or a date with or without a time."""
     if found := re.fullmatch(r"(\d{1,6})([mhd])", text):
-        return time.time() - int(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
+        return time.time() + sign * int(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
     try:
         return dt.datetime.fromisoformat(text).timestamp()  # without a zone: this machine's
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is no time: give 90m, 24h, 7d or 2026-11-20T08:00") from None
+
+
+def expiry(text: str) -> float | None:
+    """The time from which a pairing is refused: as `since`, but later than now by `90d`; `never`: None."""
+    return None if text == "never" else since(text, 1)
 
 
 def _audit_rows(args: argparse.Namespace) -> Iterator[Row]:

@@ -68,6 +68,7 @@ class Commands:
             "workers": self.workers,
             "revoke_worker": self.revoke_worker,
             "release_worker": self.release_worker,
+            "expire_worker": self.expire_worker,
             "group_worker": self.group_worker,
             "create_key": self.create_key,
             "keys": self.keys,
@@ -137,6 +138,10 @@ class Commands:
         if gateway.audit is not None:
             gateway.audit.worker("lifted", key_id(worker.key), worker.name, "")
         return worker_row(worker, None)
+
+    async def expire_worker(self, id: str, at: float | None) -> dict[str, object]:  # noqa: A002
+        """Sets the date from which a worker is refused; a link ends within a second of it."""
+        return worker_row(await asyncio.to_thread(self._gateway.paired.expire, id, at), None)
 
     async def group_worker(self, id: str, groups: list[str]) -> dict[str, object]:  # noqa: A002
         """Puts a worker into other groups; requests that it may no longer see leave it at once."""

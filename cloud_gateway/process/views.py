@@ -37,6 +37,8 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, objec
         "groups": list(worker.groups),
         "paired_at": worker.paired_at,
         "revoked_at": worker.revoked_at,
+        "expires_at": worker.expires_at,
+        "rotated_from": key_id(worker.rotated_from) if worker.rotated_from else None,
         "quarantined_at": worker.quarantined_at,
         "quarantine": worker.quarantine or None,
         "last_seen": worker.last_seen,

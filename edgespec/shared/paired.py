@@ -58,6 +58,10 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     last_seen: UnixTime | None = None
     groups: Groups = DEFAULT_GROUPS
     """It drafts for API keys that name one of these."""
+    expires_at: UnixTime | None = None
+    """Date from which it is refused; None: never."""
+    rotated_from: Bytes32 | None = None
+    """Its key before the latest rotation."""
     quarantined_at: UnixTime | None = None
     quarantine: Annotated[str, Meta(max_length=300)] = ""
     """Why it is quarantined."""
@@ -67,6 +71,8 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """Whether it may connect."""
         if self.revoked_at is not None:
             return "revoked"
+        if self.expires_at is not None and time.time() >= self.expires_at:
+            return "expired"
         return "paired" if self.quarantined_at is None else "quarantined"
 
 
@@ -292,6 +298,26 @@ class PairedWorkers(_List[PairedWorker]):
         worker = self.find(text)
         self._replace(worker.key, quarantined_at=int(time.time()), quarantine=why[:300])
         return worker.name
+
+    def expire(self, text: str, at: float | None) -> PairedWorker:
+        """Sets the date from which the worker that `find(text)` returns is refused, if any. Raises PairingError."""
+        worker = self.find(text)
+        self._replace(worker.key, expires_at=None if at is None else int(at))
+        return self.find(key_id(worker.key))
+
+    def rotate(self, old: bytes, new: bytes) -> PairedWorker:
+        """The worker of the first key has the second one from now on. Raises KeyStoreError where it cannot."""
+
+        def change(records: dict[bytes, PairedWorker]) -> None:
+            if old not in records or any(key_id(key) == key_id(new) for key in records):
+                raise KeyStoreError(f"The key {key_id(old)} cannot be replaced by {key_id(new)}; nothing was stored.")
+            worker = msgspec.structs.replace(records[old], key=new, rotated_from=old)
+            renewed = {one.key: one for one in (worker if one.key == old else one for one in records.values())}
+            records.clear()
+            records.update(renewed)
+
+        self._change(change)
+        return self._records[new]
 
     def quarantined(self) -> int:
         """How many workers are quarantined."""

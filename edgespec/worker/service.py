@@ -82,6 +82,7 @@ class Service:
             drafter.model_digest,
             drafter.vocab_size,
             rule.sequences,
+            store.rotations(),
         )
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,

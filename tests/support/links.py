@@ -46,7 +46,7 @@ def make_certificate(folder: Path) -> tuple[ssl.SSLContext, bytes]:
 
 def worker_identity(seed: bytes = b"w" * 32, name: str = "lab-7", **changes: Any) -> WorkerIdentity:
     fields: dict[str, Any] = {"tokenizer_digest": TOKENIZER, "model_digest": MODEL, "vocab_size": VOCAB, "sequences": 4}
-    return WorkerIdentity(key=SigningKey(seed), name=name, **(fields | changes))
+    return WorkerIdentity(**{"key": SigningKey(seed), "name": name} | fields | changes)
 
 
 def some_tree(first: int = 1, request: int = 1, **changes: Any) -> m.Tree:
@@ -104,6 +104,9 @@ class Listed:
 
     def seen(self, key: bytes) -> None:
         """No file."""
+
+    def rotate(self, old: bytes, new: bytes) -> None:
+        self.standing[new], self.names[new] = self.standing.pop(old), self.names.pop(old)
 
     def quarantine(self, text: str, why: str) -> str:
         (key,) = (key for key in self.standing if key_id(key) == text)

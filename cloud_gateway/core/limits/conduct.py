@@ -76,6 +76,10 @@ class Conduct:
         count = sum(n if whose is None else min(n, of_one_key) for whose, n in recent.items())
         return f"{count} protocol faults within an hour, the last one {reason}" if count >= MAX_FAULTS else None
 
+    def renamed(self, worker: str, to: str) -> None:
+        """It has another id from now on, and keeps its record."""
+        self._drafts[to], self._faults[to] = self._drafts.pop(worker, {}), self._faults.pop(worker, {})
+
     def forget(self, worker: str) -> None:
         """Its record starts afresh: it was quarantined, or the operator ended that."""
         self._drafts.pop(worker, None)

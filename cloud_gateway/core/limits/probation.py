@@ -26,6 +26,11 @@ class Probation:
         """One of its links has ended."""
         self._points[worker] = (self._now(worker, now) + (FAULT if by_its_fault else END), now)
 
+    def renamed(self, worker: str, to: str) -> None:
+        """It has another id from now on, and keeps its points."""
+        if worker in self._points:
+            self._points[to] = self._points.pop(worker)
+
     def length_s(self, worker: str, now: float) -> float:
         """Seconds for which a link that begins now gets no requests; 0 for a worker in good standing."""
         points = self._now(worker, now)

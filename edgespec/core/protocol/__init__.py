@@ -12,6 +12,7 @@ Public, by module:
 - `prefix`: `Prefix`, `prefix_hash`
 - `ranges`: all
 - `reasons`: `shown`
+- `rotation`: `rotation`, `standing_of`
 - `session`: `DEFAULT_TIMERS`, `Event`, `GatewaySession`, `Linked`, `RttSample`, `Session`, `State`, `Timers`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `spki_hash`, `verify`

@@ -16,7 +16,7 @@ from typing import Literal
 
 from edgespec.core.errors import EdgespecError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.protocol import signing
-from edgespec.core.protocol.messages import PROTOCOL, Challenge, Hello, Refuse, RefuseReason
+from edgespec.core.protocol.messages import PROTOCOL, Challenge, Hello, Refuse, RefuseReason, Rotation
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 
@@ -34,6 +34,7 @@ class CloseCode(enum.IntEnum):
     PROTOCOL = 4400
     UNPAIRED = 4401
     REVOKED = 4403
+    EXPIRED = 4410
     QUARANTINED = 4423
     TIMEOUT = 4408
     SUPERSEDED = 4409
@@ -52,6 +53,8 @@ class WorkerIdentity:
     model_digest: bytes
     vocab_size: int
     sequences: int
+    rotations: tuple[Rotation, ...] = ()
+    """Statements that lead to the key, where it was rotated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Pin:
     spki_hash: bytes
 
 
-Standing = Literal["paired", "unpaired", "revoked", "quarantined"]
+Standing = Literal["paired", "unpaired", "revoked", "expired", "quarantined"]
 Lookup = Callable[[bytes], Standing]
 """Worker key (32 bytes) -> the key's pairing status."""
 
@@ -152,6 +155,9 @@ def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError
             return RemoteProtocolError("unpaired", f"The key {worker} is not paired.", close_code=CloseCode.UNPAIRED)
         case "revoked":
             return RemoteProtocolError("revoked", f"The key {worker} was revoked.", close_code=CloseCode.REVOKED)
+        case "expired":
+            text = f"The pairing of the key {worker} has expired; `cloud-gateway workers expire {worker}` prolongs it."
+            return RemoteProtocolError("expired", text, close_code=CloseCode.EXPIRED)
         case "quarantined":
             text = f"The key {worker} is quarantined; `cloud-gateway workers release {worker}` ends that."
             return RemoteProtocolError("quarantined", text, close_code=CloseCode.QUARANTINED)
@@ -180,6 +186,10 @@ def final_error(reason: str, text: str) -> EdgespecError | None:
     match reason:
         case "unpaired" | "revoked":
             return PairingError(f"{text} Pair this worker again: `cloud-gateway pair` there, `edgespec pair` here.")
+        case "expired":
+            return PairingError(
+                f"{text} Ask its operator to prolong the pairing by `cloud-gateway workers expire`, and start again."
+            )
         case "tokenizer":
             return TokenizerMismatch(text)
         case "version":

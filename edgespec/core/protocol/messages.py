@@ -99,6 +99,22 @@ class Proof(Message, tag="proof", frozen=True):
     signature: Bytes64
 
 
+class Rotation(Message, tag="rotation", frozen=True):
+    """The new key takes the place of the old one; both signed that (rotation.py)."""
+
+    old_key: Bytes32
+    new_key: Bytes32
+    old_signature: Bytes64
+    new_signature: Bytes64
+
+
+class RotatedProof(Message, tag="rotated-proof", frozen=True):
+    """`Proof` of a worker whose key was rotated, with its latest statements, oldest first."""
+
+    signature: Bytes64
+    rotations: Annotated[list[Rotation], Meta(min_length=1, max_length=4)]
+
+
 RefuseReason = Literal["version", "tokenizer"]
 
 
@@ -247,7 +263,7 @@ class Bye(Message, tag="bye", frozen=True):
 GatewayBody = Welcome | Open | Commit | Close | Ping | Pong | Bye
 WorkerBody = Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 AnyBody = Welcome | Open | Commit | Close | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
-Handshake = Hello | Challenge | Proof | Refuse
+Handshake = Hello | Challenge | Proof | RotatedProof | Refuse
 
 Body = TypeVar("Body")
 

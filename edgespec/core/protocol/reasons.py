@@ -7,9 +7,9 @@ this list only; any other text is withheld.
 from __future__ import annotations
 
 REASONS = frozenset(
-    "bad-signature busy control fault flood gateway-key handshake-timeout internal malformed oversize padding "
-    "pairing-order pin pong prefix quarantined revoked sequence session silent slow stopping superseded tls tokenizer "
-    "unexpected unpaired version vocabulary weak-key websocket shape-nodes shape-columns shape-parent "
+    "bad-signature busy control expired fault flood gateway-key handshake-timeout internal malformed oversize padding "
+    "pairing-order pin pong prefix quarantined revoked rotation sequence session silent slow stopping superseded tls "
+    "tokenizer unexpected unpaired version vocabulary weak-key websocket shape-nodes shape-columns shape-parent "
     "shape-duplicate-sibling shape-vocabulary shape-depth shape-ids shape-entropy shape-cost shape-steps".split()
 )
 

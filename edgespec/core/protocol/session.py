@@ -56,7 +56,9 @@ from edgespec.core.protocol.messages import (
     Pong,
     Proof,
     Refuse,
+    RotatedProof,
 )
+from edgespec.core.protocol.rotation import Rotate, proof, standing_of
 from edgespec.core.protocol.signing import SigningKey
 
 
@@ -96,6 +98,7 @@ WORKER_RECEIVES: Table = {
 GATEWAY_RECEIVES: Table = {
     (State.HELLO, Hello): State.PROOF,
     (State.PROOF, Proof): State.WELCOME,
+    (State.PROOF, RotatedProof): State.WELCOME,
     **FRAMES_TO_GATEWAY,
 }
 _HANDSHAKE_STATES = frozenset({State.HELLO, State.CHALLENGE, State.PROOF})
@@ -316,7 +319,7 @@ class WorkerSession(Session):
         if challenge.tokenizer_digest != self._me.tokenizer_digest:
             raise RemoteProtocolError("tokenizer", "the gateway let a tokenizer in that is not its own")
         self.peer_key, self.session = challenge.gateway_key, session_id(both)
-        self._outgoing.append(m.encode(Proof(self._key.sign(signing.WORKER_PROOF, both))))
+        self._outgoing.append(m.encode(proof(self._key.sign(signing.WORKER_PROOF, both), self._me.rotations)))
 
 
 class GatewaySession(Session):
@@ -327,11 +330,17 @@ class GatewaySession(Session):
     max_sent, max_received = signing.MAX_PAYLOAD_BYTES, m.MAX_TREE_BYTES
 
     def __init__(
-        self, me: GatewayIdentity, lookup: Lookup, nonce: bytes, now: float, timers: Timers = DEFAULT_TIMERS
+        self,
+        me: GatewayIdentity,
+        lookup: Lookup,
+        nonce: bytes,
+        now: float,
+        timers: Timers = DEFAULT_TIMERS,
+        rotate: Rotate = lambda old, new: None,
     ) -> None:
-        """`nonce`: 32 fresh random bytes."""
+        """`nonce`: 32 fresh random bytes; `rotate` stores that the worker of the first key now has the second one."""
         super().__init__(me.key, State.HELLO, now, timers)
-        self._me, self._lookup, self._nonce = me, lookup, nonce
+        self._me, self._lookup, self._nonce, self._rotate = me, lookup, nonce, rotate
         self.hello: Hello | None = None
         """As received; authenticated once the state is OPEN."""
         self._transcript = b""
@@ -358,9 +367,10 @@ class GatewaySession(Session):
                 self._challenge(message)
                 self._challenged_at = now
                 return []
-            case Proof():
+            case Proof() | RotatedProof():
                 signing.verify(self.peer_key, signing.WORKER_PROOF, self._transcript, message.signature)
-                error = standing_error(self._lookup(self.peer_key), self.peer_key)
+                standing = standing_of(self.peer_key, message, self._lookup, self._rotate)
+                error = standing_error(standing, self.peer_key)
                 if error is not None:
                     self._outgoing.append(self.send(m.Bye(error.reason)))
                     raise error

@@ -29,6 +29,7 @@ GATEWAY_FRAME = "gateway-frame"
 GATEWAY_CHALLENGE = "gateway-challenge"
 GATEWAY_REFUSE = "gateway-refuse"
 WORKER_PROOF = "worker-proof"
+KEY_ROTATION = "key-rotation"
 
 SIGNATURE_BYTES = 64
 HEADER_BYTES = SIGNATURE_BYTES + 2

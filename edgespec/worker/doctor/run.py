@@ -105,6 +105,12 @@ async def _not_running(
     if reached:
         name = config.worker_name(settings)
         me = WorkerIdentity(
-            store.identity(), name, drafter.tokenizer_digest, drafter.model_digest, drafter.vocab_size, 1
+            store.identity(),
+            name,
+            drafter.tokenizer_digest,
+            drafter.model_digest,
+            drafter.vocab_size,
+            1,
+            store.rotations(),
         )
         yield await network.handshake(me, Pin(gateway.key, gateway.spki), reached)

@@ -123,7 +123,7 @@ def test_lists_of_earlier_versions_mean_the_default_group(tmp_path: Path) -> Non
     for file in (tmp_path / "api-keys.json", tmp_path / "workers.json"):
         stored = json.loads(file.read_text())
         for record in stored.get("keys", []) + stored.get("records", []):
-            del record["groups"]
+            record.pop("groups", None)
         file.write_text(json.dumps(stored))
     (key,), (worker,) = KeyRing(tmp_path).all(), PairedWorkers(tmp_path).all()
     assert key.groups == worker.groups == ("default",)

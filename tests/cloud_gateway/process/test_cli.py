@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,6 +115,12 @@ def test_workers_are_listed_and_revoked_while_no_gateway_runs(home: Path, capsys
     assert main(["workers", "list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["workers"]
     assert (row["name"], row["standing"], row["linked"], row["rtt_ms"]) == ("desk 7", "paired", False, None)
+    assert main(["workers", "expire", row["id"], "90d", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["expires_at"] == pytest.approx(time.time() + 90 * 86400, abs=60)
+    assert main(["workers", "expire", row["id"], "2020-01-01"]) == 0
+    assert "expires at 2020-01-01 00:00." in capsys.readouterr().out and paired.lookup(b"k" * 32) == "expired"
+    assert main(["workers", "expire", row["id"], "never"]) == 0
+    assert "never expires" in capsys.readouterr().out and paired.lookup(b"k" * 32) == "paired"
     assert main(["workers", "release", "desk 7"]) == 77
     assert "is not quarantined; it is paired" in capsys.readouterr().err
     paired.quarantine(row["id"], "3 of 4 API keys accepted 2% of what its probabilities claim")

@@ -107,3 +107,12 @@ def test_keys_from_systemd_are_used_and_nothing_is_written(tmp_path: Path, monke
 
 def test_a_key_id_is_short_and_stable() -> None:
     assert key_id(bytes(32)) == "66687aadf862bd77"
+
+
+def test_a_key_from_a_credential_is_not_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = KeyStore(tmp_path / "made")
+    before = made.identity().public
+    assert made.rotate().public == made.identity().public != before
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "made" / "keys"))
+    with pytest.raises(KeyStoreError, match="is a credential, which is never written"):
+        KeyStore(tmp_path / "state").rotate()

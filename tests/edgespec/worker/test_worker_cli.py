@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from edgespec import __version__
 from edgespec.__main__ import build_parser, main
+from edgespec.core.protocol.names import key_id
+from edgespec.shared.keystore import KeyStore
 
 
 @pytest.fixture(autouse=True)
@@ -75,3 +78,16 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         lines = capsys.readouterr().out.split("\n\n")
         assert len(lines) > 2, f"edgespec {name} --help has no description"
         assert lines[1].strip().endswith(".")
+
+
+def test_a_key_is_rotated_and_both_ids_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "worker.toml"
+    config.write_text(f'[daemon]\nstate_dir = "{tmp_path / "state"}"\n')
+    store = KeyStore(tmp_path / "state")
+    before = key_id(store.identity().public)
+    assert main(["keys", "rotate", "--config", str(config), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"old": before, "new": key_id(store.identity().public)}
+    assert main(["keys", "rotate", "--config", str(config)]) == 0
+    assert "Restart `edgespec run`" in capsys.readouterr().out

@@ -60,7 +60,7 @@ def test_every_message_survives_the_wire(body: m.Message) -> None:
 
 
 def test_the_examples_are_all_messages_there_are() -> None:
-    handshake = {m.Hello, m.Challenge, m.Proof, m.Refuse}
+    handshake = {m.Hello, m.Challenge, m.Proof, m.RotatedProof, m.Rotation, m.Refuse}
     assert {type(body) for body in EXAMPLES} | handshake | {m.Sampling} == {
         kind for kind in m.Message.__subclasses__() if kind.__module__ == m.__name__
     }
