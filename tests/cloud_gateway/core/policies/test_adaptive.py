@@ -148,6 +148,13 @@ def test_a_pass_waits_for_a_frame_that_is_nearly_there_and_for_no_other() -> Non
     assert isinstance(policy.decide(tree, slow, NO_LOCAL, 0.001 + TT - 0.0090), Verify)
 
 
+def test_without_a_worker_offload_drafts_here_unless_there_is_no_draft() -> None:
+    policy = Adaptive(OFFLOAD)
+    assert isinstance(decide(policy, CandidateTree([1, 2]), None), Draft) and policy.why == "no worker drafts for it"
+    assert isinstance(decide(Adaptive(OFFLOAD), CandidateTree([1, 2]), None, costs=NO_LOCAL), Verify)
+    assert not isinstance(decide(Adaptive(OFFLOAD), CandidateTree([1, 2]), 0.1), Draft), "with one it makes none"
+
+
 def test_a_prompt_is_read_ahead_where_that_pays_over_the_tokens_to_come() -> None:
     def ahead(backlog_s: float, tokens: int, *, worker: bool = False) -> bool:
         costs = Costs(lambda rows: TT, TT / 30, local_backlog_s=backlog_s, remaining=tokens)
