@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,28 +19,13 @@ from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
 from tests.support.links import HASH, VOCAB, Client, GatewayUnderTest, client, serving, some_tree
 from tests.support.until import until
 
+pytestmark = pytest.mark.usefixtures("nothing_escapes")
+
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
     async with serving(tmp_path, paired=[HONEST, OTHER]) as serving_gateway:
         yield serving_gateway
-
-
-@pytest.fixture
-async def honest(gateway: GatewayUnderTest) -> AsyncIterator[Client]:
-    """A second worker that must not notice anything."""
-    async with client(gateway, HONEST) as linked:
-        yield linked
-
-
-@pytest.fixture(autouse=True)
-async def nothing_escapes() -> AsyncIterator[None]:
-    """No exception may end up in the event loop's handler."""
-    escaped: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
-    yield
-    await asyncio.sleep(0)
-    assert escaped == []
 
 
 async def ends(

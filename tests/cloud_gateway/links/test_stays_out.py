@@ -20,11 +20,12 @@ from tests.support.links import (
     VOCAB,
     Client,
     GatewayUnderTest,
-    client,
     raw,
     serving,
     worker_identity,
 )
+
+pytestmark = pytest.mark.usefixtures("nothing_escapes")
 
 
 @pytest.fixture
@@ -37,23 +38,6 @@ def handshake_s() -> float:
 async def gateway(tmp_path: Path, handshake_s: float) -> AsyncIterator[GatewayUnderTest]:
     async with serving(tmp_path, timers=Timers(handshake_s=handshake_s), paired=[HONEST, OTHER]) as serving_gateway:
         yield serving_gateway
-
-
-@pytest.fixture
-async def honest(gateway: GatewayUnderTest) -> AsyncIterator[Client]:
-    """A second worker that must not notice anything."""
-    async with client(gateway, HONEST) as linked:
-        yield linked
-
-
-@pytest.fixture(autouse=True)
-async def nothing_escapes() -> AsyncIterator[None]:
-    """No exception may end up in the event loop's handler."""
-    escaped: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
-    yield
-    await asyncio.sleep(0)
-    assert escaped == []
 
 
 async def stays_out(

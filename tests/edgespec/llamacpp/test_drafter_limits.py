@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,25 +23,6 @@ from tests.support.tiny_gguf import make_tiny_gguf
 TOLERANCE = 0.05
 """Nats. Cells are float16, and batches run through other kernels than single tokens. A wrong cell shows more."""
 PROMPT = [1, 10, 20, 30, 40, 11, 21, 31, 41, 12]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
-
-
-@pytest.fixture(scope="module")
-def slow(model: Path) -> Iterator[SlowDrafter]:
-    twin = SlowDrafter(model)
-    yield twin
-    twin.close()
-
-
-@pytest.fixture
-def drafter(model: Path) -> Iterator[Drafter]:
-    made = Drafter(model, context=512, sequences=8, requests=4)
-    yield made
-    made.shutdown()
 
 
 # --- limits -------------------------------------------------------------------------------------------------------
