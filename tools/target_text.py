@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch import Tensor
+
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Work
-from cloud_gateway.models.target_model.torch import TorchTarget, TorchVerified
+from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.targets import load_target
@@ -56,11 +58,11 @@ def write(
     target: TorchTarget,
     prompts: Sequence[Sequence[int]],
     count: int,
-    seen: Callable[[Written, TorchVerified], object] = lambda written, rows: None,
+    seen: Callable[[Written, Tensor], object] = lambda written, state: None,
 ) -> Iterator[Written]:
     """Completions of at most `count` tokens, in the order of the prompts.
 
-    `seen` is given each pass's row: the one after a completion's last token, before the next is added to it.
+    `seen` is given the hidden state [hidden_size] that each token was chosen from, before the token is added.
     """
     for first in range(0, len(prompts), target.slots):
         group = [Written(list(prompt)) for prompt in prompts[first : first + target.slots]]
@@ -72,9 +74,11 @@ def write(
             ends = [(one.tokens or one.prompt)[-1] for one, _ in left]
             works = [Work(slot, FlatTree([end], [-1], [0])) for end, (_, slot) in zip(ends, left, strict=True)]
             for (one, slot), rows in zip(left, target.verify(works), strict=True):
-                seen(one, rows)
-                one.tokens.append(rows.argmax[0])
                 target.keep(slot, [0])
+                state = target.hidden(slot)
+                assert state is not None  # a row was kept
+                seen(one, state)
+                one.tokens.append(rows.argmax[0])
             left = [pair for pair in left if len(pair[0].tokens) < count and pair[0].tokens[-1] not in target.eos]
         for slot in slots:
             target.close(slot)

@@ -15,7 +15,7 @@ from cloud_gateway.core.requests.steps import Drafted, LocalWork
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import describe_fault
 from cloud_gateway.engine.stats import Stats
-from cloud_gateway.models.drafts import DraftModel
+from cloud_gateway.models.drafts import DraftModel, HeadsModel
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.errors import EdgespecError
 
@@ -32,6 +32,8 @@ class LocalDrafting:
     clock: Callable[[], float]
     spread: Spread = field(default_factory=Spread)
     """How far this draft and the target disagree, learned from all requests."""
+    heads: HeadsModel | None = None
+    """Heads over the target's hidden state, for source `medusa`."""
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
@@ -52,6 +54,18 @@ class LocalDrafting:
         if self.model is not None and active.local:
             with _Spared(self, active):
                 self.model.commit(active.id, tokens)
+
+    def ask_heads(self, active: Active) -> None:
+        """What the heads expect after the tokens just kept, for a request that uses them while they pay."""
+        sources = active.generation.sources
+        source = None if sources is None else sources.medusa
+        if self.heads is None or source is None or not source.wanted:
+            return
+        began = self.clock()
+        source.seen(self.heads.ask(active.slot), self.heads.cost)
+        spent = self.clock() - began
+        self.stats.draft_s += spent
+        active.generation.handle(LocalWork(0, spent), began + spent)
 
     def prompt_pending(self, active: Active) -> bool:
         """Whether the draft has to read the prompt of a request whose policy wants it read before the first token."""

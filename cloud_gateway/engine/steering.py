@@ -86,5 +86,8 @@ class Steering:
         self.stats.tokens += len(output.tokens)
         with Caught() as caught:
             self.target.keep(active.slot, output.rows)
+        if caught.error is None:
+            with self.recovery.guard(active, "asking the heads"):
+                self.local.ask_heads(active)
         self.local.commit(active, output.tokens)
         return caught.error

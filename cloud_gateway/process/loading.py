@@ -19,10 +19,12 @@ from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.targets import EngineName, check_models, load_target, needs
 from edgespec import __version__
+from edgespec.shared.folders import expand
 from edgespec.shared.models import resolve_model
 
 if TYPE_CHECKING:
     from cloud_gateway.models.drafts.gguf import LocalDraft
+    from cloud_gateway.models.drafts.medusa import MedusaHeads
     from cloud_gateway.models.drafts.self_draft import SelfDraft
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.torch import TorchTarget
@@ -45,6 +47,7 @@ class Models:
     tokenizer_digest: bytes
     served: ServedModel
     grammars: Grammars
+    heads: MedusaHeads | None = None
 
 
 def load_models(settings: GatewaySettings, engine: EngineName | None = None) -> Models:
@@ -62,13 +65,14 @@ def load_models(settings: GatewaySettings, engine: EngineName | None = None) -> 
         fingerprint=fingerprint(loaded.model_digest, loaded.tokenizer_digest.hex(), loaded.made_by, *choices(settings)),
     )
     local = _load_draft(settings, target)
+    heads = _load_heads(settings, target, loaded.model_digest)
     grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
     from cloud_gateway.models.text import Text
 
     text = Text(loaded.tokenizer)
     if text.chat_fault:
         log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
-    return Models(target, text, local, loaded.tokenizer_digest, served, grammars)
+    return Models(target, text, local, loaded.tokenizer_digest, served, grammars, heads)
 
 
 def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget) -> LocalDraft | SelfDraft | None:
@@ -96,6 +100,16 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
         )
     log.info("local draft %s loaded", path.name)
     return draft
+
+
+def _load_heads(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget, digest: bytes) -> MedusaHeads | None:
+    if not settings.sources.medusa:
+        return None
+    from cloud_gateway.models.drafts.medusa import MedusaHeads, load
+    from cloud_gateway.models.target_model.torch import TorchTarget
+
+    assert isinstance(target, TorchTarget)  # held by check_models
+    return MedusaHeads(load(expand(settings.sources.medusa), digest), target)
 
 
 def engine_settings(settings: GatewaySettings) -> EngineSettings:

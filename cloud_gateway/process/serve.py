@@ -163,7 +163,7 @@ class Gateway:
         engine = links.inbox = Engine(
             models.target, models.local, engine_settings(settings), links, recorder=self.recorder, curve=curve
         )
-        engine.on_failure = self._engine_failed
+        engine.on_failure, engine.local.heads = self._engine_failed, models.heads
         if self.audit is not None:
             engine.offloading.audit = self.audit
             closing.push_async_callback(asyncio.to_thread, self.audit.close)

@@ -67,6 +67,10 @@ def check_models(settings: GatewaySettings) -> EngineName:
             f'`local_draft.model` is "{SELF}", which needs the engine torch: set `target.engine` to "torch", or name a '
             "GGUF file as the draft."
         )
+    if settings.sources.medusa and engine != "torch":
+        raise ModelError(
+            '`sources.medusa` names heads, which need the engine torch: set `target.engine` to "torch", or it to "".'
+        )
     draft = _draft(settings)
     if draft is not None:
         if not _installed("llama_cpp"):

@@ -37,12 +37,13 @@ def target(folder: Path) -> TorchTarget:
 
 def test_completions_are_the_targets_greedy_ones(folder: Path, target: TorchTarget) -> None:
     model, seen = load_tiny(folder), []
-    written = list(write(target, PROMPTS, 12, lambda one, rows: seen.append((len(one.tokens), rows.argmax))))
+    written = list(write(target, PROMPTS, 12, lambda one, state: seen.append((len(one.tokens), state.shape))))
     assert [one.prompt for one in written] == PROMPTS
     for one in written:
         wanted = plain_logits(model, [*one.prompt, *one.tokens])[len(one.prompt) - 1 : -1].argmax(-1).tolist()
         assert one.tokens == wanted and (len(wanted) == 12 or wanted[-1] in target.eos)
     assert len(seen) == sum(len(one.tokens) for one in written)
+    assert {shape for _, shape in seen} == {(32,)}
     assert {number for number, _ in seen} == set(range(max(len(one.tokens) for one in written)))
 
 

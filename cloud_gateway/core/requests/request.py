@@ -80,7 +80,7 @@ class Usage:
     undrafted_rounds: int = 0
     """Those of them that verified candidates, and none that a draft model proposed."""
     drafted: dict[str, int] = field(default_factory=dict)
-    """Candidate tokens verified, by source (`worker`, `local`, `grammar`, `lookup`, `answers`), a draft first."""
+    """Candidate tokens verified, by source (`worker`, `local`, `grammar`, or of `SOURCES`), a draft first."""
     accepted: dict[str, int] = field(default_factory=dict)
     """Candidate tokens that the target emitted too, by source."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)

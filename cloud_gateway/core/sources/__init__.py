@@ -6,5 +6,6 @@ Public, by module:
 - `archive`: `Archive`
 - `asking`: `make`, `put`, `Sources`
 - `interface`: `Suggestion`
+- `medusa`: `Level`
 - `settings`: `SourceSettings`
 """

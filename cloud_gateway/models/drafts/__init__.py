@@ -3,6 +3,7 @@
 Public, by module:
 
 - `gguf`: `LocalDraft`
+- `medusa`: `load`, `MedusaHeads`
 - `self_draft`: `SelfDraft`
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from cloud_gateway.core.policies.actions import Points
+from cloud_gateway.core.sources.medusa import Level
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 
@@ -61,3 +63,14 @@ class DraftModel(Protocol):
 
     def close(self, request: Hashable) -> object:
         """Ends a request."""
+
+
+class HeadsModel(Protocol):
+    """Heads over the target's last hidden state; on the engine's thread."""
+
+    @property
+    def cost(self) -> float:
+        """Of asking for one request, in passes of the target, as measured."""
+
+    def ask(self, slot: int) -> Sequence[Level]:
+        """What they expect after the tokens kept last in this slot of the target, nearest first."""

@@ -51,6 +51,8 @@ class Forward(Protocol):
     """Whether a row's logits are meant not to depend on the rows beside it, to the last bit."""
     batched: bool
     """Whether a pass may have the rows of several slots."""
+    hidden: Sequence[Tensor]
+    """Of the last pass with `head`: what its output embedding was given, [n, width] for each part."""
 
     def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
         """Logits [n, vocab_size] of each part, or an empty list without `head`."""
@@ -68,6 +70,8 @@ class HfForward:
         self._float_mask = config._attn_implementation == "eager"
         self._masks = _mask_kinds(config)
         self._window = int(getattr(config, "sliding_window", None) or 0)
+        self.hidden: Sequence[Tensor] = ()
+        model.get_output_embeddings().register_forward_pre_hook(self._see)
         with torch.inference_mode():
             self.shapes: Sequence[LayerShape] = _layer_shapes(model)
         self.kv_dtype: torch.dtype = model.dtype
@@ -89,6 +93,9 @@ class HfForward:
             use_cache=True,
         )
         return [output.logits[0]] if head else []
+
+    def _see(self, module: Any, inputs: tuple[Tensor, ...]) -> None:
+        self.hidden = [inputs[0][0]]
 
     def _mask(self, visible: Tensor) -> Tensor:
         """The attention mask for [n, L + n]: bool, or added to the scores where the implementation is `eager`."""

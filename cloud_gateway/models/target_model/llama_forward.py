@@ -93,6 +93,7 @@ class LlamaForward:
         self.kv_dtype = torch.float64 if exact else model.dtype
         self.exact = exact
         self._min_rows = MIN_EXACT_ROWS if exact else 1
+        self.hidden: Sequence[Tensor] = ()
         self.shapes: Sequence[LayerShape] = [LayerShape(self._kv_heads, self._dim, self._dim)] * len(body.layers)
         self._embedding, self._norm = body.embed_tokens.weight.detach(), body.norm.weight.detach()
         self._cos, self._sin = _rotary_table(body.rotary_emb, self._embedding, context + SPARE_POSITIONS)
@@ -137,7 +138,8 @@ class LlamaForward:
             x = layer.down.plus(layer.up.times(h, layer.gate.silu(h)), x)
         if not head:
             return []
-        logits = self._head(F.rms_norm(x, (self._width,), self._norm, self._eps))
+        x = F.rms_norm(x, (self._width,), self._norm, self._eps)
+        logits, self.hidden = self._head(x), [x[span.first : span.end] for span in spans]
         return [logits[span.first : span.end] for span in spans]
 
     def _spans(self, parts: Sequence[Part]) -> list[_Span]:

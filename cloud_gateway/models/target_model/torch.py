@@ -89,13 +89,18 @@ class TorchTarget:
         torch.set_num_threads(threads or cores)
         self.context = min(context, _longest(model.config.get_text_config()) or context)
         self.slots, self.kv_tokens = slots, kv_tokens or sys.maxsize
-        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.vocab_size: int
+        self.hidden_size: int
+        self.vocab_size, self.hidden_size = model.get_output_embeddings().weight.shape
         self.eos = _eos(model) if eos is None else eos
         self.device = torch.device(model.device)
         self.forward = _forward(model, self.context, kernels, exact)
         self._table = SlotTable(slots, capacity=self.kv_tokens, reuse=prefix_cache)
         self._kv = [self._new_kv() for _ in range(slots)]
-        self._pending: dict[int, FlatTree] = {}
+        self._pending: dict[int, tuple[FlatTree, Tensor]] = {}
+        """By slot: the tree last verified, and its rows' hidden states."""
+        self._hidden: dict[int, Tensor] = {}
+        """By slot: the state of the row kept last, [hidden_size]."""
         self.passes: Sequence[Pass] = ()
         self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
         """Whether a tree's logits equal those of its paths alone, bit for bit: by design and in the self-test."""
@@ -141,8 +146,9 @@ class TorchTarget:
         rows = MAX_PASS_ROWS if self.forward.batched else 1
         for group in groups([(len(work.tree), 0) for work in batch], rows, 0):
             began, works = time.perf_counter(), [batch[index] for index in group]
-            self._pending.update((work.slot, work.tree) for work in works)
             logits = self._logits([(self._kv[work.slot], work.tree) for work in works])
+            states = zip(works, self.forward.hidden, strict=True)
+            self._pending.update((work.slot, (work.tree, hidden)) for work, hidden in states)
             results += map(TorchVerified, logits)
             passes.append(Pass(sum(len(work.tree) for work in works), time.perf_counter() - began))
             if self._threads:
@@ -153,13 +159,19 @@ class TorchTarget:
     @torch.inference_mode()
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Keeps these rows of the tree last verified in this slot."""
-        tree = self._pending.pop(slot)
+        tree, hidden = self._pending.pop(slot)
+        self._hidden[slot] = hidden[rows[-1]].clone()
         self._kv[slot].keep(rows)
         self._table.extend(slot, [tree.tokens[row] for row in rows])
+
+    def hidden(self, slot: int) -> Tensor | None:
+        """What the output embedding was given for the row that was kept last in this slot, [hidden_size]."""
+        return self._hidden.get(slot)
 
     def close(self, slot: int) -> None:
         """Frees the slot; its entries may be reused by a later `open`."""
         self._pending.pop(slot, None)
+        self._hidden.pop(slot, None)
         self._table.release(slot, self._kv[slot].capacity)
 
     def _logits(self, trees: Sequence[tuple[SlotKv, FlatTree]]) -> list[Tensor]:

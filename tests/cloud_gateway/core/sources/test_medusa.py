@@ -1,0 +1,68 @@
+"""Source `medusa`: a tree of what heads expect, their probabilities corrected, and no asking where it does not pay."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud_gateway.core.sources.interface import ROOT
+from cloud_gateway.core.sources.medusa import TRIAL, Level, Medusa
+
+LEVELS = [Level([5, 6], [0.6, 0.3]), Level([7, 8], [0.5, 0.2])]
+
+
+def after(source: Medusa, tokens: list[int], levels: list[Level] = LEVELS, cost: float = 0.01) -> None:
+    """A round: its tokens are committed, and the heads are asked after it."""
+    source.seen(levels, cost)
+    source.committed(tokens)
+
+
+def paths(source: Medusa, room: int = 16) -> dict[tuple[int, ...], float]:
+    found: list[tuple[int, ...]] = []
+    chances = {}
+    for one in source.propose(room):
+        found.append((*(() if one.parent == ROOT else found[one.parent]), one.token))
+        chances[found[-1]] = one.chance
+    return chances
+
+
+def test_the_heads_tokens_combine_by_their_survival() -> None:
+    source = Medusa()
+    source.committed([1, 2, 3])
+    assert source.propose(9) == [] and "no heads" in str(source.why)
+    after(source, [4])
+    assert paths(source) == {(5,): 0.6, (6,): 0.3, (5, 7): 0.5, (5, 8): 0.2, (6, 7): 0.5}, "0.3 * 0.2 is too little"
+    assert source.why is None and list(paths(source, 3)) == [(5,), (6,), (5, 7)]
+
+
+def test_a_heads_probabilities_follow_how_often_it_was_right() -> None:
+    good, bad = Medusa(), Medusa()
+    after(good, [4])
+    after(bad, [4])
+    for _ in range(30):
+        after(good, [6, 7, 1])
+        after(bad, [9, 7, 1])
+    assert paths(good)[5,] > 0.6 and paths(good)[5, 7] > 0.5
+    assert paths(bad).get((5,), 0) < 0.2, "and its second head was never reached"
+    assert bad._right[1:] == []
+
+
+def test_a_round_without_an_answer_of_the_heads_suggests_nothing() -> None:
+    source = Medusa()
+    after(source, [4])
+    assert paths(source)
+    source.committed([9])
+    assert not paths(source)
+
+
+@pytest.mark.parametrize(("tokens", "cost", "pays"), [([5, 7, 1], 0.3, True), ([9], 0.3, False), ([9], 0.0, True)])
+def test_heads_are_asked_while_they_save_what_they_cost(tokens: list[int], cost: float, pays: bool) -> None:
+    source, asked = Medusa(), 0
+    for _ in range(20 * TRIAL):
+        if source.wanted:
+            source.seen(LEVELS, cost)
+            asked += 1
+        source.committed(tokens)
+    assert asked == 20 * TRIAL if pays else asked <= 3 * TRIAL
+    if not pays:
+        source.committed(tokens)
+        assert source.propose(9) == [] and source.why == "the heads save 0.00 passes a round and cost 0.30"
