@@ -50,6 +50,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
         "verification": usage.verification,
         "why_off": usage.why_off,
         "workers": usage.workers,
+        "by_worker": usage.by_worker,
         "why": usage.why,
         "rounds": usage.rounds,
         "drafted": usage.drafted,

@@ -108,9 +108,8 @@ class Engine:
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox: list[Callable[[], None]] = []
         steering = Steering(target, self.local, self.stats, clock, self._emit, self._finish)
-        self.offloading = Offloading(
-            workers or NoWorkers(), self._active, self._outbox_add, steering.step, self.stats.frames
-        )
+        linked, most = workers or NoWorkers(), settings.policy.workers_per_request
+        self.offloading = Offloading(linked, self._active, self._outbox_add, steering.step, self.stats.frames, most)
         self.recovery = Recovery(target, self.offloading, self.stats, steering)
         steering.offloading, steering.recovery = self.offloading, self.recovery
         pace = Pace(settings.prefill_chunk, settings.prefill_ms / 1000)
@@ -235,6 +234,7 @@ class Engine:
         began, modelled = self.clock(), self.stats.target_s + self.stats.draft_s
         self._take_in()
         self._admit()
+        self.offloading.share()
         self._flush()  # a worker can read the prompt while the target does
         verifies, drafts, wake = self._decide(self.clock())
         for active, action in drafts:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import (
@@ -21,13 +22,14 @@ from cloud_gateway.core.requests.steps import (
     Punish,
     Released,
     Send,
+    Withdrawn,
     WorkerGone,
 )
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.audit import Audit, NoAudit
 from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import Close, Commit, Open
+from edgespec.core.protocol.messages import ToWorker
 
 
 class Workers(Protocol):
@@ -39,7 +41,7 @@ class Workers(Protocol):
     def view(self, worker: str) -> LinkedWorker | None:
         """One of them, asked for at every decision: the same object as long as nothing about it has changed."""
 
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
+    def send(self, worker: str, body: ToWorker) -> None:
         """Queues a message; one to a worker that has gone is dropped."""
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
@@ -64,7 +66,7 @@ class NoWorkers:
     def view(self, worker: str) -> LinkedWorker | None:
         return None
 
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
+    def send(self, worker: str, body: ToWorker) -> None:
         """Nobody to tell."""
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
@@ -102,7 +104,10 @@ class Offloading:
     post: Callable[[Callable[[], None]], None]
     step: Step
     frames: FrameLedger
+    workers_per_request: int = DEFAULTS.workers_per_request
     audit: Audit = field(default_factory=NoAudit)
+    _changed: bool = False
+    """Whether workers may have become idle since `share` last looked."""
 
     def assign(self, active: Active) -> None:
         """Finds a worker for a request that may have one."""
@@ -110,17 +115,47 @@ class Offloading:
         if not generation.wants_worker:
             return
         linked = dict(self.workers.linked())  # a copy: the link layer changes its own meanwhile
-        load = Counter(filter(None, map(self._worker_of, self.active.values())))
+        firsts = (other.generation.assignment for other in self.active.values())
+        load = Counter(one.worker for one in firsts if one is not None)
         worker = choose(linked.values(), load, groups, exclude=generation.excluded_workers)
         if worker is None:
             self.step(active, NoWorker(why_none(linked.values(), groups)))
             return
-        name = linked[worker].name or worker
-        self.audit.assigned(active.request, worker, name)
-        self.step(active, Assigned(worker, name, scope_for(worker, active.request.cache_scope)))
+        for other in list(self.active.values()):  # what it drafts beside another worker can do without it
+            if any(one.worker == worker for one in other.generation.assignments.given[1:]):
+                self.step(other, Withdrawn(worker))
+        self._give(active, linked[worker])
+
+    def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
+        name = worker.name or worker.id
+        self.audit.assigned(active.request, worker.id, name)
+        scope = scope_for(worker.id, active.request.cache_scope)
+        self.step(active, Assigned(worker.id, name, scope, beside))
+        self._changed = True
+
+    def share(self) -> None:
+        """Gives idle workers to requests that have one, up to `workers_per_request`. Asked every turn; it looks only
+        where a worker was linked, given or released meanwhile."""
+        if self.workers_per_request == 1 or not self._changed:
+            return
+        self._changed, linked = False, dict(self.workers.linked())
+        busy = {one.worker for active in self.active.values() for one in active.generation.assignments.given}
+        for active in sorted(self.active.values(), key=lambda active: len(active.generation.assignments.given)):
+            generation = active.generation
+            given = {one.worker for one in generation.assignments.given}
+            views = [linked.get(worker) for worker in given]
+            sharing = generation.may_offload and all(view is not None and view.shares for view in views)
+            if not sharing or not 0 < len(given) < self.workers_per_request:
+                continue
+            idle = [view for view in linked.values() if view.shares and view.id not in busy]
+            worker = choose(idle, {}, active.request.groups, exclude=generation.excluded_workers)
+            if worker is not None:
+                busy.add(worker)
+                self._give(active, linked[worker], beside=True)
 
     def worker_ready(self) -> None:
         """A worker was linked or resumed: requests without one may use it."""
+        self._changed = True
         for active in list(self.active.values()):
             self.assign(active)
 
@@ -154,6 +189,7 @@ class Offloading:
             case Punish(worker, error, request):
                 self.punish(worker, error, request)
             case Released(worker, name, reason, frames, claimed, accepted):
+                self._changed = True
                 self.audit.released(active.request, worker, name, reason, frames)
                 self.post(lambda: self.workers.audited(worker, active.request.key, claimed, accepted))
 
@@ -175,7 +211,3 @@ class Offloading:
         if given is None or worker is None:
             return None
         return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, given.ready, worker.draft_points)
-
-    def _worker_of(self, active: Active) -> str | None:
-        given = active.generation.assignment
-        return given.worker if given else None

@@ -60,25 +60,30 @@ class Recovery:
 
     # --- faults of one request -----------------------------------------------------------------------------------
 
-    def guard(self, active: Active, stage: str, *, fatal: bool = False) -> Guard:
-        """A context that keeps any exception of this stage to this request; `fatal` where it cannot go on."""
-        return Guard(self, active, stage, fatal)
+    def guard(self, active: Active, stage: str, *, fatal: bool = False, worker: str | None = None) -> Guard:
+        """A context that keeps any exception of this stage to this request; `fatal` where it cannot go on; `worker`: of
+        whom a message is handled."""
+        return Guard(self, active, stage, fatal, worker)
 
-    def fault(self, active: Active, stage: str, error: Exception, *, fatal: bool = False) -> None:
-        """One request's own fault; never counted towards the end of the process."""
+    def fault(
+        self, active: Active, stage: str, error: Exception, *, fatal: bool = False, worker: str | None = None
+    ) -> None:
+        """One request's own fault; never counted towards the end of the process. `worker`: whose message it was."""
         self._stats.faults += 1
-        given = active.generation.assignment
-        worker = given.worker if given and stage in WORKER_DATA else None
+        given = [one.worker for one in active.generation.assignments.given if stage in WORKER_DATA]
+        blamed = given if worker is None else [worker]
         what = describe_fault(error)
-        by = f", over data of worker {worker}" if worker else ""
+        by = f", over data of worker {' and '.join(blamed)}" if blamed else ""
         log.error("request %d: a fault while %s: %s%s", active.id, stage, what, by)
         if fatal or active.generation.plain_since_fault:
             self._end(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
         else:
-            self._take(active, SpeculationFailed(f"a fault of the gateway while {stage}", worker))
-        if worker is not None:
+            self._take(
+                active, SpeculationFailed(f"a fault of the gateway while {stage}", blamed[0] if blamed else None)
+            )
+        for one in blamed:
             text = f"its candidates led to a fault of this gateway while {stage} ({what})"
-            self._offloading.punish(worker, RemoteProtocolError("fault", text), active.id)
+            self._offloading.punish(one, RemoteProtocolError("fault", text), active.id)
 
     # --- failed passes of the target -----------------------------------------------------------------------------
 
@@ -153,10 +158,10 @@ class Recovery:
 class Guard:
     """See `Recovery.guard`; a class, since it is entered several times a round."""
 
-    __slots__ = ("_active", "_fatal", "_recovery", "_stage")
+    __slots__ = ("_active", "_fatal", "_recovery", "_stage", "_worker")
 
-    def __init__(self, recovery: Recovery, active: Active, stage: str, fatal: bool) -> None:
-        self._recovery, self._active, self._stage, self._fatal = recovery, active, stage, fatal
+    def __init__(self, recovery: Recovery, active: Active, stage: str, fatal: bool, worker: str | None) -> None:
+        self._recovery, self._active, self._stage, self._fatal, self._worker = recovery, active, stage, fatal, worker
 
     def __enter__(self) -> None:
         return None
@@ -164,5 +169,5 @@ class Guard:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
         if not isinstance(error, Exception):
             return False
-        self._recovery.fault(self._active, self._stage, error, fatal=self._fatal)
+        self._recovery.fault(self._active, self._stage, error, fatal=self._fatal, worker=self._worker)
         return True

@@ -11,6 +11,7 @@ from cloud_gateway.core.requests.steps import (
     DropDraft,
     Emit,
     Finished,
+    FrameArrived,
     FrameTaken,
     Input,
     Keep,
@@ -48,7 +49,8 @@ class Steering:
     ) -> None:
         """Takes one step; a fault stays with the request (recovery.py: `stage`, `fatal`)."""
         outputs: Sequence[Output] = ()
-        with self.recovery.guard(active, stage or f"handling {type(step).__name__}", fatal=fatal):
+        worker = step.worker if isinstance(step, FrameArrived) else None
+        with self.recovery.guard(active, stage or f"handling {type(step).__name__}", fatal=fatal, worker=worker):
             outputs = active.generation.handle(step, self.clock() if now is None else now)
         self.carry_out(active, outputs)
 

@@ -40,6 +40,8 @@ class WorkerInfo:
     """The cache scopes of its open requests, which differ between API keys (cloud_gateway/core/limits/conduct.py)."""
     blamed_for: bytes | None = None
     """The scope of the request whose tree broke the protocol; None for any other fault."""
+    shares: bool = False
+    """Whether it takes a share of a request, as it said when it connected."""
     trees: int = 0
     nodes: int = 0
     wire: Wire = field(repr=False, kw_only=True)
@@ -62,8 +64,9 @@ class WorkerInfo:
     def view(self) -> LinkedWorker:
         """As it is now, for the engine."""
         return LinkedWorker(
-            self.id, self.rtt_s, self.rtt.high_s, self.step_s, self.paused, self.name, self.groups, self.draft_points
-        )
+            self.id, self.rtt_s, self.rtt.high_s, self.step_s, self.paused, self.name, self.groups,
+            self.shares, self.draft_points,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return f"worker {self.name} ({self.id})"

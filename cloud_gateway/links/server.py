@@ -27,12 +27,12 @@ from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIden
 from edgespec.core.protocol.messages import (
     Bye,
     Close,
-    Commit,
     Decline,
     Open,
     Pause,
     Resume,
     StepTimes,
+    ToWorker,
     Tree,
     check_tree_shape,
     levels,
@@ -40,7 +40,7 @@ from edgespec.core.protocol.messages import (
 )
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
-from edgespec.shared.address import LINK_PATH, PAIR_PATH
+from edgespec.shared.address import FEATURES, LINK_PATH, PAIR_PATH, SHARE
 from edgespec.shared.occasional import Occasional
 from edgespec.shared.wire import Wire
 
@@ -146,7 +146,7 @@ class Links:
         """One of them; may be called on any thread."""
         return self.registry.views.get(worker)
 
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
+    def send(self, worker: str, body: ToWorker) -> None:
         """Signs and writes a message at once; one to a worker that has gone is dropped."""
         info = self.registry.workers.get(worker)
         if info is None or info.wire.over:
@@ -352,6 +352,7 @@ class _Link:
             address=self._ws.peer,
             hello=hello,
             groups=self._links.paired.groups_of(hello.worker_key),
+            shares=SHARE in self._ws.request.headers.get_all(FEATURES) if self._ws.request is not None else False,
             wire=self.wire,
         )
         self._sample(self._first_rtt_s)

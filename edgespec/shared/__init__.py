@@ -4,8 +4,8 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 
 Public, by module:
 
-- `address`: `Address`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `LINK_PATH`, `PAIR_PATH`, `parse_address`, `PEER_PATH`,
-  `source_of`
+- `address`: `Address`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`, `parse_address`,
+  `PEER_PATH`, `SHARE`, `source_of`
 - `advertise`: `Advertiser`
 - `command`: all
 - `control`: all

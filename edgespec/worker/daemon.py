@@ -24,19 +24,19 @@ from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.settings import DEFAULTS
+from edgespec.core.drafting.shares import Part
 from edgespec.core.drafting.tree import Node
 from edgespec.core.drafting.turns import Turns
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
-from edgespec.core.protocol.messages import Close, Commit, Decline, Open, StepTimes, Tree
+from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Share, StepTimes, ToWorker, Tree
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.occasional import Occasional
 from edgespec.shared.reduced import origin, places
 
 log = logging.getLogger("edgespec.worker.daemon")
 
-FromGateway = Open | Commit | Close
-About = TypeVar("About", bound=Drafting | FromGateway)
+About = TypeVar("About", bound=Drafting | ToWorker)
 Result = TypeVar("Result")
 
 FREED = "the draft model is not loaded"
@@ -113,7 +113,7 @@ class Daemon:
     _turns: Turns = field(default_factory=Turns)
     _token_s: float = 0.0
     """Seconds to read a token in the latest batch of catch-up; 0 before the first."""
-    _inbox: deque[FromGateway | None] = field(default_factory=deque)
+    _inbox: deque[ToWorker | None] = field(default_factory=deque)
     _wake: threading.Event = field(default_factory=threading.Event)
     _sendable: bool = True
     _tree_rate: Bucket = field(default_factory=lambda: Bucket(TREES_PER_S, TREES_BURST))
@@ -124,7 +124,7 @@ class Daemon:
 
     # --- called on the event loop --------------------------------------------------------------------------------
 
-    def take(self, message: FromGateway) -> None:
+    def take(self, message: ToWorker) -> None:
         """Queues a message of the gateway."""
         self._inbox.append(message)
         self._wake.set()
@@ -329,16 +329,20 @@ class Daemon:
         for number in list(self._requests):
             self._close(number)
 
-    def _apply(self, message: FromGateway) -> None:
+    def _apply(self, message: ToWorker) -> None:
         match message:
             case Open():
                 self._open(message)
             case Commit():
                 self._commit(message)
-            case Close():
+            case Share() | Close():
                 drafting = self._requests.get(message.request)
-                if drafting is not None and drafting.epoch == message.epoch:
+                if drafting is None or drafting.epoch != message.epoch:
+                    return
+                if isinstance(message, Close):
                     self._close(message.request)
+                elif message.index < message.count:
+                    drafting.part = Part(message.index, message.count)
 
     def _open(self, message: Open) -> None:
         if message.request in self._requests:

@@ -19,11 +19,11 @@ from websockets.exceptions import WebSocketException
 from edgespec.core.errors import EdgespecError, RemoteProtocolError
 from edgespec.core.peers.messages import PeerUnavailable
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error, quarantine_notice
-from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, WorkerBody
+from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, Share, ToWorker, WorkerBody
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.reasons import shown
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
-from edgespec.shared.address import LINK_PATH, Address
+from edgespec.shared.address import FEATURES, LINK_PATH, SHARE, Address
 from edgespec.shared.guarded import PinnedClient
 from edgespec.shared.reduced import cause
 from edgespec.shared.tls import peer_spki_hash
@@ -45,7 +45,6 @@ SETTLED_S = 60.0
 RELAYED_SETTLED_S = 5.0
 """The same for a link through a peer: peers come and go with their owners, and another one is to be taken at once."""
 
-FromGateway = Open | Commit | Close
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
 """The gateway's possible addresses, best first: last reached, configured, announced by mDNS."""
 MAX_ADDRESSES = 4
@@ -58,7 +57,7 @@ class Handler(Protocol):
     def on_up(self, link: Link) -> None:
         """The link is authenticated. A paused worker sends `Pause` again here."""
 
-    def on_message(self, message: FromGateway) -> None:
+    def on_message(self, message: ToWorker) -> None:
         """A message of the gateway. A RemoteProtocolError raised here ends the link."""
 
     def on_round_trip(self, rtt_s: float) -> None:
@@ -137,9 +136,10 @@ class _Attempt:
             raise self._final
 
     async def _try(self, pin: Pin, timers: Timers) -> str:
-        options: dict[str, Any] = {"logger": _quiet} | WEBSOCKET_OPTIONS
+        options: dict[str, Any] = {"logger": _quiet, "additional_headers": {FEATURES: SHARE}} | WEBSOCKET_OPTIONS
         try:
-            async with dialled(self._race, partial(_Client, pin.spki_hash), self.address, LINK_PATH, **options) as ws:
+            client = partial(_Client, pin.spki_hash)
+            async with dialled(self._race, client, self.address, LINK_PATH, **options) as ws:
                 assert isinstance(ws, _Client)
                 seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
                 now = asyncio.get_running_loop().time()
@@ -183,7 +183,7 @@ class _Attempt:
                 self._handler.on_up(self.link)
             case RttSample(rtt_s):
                 self._handler.on_round_trip(rtt_s)
-            case Open() | Commit() | Close():
+            case Open() | Commit() | Share() | Close():
                 self._handler.on_message(event)
             case Refuse():
                 self._final = final_error(event.reason, event.message)

@@ -20,7 +20,7 @@ from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.errors import ModelError, PairingError, RemoteProtocolError
 from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
-from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, Tree
+from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
@@ -34,7 +34,7 @@ from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
-from edgespec.worker.link import FromGateway, Link, keep_linked
+from edgespec.worker.link import Link, keep_linked
 from edgespec.worker.peers.place import Place
 from edgespec.worker.peers.relayed import Relayed
 from edgespec.worker.presence.source import Source
@@ -184,7 +184,7 @@ class Service:
         """Passes a measured round trip to the daemon."""
         self.daemon.round_trip(rtt_s)
 
-    def on_message(self, message: FromGateway) -> None:
+    def on_message(self, message: ToWorker) -> None:
         """Passes a message of the gateway to the daemon."""
         self.daemon.take(message)
 

@@ -15,7 +15,7 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings as settings_of
 from tests.support.driven import DrivenEngine, DrivenLoop
 from tools.doubles.engines import TableDraft, TableTarget
-from tools.doubles.workers import OneWorker
+from tools.doubles.workers import OneWorker, Team
 
 Make = Callable[..., Engine]
 TIMEOUT_S = 60.0
@@ -31,7 +31,7 @@ def engines(**more: Any) -> Iterator[Make]:
     running: list[Engine] = []
 
     def make(
-        worker: OneWorker | None = None,
+        worker: OneWorker | Team | None = None,
         local: TableDraft | None = None,
         target: TableTarget | None = None,
         **settings: Any,
@@ -39,7 +39,9 @@ def engines(**more: Any) -> Iterator[Make]:
         driven = isinstance(asyncio.get_running_loop(), DrivenLoop)
         kind = DrivenEngine if driven else Engine
         engine = kind(target or TableTarget(), local, engine_settings(**settings), worker, **more)
-        if worker is not None:
+        if isinstance(worker, Team):
+            worker.join(engine)
+        elif worker is not None:
             worker.engine = engine
         engine.start()
         running.append(engine)

@@ -23,12 +23,13 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
 from edgespec.core.protocol.inflow import InflowLimits
+from edgespec.core.protocol.messages import ToWorker
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.tls import ServerIdentity, certificate_spki, client_context, new_identity, peer_spki_hash
-from edgespec.worker.link import FromGateway, Link
+from edgespec.worker.link import Link
 from tools.doubles.limits import link_limits
 
 VOCAB = 1000
@@ -242,7 +243,7 @@ class Daemon:
         self.link = link
         self.calls.append(("up",))
 
-    def on_message(self, message: FromGateway) -> None:
+    def on_message(self, message: ToWorker) -> None:
         self.calls.append(("message", message))
         if self.raises is not None:
             raise self.raises

@@ -148,7 +148,7 @@ async def test_the_engine_around_them_makes_the_simulators_rounds_and_passes() -
                 elif isinstance(event, DoneEvent):
                     usage = event.usage
             arm = Arm("colocated", "colocated", k=2)
-            result = run(arm.controller(), None, process, LinkModel(0.0), SETTING.steps, 40, seed)
+            result = run(arm.controller(), [], process, LinkModel(0.0), SETTING.steps, 40, seed)
             assert tokens == list(process.targets[1:41])
             assert (usage.rounds, usage.local_draft_passes) == (result.rounds, result.local_passes)
     finally:

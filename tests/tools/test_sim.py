@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -104,6 +105,26 @@ def test_adaptive_gains_on_algorithm_1_in_both_measures() -> None:
     assert mine["draft_ratio"] < other["draft_ratio"] - 0.2
 
 
+@pytest.mark.parametrize("policy", ["wanspec", "adaptive", "amusd"])
+@pytest.mark.parametrize("leaves_s", [0.02, 0.2])
+def test_when_a_worker_leaves_the_other_goes_on(policy: str, leaves_s: float) -> None:
+    """run() compares every token; nothing is assigned again, so all frames after that are the other one's."""
+    kind, made = Iid().make(1, 60), [TREE.make(2, Iid().make(1, 60), STEPS.worker, epoch) for epoch in (1, 2)]
+    both = run(arm(policy).controller(), made, kind, LinkModel(0.02), STEPS, 60, 1, leaves_s=leaves_s)
+    assert both.tokens == 60
+    assert made[1].part.count == 1 and made[0].part.count == 2
+    assert len(made[1].prefix) > len(made[0].prefix), "the one that left is sent no more commits"
+
+
+def test_two_workers_that_share_the_branches_are_no_slower_than_one() -> None:
+    one, two = (
+        rows_of([cell(arm("adaptive", replace(TREE, count=count), local=False), 20, runs=8)], processes=1)[0]
+        for count in (1, 2)
+    )
+    assert two["tokens_per_round"] > one["tokens_per_round"]
+    assert two["ms_per_token"] < one["ms_per_token"]
+
+
 def test_one_process_and_two_give_the_same_rows() -> None:
     cells = [cell(arm("adaptive", TREE), rtt, runs=2) for rtt in (0, 30)]
     assert rows_of(cells, processes=1) == rows_of(cells, processes=2)
@@ -160,7 +181,7 @@ def test_a_policy_that_waits_for_the_past_is_reported() -> None:
             return controller.Wait(0.0)
 
     with pytest.raises(RuntimeError, match="has passed"):
-        run(Stuck(), None, KIND.make(1, 5), LinkModel(0.0), STEPS, 5, 1)
+        run(Stuck(), [], KIND.make(1, 5), LinkModel(0.0), STEPS, 5, 1)
 
 
 def test_settings_reach_the_policies() -> None:

@@ -32,7 +32,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
-from edgespec.core.protocol.messages import Close, Commit, Open, Tree, check_tree_shape
+from edgespec.core.protocol.messages import Commit, ToWorker, Tree, check_tree_shape
 from tools import verbs
 from tools.bench.path_worker import pack, unpack
 from tools.bench.rounds import BenchLink, InstantTarget, p99
@@ -53,7 +53,7 @@ class PathLink(BenchLink):
         """Passes so far, and those that began with all commits before them written."""
         self.times: dict[str, list[float]] = {"commit": [], "frame": [], "merge": []}
 
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
+    def send(self, worker: str, body: ToWorker) -> None:
         """Signs, encodes and writes."""
         self.stream.sendall(pack(self.gateway.send(body)))
         if isinstance(body, Commit):

@@ -46,7 +46,7 @@ from cloud_gateway.process.loading import engine_settings
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import Close, Commit, Open, Tree, check_tree_shape
+from edgespec.core.protocol.messages import Commit, Open, ToWorker, Tree, check_tree_shape
 from tools import verbs
 from tools.bench.frames import linked_sessions
 
@@ -129,7 +129,7 @@ class BenchLink:
     def view(self, worker: str) -> LinkedWorker | None:
         return WORKER
 
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
+    def send(self, worker: str, body: ToWorker) -> None:
         """Signs and encodes; timed."""
         self.wire.append(self.gateway.send(body))
 

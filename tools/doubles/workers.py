@@ -12,8 +12,9 @@ from cloud_gateway.core.requests.steps import FrameArrived, WorkerGone
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.proposals import best_children
+from edgespec.core.drafting.shares import Part
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import Close, Commit, Open
+from edgespec.core.protocol.messages import Close, Commit, Open, Share, ToWorker
 from tools.doubles.model import HashModel
 
 NEAR = LinkedWorker("w", 0.0, 0.0, 0.002, paused=False)
@@ -26,7 +27,7 @@ class OneWorker:
         """`returns`: it is linked again at once after it was punished."""
         self.worker, self.returns, self.up = view, returns, True
         self.engine: Engine | None = None
-        self.seen: list[Open | Commit | Close] = []
+        self.seen: list[ToWorker] = []
         self.punished: list[RemoteProtocolError] = []
         self.notes: list[str] = []
         self.audits: list[tuple[str, float, int]] = []
@@ -42,7 +43,7 @@ class OneWorker:
     def view(self, worker: str) -> LinkedWorker | None:
         return self.worker if self.up else None
 
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
+    def send(self, worker: str, body: ToWorker) -> None:
         self.seen.append(body)
 
     def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
@@ -80,12 +81,12 @@ class LoopWorker(OneWorker):
         self.requests: dict[int, Drafting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
+    def send(self, worker: str, body: ToWorker) -> None:
         """Arrives after the delay."""
         super().send(worker, body)
         asyncio.get_running_loop().call_later(self.delay_s, self._arrive, body)
 
-    def _arrive(self, body: Open | Commit | Close) -> None:
+    def _arrive(self, body: ToWorker) -> None:
         if isinstance(body, Open):
             task = asyncio.ensure_future(self._draft(self.receive(body)))
             self._tasks.add(task)
@@ -93,7 +94,7 @@ class LoopWorker(OneWorker):
         else:
             self.receive(body)
 
-    def receive(self, body: Open | Commit | Close) -> Any:
+    def receive(self, body: ToWorker) -> Any:
         """Takes in a message; returns the request's drafting, None where the request is not known."""
         match body:
             case Open():
@@ -102,6 +103,8 @@ class LoopWorker(OneWorker):
                 self.requests[body.request] = drafting
             case Commit() if body.request in self.requests:
                 self.requests[body.request].commit(body.prefix_len, body.tokens, body.prefix_hash)
+            case Share() if body.request in self.requests:
+                self.requests[body.request].part = Part(body.index, body.count)
             case Close():
                 self.requests.pop(body.request, None)
         return self.requests.get(body.request)
@@ -111,7 +114,7 @@ class LoopWorker(OneWorker):
         self.up = False
         self.requests.clear()
         assert self.engine is not None
-        self.engine.post(WorkerGone("w", "gone"))
+        self.engine.post(WorkerGone(self.worker.id, "gone"))
 
     def propose(self, tokens: Sequence[int], width: int) -> Proposal:
         """What its draft model proposes after these tokens."""
@@ -130,4 +133,39 @@ class LoopWorker(OneWorker):
             await asyncio.sleep(self.step_s if self.step(drafting) else 0.001)
             frame = drafting.delta()
             if frame is not None and not self.muted and self.engine is not None:
-                loop.call_later(self.delay_s, self.engine.post, FrameArrived("w", frame))
+                loop.call_later(self.delay_s, self.engine.post, FrameArrived(self.worker.id, frame))
+
+
+class Team:
+    """Implements `Workers` with several of the above, each under an id of its own."""
+
+    def __init__(self, *members: OneWorker) -> None:
+        self.members = {one.worker.id: one for one in members}
+
+    def join(self, engine: Engine) -> None:
+        """Where their frames go."""
+        for one in self.members.values():
+            one.engine = engine
+
+    def linked(self) -> Mapping[str, LinkedWorker]:
+        """Those that are up."""
+        return {name: one.worker for name, one in self.members.items() if one.up}
+
+    def view(self, worker: str) -> LinkedWorker | None:
+        return self.members[worker].view(worker)
+
+    def send(self, worker: str, body: ToWorker) -> None:
+        if self.members[worker].up:
+            self.members[worker].send(worker, body)
+
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
+        self.members[worker].punish(worker, error, request)
+
+    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
+        self.members[worker].audited(worker, key, claimed, accepted)
+
+    def diverged(self, worker: str) -> None:
+        self.members[worker].diverged(worker)
+
+    def note(self, worker: str, reason: str, text: str) -> None:
+        self.members[worker].note(worker, reason, text)

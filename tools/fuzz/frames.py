@@ -19,6 +19,7 @@ from edgespec.core.protocol.messages import (
     Commit,
     Open,
     StepTimes,
+    ToWorker,
     Tree,
     check_tree_shape,
     max_entropy,
@@ -100,7 +101,7 @@ class RandomLink(OneWorker):
         self._rng, self._vocab_size = rng, vocab_size
         self._open: dict[int, tuple[Open, Prefix, RandomWorker]] = {}
 
-    def send(self, worker: str, body: Open | Commit | Close) -> None:
+    def send(self, worker: str, body: ToWorker) -> None:
         """Takes a message, and answers."""
         match body:
             case Open():

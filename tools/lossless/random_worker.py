@@ -18,7 +18,7 @@ from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
-from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, Tree
+from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, ToWorker, Tree
 from edgespec.core.protocol.prefix import Prefix
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
@@ -27,7 +27,7 @@ from edgespec.shared.models import file_sha256, resolve_model
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 from edgespec.worker import config
-from edgespec.worker.link import FromGateway, Link, keep_linked
+from edgespec.worker.link import Link, keep_linked
 from edgespec.worker.service import paired_gateway
 
 MAX_NODES = 24
@@ -88,8 +88,8 @@ class RandomWorker:
         """The link is authenticated."""
         self._link = link
 
-    def on_message(self, message: FromGateway) -> None:
-        """Work from the gateway."""
+    def on_message(self, message: ToWorker) -> None:
+        """ToWorker from the gateway."""
         match message:
             case Open():
                 request = self._requests[message.request] = Request(message)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edgespec.core.errors import ConfigError
 from tools import verbs
 from tools.options import number
-from tools.sim import figures, from_demo, leaves, pareto, record, robust, sweep, tables
+from tools.sim import figures, from_demo, leaves, pareto, record, robust, sweep, tables, workers
 from tools.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
@@ -28,6 +28,7 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
     "leaves": (leaves.leaves, "the worker's own choice of leaves against every fixed number, and its frames"),
     "robust": (robust.robust, "policy adaptive where the study's assumptions do not hold"),
     "sweep": (sweep.sweep, "policy adaptive over ratios of steps, curves, match rates, round trips and faults"),
+    "workers": (workers.workers, "several workers that share a request's branches, against one"),
     "pareto": (pareto.pareto, "all policies against each other, targets, and the distance to the oracle"),
 }
 

@@ -37,17 +37,19 @@ class WorkerSpec:
     branching: int = 2
     theta: float = 0.5
     sequences: int = 4
+    count: int = 1
+    """Workers that share the request."""
     fixed: bool = False
     """Whether a best-first worker always takes all its leaves, whatever its curve says."""
 
-    def make(self, prompt_len: int, process: TokenProcess, step_s: Curve) -> Drafting:
+    def make(self, prompt_len: int, process: TokenProcess, step_s: Curve, epoch: int = 1) -> Drafting:
         """The worker's state machine for one request. Best first it chooses its leaves by its own curve, as shipped."""
         if self.rule == "algorithm2":
-            return Drafting(1, 1, prompt_len, DraftRule(self.branching, self.theta, self.sequences))
+            return Drafting(1, epoch, prompt_len, DraftRule(self.branching, self.theta, self.sequences))
         if self.rule == "oracle":  # it sends whatever it evaluates, however improbable
             return OracleDrafting(prompt_len, BestFirstRule(branching=self.branching, floor=0.0), process)
         rule = BestFirstRule(branching=self.branching, sequences=self.sequences)
-        return BestFirst(1, 1, prompt_len, rule, step_s=None if self.fixed else step_s)
+        return BestFirst(1, epoch, prompt_len, rule, step_s=None if self.fixed else step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,11 @@ def simulate(cell: Cell) -> list[Result]:
     for seed in range(cell.runs):
         process: TokenProcess = cell.kind.make(seed, cell.tokens)
         worker = cell.arm.worker
-        drafting = worker.make(2, process, cell.steps.worker_says or cell.steps.worker) if worker else None
+        says = cell.steps.worker_says or cell.steps.worker
+        made = [worker.make(2, process, says, epoch) for epoch in range(1, worker.count + 1)] if worker else []
         steps = cell.steps if cell.arm.local else replace(cell.steps, local=None)
         controller = cell.arm.controller(before)
-        results.append(run(controller, drafting, process, cell.net, steps, cell.tokens, seed))
+        results.append(run(controller, made, process, cell.net, steps, cell.tokens, seed))
         before = learnt(controller)
     return results
 

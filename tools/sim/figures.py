@@ -193,7 +193,7 @@ def match_statistics(kind: Kind, steps: Steps, tokens: int, runs: int) -> dict[s
     """Section 5.4: how often the first token of a batch of two matches, and the second where the first did."""
     counting: Sequence[_Counting] = [_Counting() for _ in range(runs)]
     for seed, policy in enumerate(counting):
-        run(policy, None, kind.make(seed, tokens), LinkModel(0.0), steps, tokens, seed)
+        run(policy, [], kind.make(seed, tokens), LinkModel(0.0), steps, tokens, seed)
     batches, first, second = (sum(getattr(c, name) for c in counting) for name in ("batches", "first", "second"))
     return {
         "first": round(first / batches, 4),

@@ -86,10 +86,10 @@ def simulated(traced: Traced, steps: Steps, number: int) -> tuple[float, float]:
     for filling in range(FILLINGS):
         process = traced.process(number * FILLINGS + filling)
         rule = BestFirstRule(branching=BRANCHING, sequences=SEQUENCES)
-        worker = None if alone else BestFirst(1, 1, PROMPT_LEN, rule, step_s=steps.worker)
+        workers = [] if alone else [BestFirst(1, 1, PROMPT_LEN, rule, step_s=steps.worker)]
         controller = make(settings, traced.header.policy_state)
         net = LinkModel(0.0) if alone else traced.net()
-        results.append(simulate(controller, worker, process, net, steps, traced.tokens, filling))
+        results.append(simulate(controller, workers, process, net, steps, traced.tokens, filling))
     seconds = statistics.mean(result.seconds for result in results)
     return seconds * 1000 / traced.tokens, statistics.mean(result.rounds for result in results)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct
 
 from cloud_gateway.core.verify.interface import Method
-from edgespec.core.protocol.messages import MAX_DEPTH
+from edgespec.core.protocol.messages import MAX_DEPTH, MAX_SHARES
 from edgespec.core.protocol.ranges import Range
 
 PolicyName = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
@@ -42,6 +42,8 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     prefer: Prefer = "balanced"
     sources: tuple[SourceName, ...] = ("lookup",)
     """Sources of candidates without a draft model that policy `adaptive` also uses."""
+    workers_per_request: Annotated[int, Meta(ge=1, le=MAX_SHARES)] = 1
+    """Maximum workers that draft for one request at once, where more are idle than requests need."""
     share_seed: bool = True
     verification: Method = "shared-noise"
 

@@ -46,6 +46,8 @@ class Account:
     frames: FrameLedger
     first_token: float | None = field(default=None, init=False)
     _admitted: float = field(default=0.0, init=False)
+    _names: dict[str, str] = field(default_factory=dict, init=False)
+    """Names of workers by their ids, of all that were assigned."""
 
     def __post_init__(self) -> None:
         self.usage.frames = self.frames.counts
@@ -73,11 +75,19 @@ class Account:
             usage.local_draft_passes += step.passes
             usage.local_s += step.seconds
 
-    def assigned(self, name: str) -> None:
-        """A worker of this name reads the prompt."""
+    def assigned(self, worker: str, name: str) -> None:
+        """A worker of this id and name reads the prompt."""
         self.usage.why_off = None
+        self._names[worker] = name
         if name not in self.usage.workers:
             self.usage.workers = [*self.usage.workers, name]
+            self.usage.by_worker[name] = {"frames": 0, "fresh": 0, "verified": 0, "accepted": 0}
+
+    def frame(self, worker: str, fresh: int) -> None:
+        """A frame of an assigned worker brought so many new candidates."""
+        counts = self.usage.by_worker[self._names[worker]]
+        counts["frames"] += 1
+        counts["fresh"] += fresh
 
     def not_assigned(self, why: str) -> None:
         """No worker drafts for it."""
@@ -89,10 +99,10 @@ class Account:
             self.usage.before_worker_s = now - self.first_token
             self.usage.before_worker_tokens = self.usage.completion_tokens
 
-    def round(self, flat: FlatTree, taken: Walk, now: float, given: Assignment | None) -> None:
-        """Credits every verified and every accepted candidate to its source; `given`: to the worker that drafts now."""
-        if given is not None:
-            given.verified(flat, taken)
+    def round(self, flat: FlatTree, taken: Walk, now: float, given: Sequence[Assignment]) -> None:
+        """Credits every verified and every accepted candidate to its source; `given`: to the workers that draft now."""
+        for one in given:
+            one.verified(flat, taken)
         usage = self.usage
         usage.rounds += 1
         usage.undrafted_rounds += bool(flat.nodes) and not any(_by_model(node) for node in flat.nodes)
@@ -106,6 +116,8 @@ class Account:
         for node in nodes:
             source = _source(node)
             counts[source] = counts.get(source, 0) + 1
+            if source == "worker" and (name := self._names.get(node.owner)) is not None:
+                self.usage.by_worker[name][what] += 1
             for name in node.evidence or ():
                 self.usage.sources[name][what] += 1
 

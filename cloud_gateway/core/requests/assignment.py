@@ -1,15 +1,15 @@
-"""Giving a request to a worker: who has it since when, and the messages that tell it the whole prefix."""
+"""Giving a request to workers: who has it since when, and the messages that tell each the prefix and its share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import exp
 
-from cloud_gateway.core.requests.steps import Released
+from cloud_gateway.core.requests.steps import Assigned, Diverged, Released, Send
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.flatten import FlatTree
-from edgespec.core.protocol.messages import MAX_TOKENS_PER_FRAME, Commit, Open, Sampling
+from edgespec.core.protocol.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
 from edgespec.core.protocol.prefix import Prefix
 
 OPEN_TOKENS = 4096
@@ -18,7 +18,7 @@ OPEN_TOKENS = 4096
 
 @dataclass(slots=True)
 class Assignment:
-    """The worker that drafts for a request, and since which epoch."""
+    """A worker that drafts for a request, and since which epoch."""
 
     worker: str
     epoch: int
@@ -35,6 +35,8 @@ class Assignment:
     """Sum of the probabilities that it stated for candidates among which the target then chose."""
     accepted: int = 0
     """How many of those candidates the target chose."""
+    share: tuple[int, int] = (0, 1)
+    """Its place among the request's workers, and their number, as it was last sent."""
 
     def released(self, why: str) -> Released:
         """What is reported of it at its end."""
@@ -49,6 +51,61 @@ class Assignment:
             if node.owner == self.worker and row in chosen and node.parent is not None:
                 self.claimed += min(1.0, exp(node.parent.cost - node.cost))
                 self.accepted += chosen[row] == node.token
+
+
+@dataclass(slots=True)
+class Assignments:
+    """The workers that draft for one request, the first one the longest. Their shares of the branches follow from this
+    order alone (edgespec/core/drafting/shares.py), so none has to be sent what another one drafts."""
+
+    request: int
+    audited: bool
+    given: list[Assignment] = field(default_factory=list)
+    _epoch: int = 0
+
+    @property
+    def first(self) -> Assignment | None:
+        """The worker that the policy sees; None while nobody drafts."""
+        return self.given[0] if self.given else None
+
+    def of(self, worker: str, epoch: int | None = None) -> Assignment | None:
+        """This worker's assignment, of this epoch where one is named."""
+        return next((one for one in self.given if one.worker == worker and epoch in (None, one.epoch)), None)
+
+    def add(self, step: Assigned, prefix: Prefix, sampling: Sampling) -> tuple[Assignment, list[Send]]:
+        """One worker more, and the messages with the prefix and the new shares."""
+        self._epoch += 1
+        one = Assignment(step.worker, self._epoch, step.name or step.worker, self.audited)
+        self.given.append(one)
+        messages = opening(self.request, one.epoch, prefix, sampling, step.scope)
+        return one, [*(Send(step.worker, body) for body in messages), *self._shares()]
+
+    def remove(self, one: Assignment, why: str) -> list[Send | Released]:
+        """One worker less: the others draft its branches too, from now on."""
+        self.given.remove(one)
+        close = Close(self.request, one.epoch, why)
+        return [Send(one.worker, close), one.released(why), *self._shares()]
+
+    def commit(
+        self, prefix: Prefix, tokens: list[int], times: tuple[int, int], depth: int, *, at_leaf: bool
+    ) -> Sequence[Diverged | Send]:
+        """Sends all workers what the target chose (step 5 of WANSpec's figure 6). `times`: the round's period and pass,
+        microseconds; `at_leaf`: the target did not leave the candidates."""
+        start, outputs = len(prefix) - len(tokens), list[Diverged | Send]()
+        for one in self.given:
+            if not at_leaf:
+                outputs.append(Diverged(one.worker))
+            body = Commit(self.request, one.epoch, start, tokens, prefix.digest, *times, depth)
+            outputs.append(Send(one.worker, body))
+        return outputs
+
+    def _shares(self) -> Iterator[Send]:
+        """A message for each worker whose share has changed."""
+        for index, one in enumerate(self.given):
+            share = (index, len(self.given))
+            if one.share != share:
+                one.share = share
+                yield Send(one.worker, Share(self.request, one.epoch, *share))
 
 
 def opening(request: int, epoch: int, prefix: Prefix, sampling: Sampling, scope: bytes) -> Iterator[Open | Commit]:

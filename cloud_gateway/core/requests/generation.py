@@ -16,7 +16,7 @@ from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkV
 from cloud_gateway.core.policies.registry import Plain
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
-from cloud_gateway.core.requests.assignment import Assignment, opening
+from cloud_gateway.core.requests.assignment import Assignment, Assignments
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.core.requests.rounds import RoundBudget, RoundTimes
 from cloud_gateway.core.requests.steps import (
@@ -25,7 +25,6 @@ from cloud_gateway.core.requests.steps import (
     Assigned,
     Cancelled,
     Declined,
-    Diverged,
     Drafted,
     DropDraft,
     Emit,
@@ -45,11 +44,11 @@ from cloud_gateway.core.requests.steps import (
     Punish,
     Reopen,
     Rows,
-    Send,
     SpeculationFailed,
     Status,
     Stopped,
     Verified,
+    Withdrawn,
     WorkerGone,
     WorkerWanted,
 )
@@ -63,7 +62,7 @@ from cloud_gateway.core.verify.logprobs import walk_logprobs
 from cloud_gateway.core.verify.verification import Verification
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import MAX_DEPTH, Close, Commit, Sampling
+from edgespec.core.protocol.messages import MAX_DEPTH, Sampling
 
 _SPENT = (HostTime, LocalWork)
 MAX_RETRIES = 2
@@ -97,7 +96,7 @@ class Generation:
     prefilled: int = field(default=0, init=False)
     """Tokens of `reading` whose keys and values the target holds; the last one is row 0 of the first verify."""
     tree: CandidateTree = field(init=False)
-    assignment: Assignment | None = field(default=None, init=False)
+    assignments: Assignments = field(init=False)
     excluded_workers: set[str] = field(default_factory=set, init=False)
     """Workers that declined or broke the protocol for this request."""
     cancelled: bool = field(default=False, init=False)
@@ -106,7 +105,6 @@ class Generation:
     retries: int = field(default=0, init=False)
     plain_since_fault: bool = field(default=False, init=False)
     listener: Listener | None = field(default=None, init=False)
-    _epoch: int = field(default=0, init=False)
     _account: Account = field(init=False)
     _rounds: RoundBudget = field(init=False)
     _times: RoundTimes = field(default_factory=RoundTimes, init=False)
@@ -118,6 +116,7 @@ class Generation:
     def __post_init__(self) -> None:
         self.tree = CandidateTree(self.request.tokens)
         self.reading = self.request.tokens
+        self.assignments = Assignments(self.id, not self.request.constraint)
         self._rounds = RoundBudget(self.verify_nodes)
         self._account = Account(self.submitted, self.usage, self.frames)
         self._account.submitted_with(len(self.request.tokens), self.controller.name)
@@ -128,7 +127,17 @@ class Generation:
     @property
     def wants_worker(self) -> bool:
         """Whether a worker may draft for it and none does."""
-        return self.offload and self.assignment is None and self.status in (Status.PREFILL, Status.DECODE)
+        return self.may_offload and self.assignment is None
+
+    @property
+    def may_offload(self) -> bool:
+        """Whether workers may draft for it now."""
+        return self.offload and self.status in (Status.PREFILL, Status.DECODE)
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """Its first worker's; None while nobody drafts."""
+        return self.assignments.first
 
     @property
     def first_token(self) -> float | None:
@@ -166,9 +175,9 @@ class Generation:
             case Verified():
                 return self._verified(step, now)
             case Drafted():
-                self._drafted(step)
+                self.tree.propose(step.leaves, step.proposals)
                 return ()
-            case Assigned() | NoWorker() | WorkerGone() | Declined():
+            case Assigned() | NoWorker() | WorkerGone() | Declined() | Withdrawn():
                 return self._worker(step)
             case Admitted() | Prefilled():
                 return self._read(step, now)
@@ -222,45 +231,45 @@ class Generation:
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
-    def _worker(self, step: Assigned | NoWorker | WorkerGone | Declined) -> Sequence[Output]:
+    def _worker(self, step: Assigned | NoWorker | WorkerGone | Declined | Withdrawn) -> Sequence[Output]:
         if isinstance(step, NoWorker):
             self._account.not_assigned(step.why)
             return ()
         if isinstance(step, Assigned):
             return self._assign(step)
-        if self.assignment is None or self.assignment.worker != step.worker:
+        given = self.assignments.of(step.worker)
+        if given is None:
             return ()
+        if isinstance(step, Withdrawn):
+            return self._release(given, "needed elsewhere")
         if isinstance(step, Declined):
             self.excluded_workers.add(step.worker)
-            return [*self._release("declined"), WorkerWanted()]
-        outputs = self._release("moved")
+            return [*self._release(given, "declined"), WorkerWanted()]
+        outputs = self._release(given, "moved")
         self.tree.discard(step.worker)
         return [*outputs, WorkerWanted()]
 
     def _assign(self, step: Assigned) -> Sequence[Output]:
-        if not self.wants_worker:
+        free = self.wants_worker or (step.beside and self.may_offload and self.assignments.of(step.worker) is None)
+        if not free:
             return ()
-        self._epoch += 1
-        self.assignment = Assignment(step.worker, self._epoch, step.name or step.worker, not self.request.constraint)
-        self._account.assigned(self.assignment.name)
-        messages = opening(self.id, self._epoch, self.tree.prefix, self.worker_sampling, step.scope)
-        return [Send(step.worker, body) for body in messages]
+        given, outputs = self.assignments.add(step, self.tree.prefix, self.worker_sampling)
+        self._account.assigned(given.worker, given.name)
+        return outputs
 
-    def _release(self, why: str) -> list[Output]:
-        """Takes the request away from its worker; its candidates stay, since they are verified anyway."""
-        given = self.assignment
-        if given is None:
-            return []
+    def _release(self, given: Assignment, why: str) -> list[Output]:
+        """Takes the request away from a worker; its candidates stay, since they are verified anyway."""
         self.tree.forget(given.epoch)
-        self.assignment = None
-        close = Close(self.id, given.epoch, why)
-        return [Send(given.worker, close), given.released(why)]
+        return [*self.assignments.remove(given, why)]
+
+    def _release_all(self, why: str) -> list[Output]:
+        return [output for given in self.assignments.given[::-1] for output in self._release(given, why)]
 
     def _frame(self, step: FrameArrived, now: float) -> Sequence[Output]:
-        """Merges a frame of the present assignment; one of another worker or epoch is stale."""
-        given = self.assignment
+        """Merges a frame of a present assignment; one of another worker or epoch is stale."""
+        given = self.assignments.of(step.worker, step.frame.epoch)
         self.frames.count("received")
-        if given is None or given.worker != step.worker or given.epoch != step.frame.epoch:
+        if given is None:
             self.frames.count("stale")
             return (FrameTaken("stale", step.worker),)
         self._inform()
@@ -272,6 +281,7 @@ class Generation:
             return (FrameTaken("rejected", step.worker), Punish(step.worker, error, self.id))
         kind = "used" if merged.fresh else "stale"
         self.frames.count(kind)
+        self._account.frame(given.worker, merged.fresh)
         given.frames += bool(merged.fresh)
         if merged.useful and not given.ready:
             given.ready = True
@@ -279,12 +289,6 @@ class Generation:
                 self._account.worker_ready(now)
         self.controller.received(merged, now)
         return (FrameTaken(kind, step.worker, not merged.prefix, merged.useful),)
-
-    def _drafted(self, step: Drafted) -> None:
-        for leaf, proposal in zip(step.leaves, step.proposals, strict=True):
-            for token, cost in zip(proposal.tokens, proposal.costs):
-                if self.tree.add_local(leaf, token, cost, proposal.entropy) is None:
-                    return
 
     # --- one round -----------------------------------------------------------------------------------------------
 
@@ -309,7 +313,7 @@ class Generation:
         """Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
         taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
-        self._account.round(flat, taken, now, self.assignment)
+        self._account.round(flat, taken, now, self.assignments.given)
         at_leaf = at_open_end(flat, taken) and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
@@ -326,15 +330,12 @@ class Generation:
         return taken
 
     def _commit(self, tokens: list[int]) -> Sequence[Output]:
-        """Sends the target's choice to the worker (step 5 of WANSpec's figure 6)."""
-        given = self.assignment
-        if given is None or self._unheard is None:
+        """Sends the target's choice to the workers."""
+        if self._unheard is None:
             return ()
-        prefix, times, depth = self.tree.prefix, self._times, min(self._unheard[0].depth, MAX_DEPTH)
-        start = len(prefix) - len(tokens)
-        body = Commit(self.id, given.epoch, start, tokens, prefix.digest, times.period_us, times.pass_us, depth)
-        send = Send(given.worker, body)
-        return (send,) if self._unheard[0].at_leaf else (Diverged(given.worker), send)
+        outcome, times = self._unheard[0], (self._times.period_us, self._times.pass_us)
+        depth = min(outcome.depth, MAX_DEPTH)
+        return self.assignments.commit(self.tree.prefix, tokens, times, depth, at_leaf=outcome.at_leaf)
 
     def _inform(self) -> None:
         """Passes the last round to the policy, before any later event."""
@@ -384,7 +385,7 @@ class Generation:
 
     def _decode_plainly(self, why: str) -> Sequence[Output]:
         """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker."""
-        outputs = [*self._release("moved"), DropDraft()]
+        outputs = [*self._release_all("moved"), DropDraft()]
         self._account.policy_ended(self.controller)
         self._account.not_assigned(f"decoded plainly since {why}")
         self.controller, self._guide, self.sources, self.offload, self._unheard = Plain(), None, None, False, None
@@ -394,6 +395,6 @@ class Generation:
 
     def _finish(self, finish: Finish, error: str | None = None) -> Sequence[Output]:
         self.status = Status.FINISHED
-        outputs = self._release(finish)
+        outputs = self._release_all(finish)
         self._account.policy_ended(self.controller)
         return [*outputs, Finished(finish, error)]

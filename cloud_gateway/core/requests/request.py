@@ -99,6 +99,9 @@ class Usage:
     """Why speculation, or offloading, was off; None while it was on."""
     workers: list[str] = field(default_factory=list)
     """Names of the workers that were given the prompt, first one first."""
+    by_worker: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of each of them: `frames` received, candidates that it was the first to bring (`fresh`), and how many of those
+    were `verified` and `accepted`."""
     why: str | None = None
     """Why the gateway drafted though a worker was there, where the policy says so."""
     queued_s: float = 0.0

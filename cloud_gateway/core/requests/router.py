@@ -21,6 +21,8 @@ class LinkedWorker:
     paused: bool
     name: str = ""
     groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
+    shares: bool = False
+    """Whether it takes a share of a request."""
     draft_points: Points = ()
     """Leaves and seconds of a draft step as the worker reports it: a lie costs time, never a token."""
 

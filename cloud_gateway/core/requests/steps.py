@@ -20,7 +20,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import Close, Commit, Open, Tree
+from edgespec.core.protocol.messages import ToWorker, Tree
 
 
 class Rows(Protocol):
@@ -64,6 +64,8 @@ class Assigned(Struct, frozen=True):
     worker: str
     name: str = ""
     scope: bytes = b""
+    beside: bool = False
+    """It shares the request with the workers that have it; otherwise it is the only one."""
 
 
 class NoWorker(Struct, frozen=True):
@@ -92,6 +94,12 @@ class Declined(Struct, frozen=True):
     worker: str
     request: int
     why: str = ""
+
+
+class Withdrawn(Struct, frozen=True):
+    """One of several workers is needed by another request."""
+
+    worker: str
 
 
 class Drafted(Struct, frozen=True):
@@ -153,8 +161,8 @@ class Stopped(Struct, frozen=True):
 
 
 Input = (
-    Admitted | Prefilled | Assigned | NoWorker | FrameArrived | WorkerGone | Declined | Drafted | LocalWork | HostTime
-    | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
+    Admitted | Prefilled | Assigned | NoWorker | FrameArrived | WorkerGone | Declined | Withdrawn | Drafted | LocalWork
+    | HostTime | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
 )  # fmt: skip
 
 
@@ -165,7 +173,7 @@ class Send(Struct, frozen=True):
     """A message for a worker."""
 
     worker: str
-    body: Open | Commit | Close
+    body: ToWorker
 
 
 class Diverged(Struct, frozen=True):
@@ -264,7 +272,10 @@ class Listener(Protocol):
 
 
 _MOVING: frozenset[Status] = frozenset({Status.PREFILL, Status.DECODE})
-_LATE: tuple[type, ...] = (FrameArrived, WorkerGone, Declined, LocalWork, HostTime, SpeculationFailed, Cancelled, Ended)
+_ABOUT_WORKERS = (Assigned, NoWorker, FrameArrived, WorkerGone, Declined, Withdrawn)
+_LATE: tuple[type, ...] = (
+    FrameArrived, WorkerGone, Declined, Withdrawn, LocalWork, HostTime, SpeculationFailed, Cancelled, Ended,
+)  # fmt: skip
 """What may still come from others when a request is over: it changes nothing."""
 
 TABLE: dict[Status, dict[type, frozenset[Status]]] = {
@@ -276,6 +287,7 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
         FrameArrived: frozenset({Status.QUEUED}),
         WorkerGone: frozenset({Status.QUEUED}),
         Declined: frozenset({Status.QUEUED}),
+        Withdrawn: frozenset({Status.QUEUED}),
         LocalWork: frozenset({Status.QUEUED}),
         HostTime: frozenset({Status.QUEUED}),
         Ended: frozenset({Status.FINISHED}),
@@ -283,14 +295,14 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
     },
     Status.PREFILL: {
         Prefilled: _MOVING,
-        **dict.fromkeys((Assigned, NoWorker, FrameArrived, WorkerGone, Declined), frozenset({Status.PREFILL})),
+        **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.PREFILL})),
         **dict.fromkeys((LocalWork, HostTime, SpeculationFailed, Cancelled), frozenset({Status.PREFILL})),
         PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
         Ended: frozenset({Status.FINISHED}),
         Stopped: frozenset({Status.FINISHED}),
     },
     Status.DECODE: {
-        **dict.fromkeys((Assigned, NoWorker, FrameArrived, WorkerGone, Declined), frozenset({Status.DECODE})),
+        **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.DECODE})),
         **dict.fromkeys((LocalWork, HostTime, SpeculationFailed, Cancelled, Drafted), frozenset({Status.DECODE})),
         Verified: frozenset({Status.DECODE, Status.FINISHED}),
         PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),

@@ -80,15 +80,18 @@ class Step(Event, tag="step", frozen=True):
 
     now: float
     what: Literal[
-        "Admitted", "Prefilled", "Assigned", "WorkerGone", "Declined", "PassFailed", "SpeculationFailed", "Cancelled",
-        "Ended", "Stopped",
+        "Admitted", "Prefilled", "Assigned", "WorkerGone", "Declined", "Withdrawn", "PassFailed", "SpeculationFailed",
+        "Cancelled", "Ended", "Stopped",
     ]  # fmt: skip
     value: int
     """Tokens reused or read; a worker's index in the header's `workers`; 1 for a failed pass of its own; else 0."""
 
 
+FIRST = -1
+
+
 class Frame(Event, tag="frame", frozen=True):
-    """The assigned worker sent a tree; `on_path`: its prefix hash was that of a committed prefix. Costs in millinats.
+    """An assigned worker sent a tree; `on_path`: its prefix hash was that of a committed prefix. Costs in millinats.
 
     Frames that belong to another worker or epoch are not in a trace: the machine takes nothing from them.
     """
@@ -103,6 +106,8 @@ class Frame(Event, tag="frame", frozen=True):
     entropies: list[int]
     taken: str
     """What became of it: `used`, `stale` or `rejected`."""
+    worker: int = FIRST
+    """Its index in the header's `workers`; `FIRST`: the request had one worker only."""
 
 
 class Drafted(Event, tag="drafted", frozen=True):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.policies import actions, registry
 from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests.assignment import Assignment
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.sources.asking import put
@@ -185,6 +186,8 @@ class Player:
                 arguments = [bool(value), ""]
             case "Admitted" | "Prefilled":
                 arguments = [value]
+            case "Assigned":
+                return steps.Assigned(self.recorded.header.workers[value], beside=True)
             case "Declined":
                 arguments = [self.recorded.header.workers[value], self.generation.id]
             case _:
@@ -192,10 +195,17 @@ class Player:
         step: steps.Input = getattr(steps, event.what)(*arguments)
         return step
 
+    def given(self, event: trace.Frame) -> Assignment | None:
+        """The assignment that a frame belongs to."""
+        assignments = self.generation.assignments
+        if event.worker == trace.FIRST:
+            return assignments.first
+        return assignments.of(self.recorded.header.workers[event.worker])
+
     def _frame(self, event: trace.Frame) -> steps.FrameArrived:
-        given = self.generation.assignment
+        given = self.given(event)
         if given is None:
-            raise ValueError("a frame came while no worker was assigned")
+            raise ValueError("a frame came while its worker was not assigned")
         digest = self.tree.prefix.digest_at(event.prefix_len) if event.on_path else NO_PREFIX
         frame = Tree(
             self.generation.id, given.epoch, event.prefix_len, digest,

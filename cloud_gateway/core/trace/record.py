@@ -21,8 +21,8 @@ NUMBER_BYTES, EVENT_BYTES = 5, 40
 """Size estimates of a list's number and of the rest of an event (upper bounds)."""
 VALUES: dict[type, str] = {
     steps.Admitted: "reused", steps.Prefilled: "tokens", steps.PassFailed: "alone", steps.Assigned: "worker",
-    steps.WorkerGone: "worker", steps.Declined: "worker", steps.SpeculationFailed: "", steps.Cancelled: "",
-    steps.Ended: "", steps.Stopped: "",
+    steps.WorkerGone: "worker", steps.Declined: "worker", steps.Withdrawn: "worker",
+    steps.SpeculationFailed: "", steps.Cancelled: "", steps.Ended: "", steps.Stopped: "",
 }  # fmt: skip
 """Inputs that are written as a `Step`, and the field that is its value."""
 COSTS = {field.name: field.default for field in fields(actions.Costs) if field.name != "verify_s"}
@@ -134,13 +134,13 @@ class InputLog:
         self._add(trace.Step(now, type(step).__name__, int(value)))  # type: ignore[arg-type]
 
     def _frame(self, step: steps.FrameArrived, outputs: Sequence[steps.Output], now: float) -> None:
-        frame, given, taken = step.frame, self.generation.assignment, outputs[0]
-        if given is None or (given.worker, given.epoch) != (step.worker, frame.epoch):
+        frame, given, taken = step.frame, self.generation.assignments.of(step.worker, step.frame.epoch), outputs[0]
+        if given is None:
             return
         assert isinstance(taken, steps.FrameTaken)
         event = trace.Frame(
             now, frame.prefix_len, not taken.unknown_prefix, frame.first, frame.parents, frame.tokens, frame.costs,
-            frame.entropies, taken.kind,
+            frame.entropies, taken.kind, self.workers[step.worker],
         )  # fmt: skip
         self._add(event, 4 * len(frame.tokens))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import PRUNED, Node, SpeculationTree
 from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Tree, shape_error
 from edgespec.core.protocol.prefix import Prefix
@@ -131,6 +132,13 @@ class CandidateTree:
         if not known.drafted:
             self._adopt(known, cost, entropy, owner)
         return known
+
+    def propose(self, leaves: Sequence[Node], proposals: Sequence[Proposal]) -> None:
+        """Takes in what the gateway's own draft proposes below these leaves, until the tree is full."""
+        for leaf, proposal in zip(leaves, proposals, strict=True):
+            for token, cost in zip(proposal.tokens, proposal.costs):
+                if self.add_local(leaf, token, cost, proposal.entropy) is None:
+                    return
 
     def suggest(self, parent: Node, token: int, chance: float, source: str) -> Node | None:
         """A candidate of a source without a draft model, its probability given `parent`; None where the tree is full.

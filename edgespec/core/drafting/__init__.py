@@ -8,6 +8,7 @@ Public, by module:
 - `draft_curve`: `DraftCurve`
 - `proposals`: `best_children`, `Rank`, `TokenPath`
 - `ranking`: `Ranker`, `Spread`
+- `shares`: `Part`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_STEP_LEAVES`
 - `tree`: `PRUNED`, `Node`, `SpeculationTree`
 - `turns`: `Turns`

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from edgespec.core.drafting.rhythm import MIN_LEVELS, Rhythm
 from edgespec.core.drafting.settings import DEFAULTS
+from edgespec.core.drafting.shares import WHOLE
 from edgespec.core.drafting.tree import Node, SpeculationTree
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Tree
@@ -60,6 +61,8 @@ class Drafting:
         self.prefix = Prefix()
         self.tree = SpeculationTree(position=-1)
         self.rhythm = Rhythm()
+        self.part = WHOLE
+        """What it drafts of the tree, where other workers draft for the request too."""
         self._unsent: list[Node] = []
         self._unsent_since: float | None = None
         self._sent_to = -1
@@ -93,7 +96,9 @@ class Drafting:
         if not self.ready or len(self.tree) >= self.rule.max_nodes:
             return []
         deepest = self.tree.root.position + self.rule.max_depth
-        return self.tree.most_probable(self.rule.sequences, deepest)
+        count, part = self.rule.sequences, self.part
+        leaves = self.tree.most_probable(count * part.count, deepest)
+        return leaves if part.count == 1 else part.best(leaves, self.tree.root, count)
 
     def record(self, candidates: Sequence[Node], proposals: Sequence[Proposal]) -> None:
         """Adds a step's results to the tree; those of nodes that a commit has pruned meanwhile are dropped."""

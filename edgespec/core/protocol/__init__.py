@@ -6,8 +6,9 @@ Public, by module:
 - `inflow`: `Bucket`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
 - `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `encode`,
   `Frame`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`, `MAX_LEAVES`, `MAX_MICROS`, `MAX_NODES`,
-  `MAX_POINTS`, `MAX_TOKENS_PER_FRAME`, `Message`, `Name`, `Open`, `Pause`, `PROTOCOL`, `Refuse`, `Resume`, `ROOT`,
-  `Sampling`, `shape_error`, `step_curve`, `StepTimes`, `Text`, `Tree`, `WorkerBody`
+  `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENS_PER_FRAME`, `Message`, `Name`, `Open`, `Pause`, `PROTOCOL`, `Refuse`,
+  `Resume`, `ROOT`, `Sampling`, `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`, `Tree`,
+  `WorkerBody`
 - `names`: `free_name`, `key_id`, `MAX_NAME`
 - `prefix`: `Prefix`, `prefix_hash`
 - `ranges`: all

@@ -39,6 +39,8 @@ MAX_POINTS = 8
 """Points of a worker's curve of step times: 1, 2, 4, 8, 16 leaves and its maximum are six."""
 MAX_LEAVES = 1024
 """Leaves of one draft step."""
+MAX_SHARES = 8
+"""Workers that draft for one request at once."""
 ENTROPY_SLACK = 50
 """Millinats by which an entropy may exceed ln(vocabulary): rounding, float32 sums, and the unused entries by which a
 draft's vocabulary may be larger than the target's (51,200 for 50,257 is 19 millinats)."""
@@ -180,6 +182,18 @@ class Commit(Message, tag="commit", frozen=True):
     """Levels of candidates that the pass verified."""
 
 
+class Share(Message, tag="share", frozen=True):
+    """`count` workers draft for this request, and this one is the `index`-th: it leaves the others' branches to them.
+
+    Sent only to a worker that has said that it takes shares; without one it drafts everything.
+    """
+
+    request: U63
+    epoch: U32
+    index: Annotated[int, Meta(ge=0, le=MAX_SHARES - 1)]
+    count: Annotated[int, Meta(ge=1, le=MAX_SHARES)]
+
+
 class Close(Message, tag="close", frozen=True):
     """The request ended or was assigned elsewhere; its state can be dropped."""
 
@@ -260,9 +274,11 @@ class Bye(Message, tag="bye", frozen=True):
     reason: Text
 
 
-GatewayBody = Welcome | Open | Commit | Close | Ping | Pong | Bye
+ToWorker = Open | Commit | Share | Close
+"""What a gateway sends of its requests."""
+GatewayBody = Welcome | Open | Commit | Share | Close | Ping | Pong | Bye
 WorkerBody = Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
-AnyBody = Welcome | Open | Commit | Close | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
+AnyBody = Welcome | Open | Commit | Share | Close | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 Handshake = Hello | Challenge | Proof | RotatedProof | Refuse
 
 Body = TypeVar("Body")

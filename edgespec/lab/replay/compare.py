@@ -130,7 +130,7 @@ def _try(traced: Traced, settings: PolicySettings, rtt_ms: float | None, seed: i
     net = LinkModel(0.0) if alone else traced.net(None if rtt_ms is None else rtt_ms / 1000)
     results: list[Result] = []
     for filling in range(FILLINGS):
-        drafting = None if alone else Drafting(1, 1, PROMPT_LEN, traced.rule())
+        drafting = [] if alone else [Drafting(1, 1, PROMPT_LEN, traced.rule())]
         process = traced.process(seed * FILLINGS + filling)
         controller = make(settings)
         results.append(run(controller, drafting, process, net, traced.steps, traced.tokens, filling))

@@ -222,7 +222,7 @@ class _Reader:
 
     def _frame(self, event: trace.Frame, outputs: Sequence[Output]) -> None:
         """The first useful frame shows when its worker had read the prompt."""
-        given, link = self._player.generation.assignment, self._player.link
+        given, link = self._player.given(event), self._player.link
         if event.on_path and given is not None:
             self._frames.append((given.epoch, event))
         useful = any(isinstance(output, FrameTaken) and output.useful for output in outputs)

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
 from cloud_gateway.core.policies.registry import CatchUp, Controller, Draft, LinkView, Verify, Wait, reads_prompt
@@ -20,14 +21,17 @@ from cloud_gateway.core.requests.steps import (
     FrameArrived,
     FrameTaken,
     Keep,
+    Output,
     Send,
     Verified,
+    WorkerGone,
 )
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
+from edgespec.core.drafting.shares import Part
 from edgespec.core.drafting.tree import Node, SpeculationTree
-from edgespec.core.protocol.messages import Commit, Frame, Tree, encode, levels
+from edgespec.core.protocol.messages import Commit, Frame, Share, Tree, encode, levels
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.clock import Clock
@@ -97,15 +101,21 @@ class Worker:
         self.deliver: Callable[[Tree, float], None] = lambda frame, arrival: None
         self.states = States(process, origin)
         self.up: Pipe
+        self.down: Pipe
+        self.name = f"{WORKER}{_nth(drafting)}"
         self.busy = False
         self.count = 0
 
-    def connect(self, up: Pipe, deliver: Callable[[Tree, float], None]) -> None:
-        self.up, self.deliver = up, deliver
+    def connect(self, up: Pipe, down: Pipe, deliver: Callable[[Tree, float], None]) -> None:
+        self.up, self.down, self.deliver = up, down, deliver
 
-    def commit(self, commit: Commit) -> None:
-        self.drafting.commit(commit.prefix_len, commit.tokens, commit.prefix_hash)
-        self.drafting.rhythm.committed(commit.pass_us / 1e6, self.clock.now)
+    def take(self, body: Commit | Share) -> None:
+        """Takes in what the gateway sent."""
+        if isinstance(body, Share):
+            self.drafting.part = Part(body.index, body.count)
+        else:
+            self.drafting.commit(body.prefix_len, body.tokens, body.prefix_hash)
+            self.drafting.rhythm.committed(body.pass_us / 1e6, self.clock.now)
         self.step()
 
     def step(self) -> None:
@@ -157,10 +167,8 @@ class Gateway:
         self.generation.handle(Admitted(self.origin), 0.0)
         self.states = States(process, self.origin)
         self.result = Result()
-        self.commit: Callable[[Commit], None] = lambda commit: None
-        self.rtt: RttEstimator | None = None
-        self.worker_step = StepClock(steps.worker(1))
-        self._inbox: list[tuple[Tree, float]] = []
+        self._workers: dict[str, tuple[RttEstimator, StepClock, Callable[[Commit | Share], None]]] = {}
+        self._inbox: list[tuple[FrameArrived | WorkerGone, float]] = []
         self._busy = self.done = False
         self._waits = 0
         self.local = LocalReading(steps, self.origin - steps.unread)
@@ -172,14 +180,20 @@ class Gateway:
         """The request's candidates."""
         return self.generation.tree
 
-    def link(self, rtt: RttEstimator, commit: Callable[[Commit], None]) -> None:
-        """A worker drafts for the request; it knows the prompt."""
-        self.rtt, self.commit = rtt, commit
-        self.generation.handle(Assigned(WORKER), 0.0)
+    def link(self, worker: str, rtt: RttEstimator, send: Callable[[Commit | Share], None]) -> None:
+        """One worker more drafts for the request; it knows the prompt, and `send` brings it all else."""
+        beside = bool(self._workers)
+        self._workers[worker] = rtt, StepClock(self.steps.worker(1)), send
+        self._carry_out(self.generation.handle(Assigned(worker, beside=beside), 0.0))
 
-    def frame(self, frame: Tree) -> None:
+    def gone(self, worker: str) -> None:
+        """A worker's link has ended."""
+        self._inbox.append((WorkerGone(worker), self.clock.now))
+        self.act()
+
+    def frame(self, worker: str, frame: Tree) -> None:
         """A frame arrived; it is merged before the next decision, as in the engine."""
-        self._inbox.append((frame, self.clock.now))
+        self._inbox.append((FrameArrived(worker, frame), self.clock.now))
         self.act()
 
     def start(self) -> None:
@@ -213,12 +227,16 @@ class Gateway:
                 self._wait(until)
 
     def _take_in(self) -> None:
-        for frame, arrived in self._inbox:
-            (taken,) = self.generation.handle(FrameArrived(WORKER, frame), arrived)
+        for event, arrived in self._inbox:
+            outputs = self.generation.handle(event, arrived)
+            if isinstance(event, WorkerGone):
+                self._carry_out(outputs)
+                continue
+            (taken,) = outputs
             assert isinstance(taken, FrameTaken)
             self.result.frames += 1
             self.result.useful_frames += taken.useful
-            self.worker_step.frame(arrived, levels(frame))
+            self._workers[event.worker][1].frame(arrived, levels(event.frame))
         self._inbox.clear()
 
     def _begin(self, took: float, then: Callable[[], None]) -> None:
@@ -256,18 +274,26 @@ class Gateway:
                 case Keep(_, tokens):
                     self.result.tokens += len(tokens)
                     self.local.committed(path[: len(tokens)], self.tree)
-                case Diverged():
-                    self.worker_step.broken()
-                case Send(_, Commit() as commit) if not self.done:
-                    self.commit(commit)
         if self.done:
             self.result.seconds = self.clock.now
+        else:
+            self._carry_out(outputs)
+
+    def _carry_out(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Diverged(worker):
+                    self._workers[worker][1].broken()
+                case Send(worker, Commit() | Share() as body):
+                    self._workers[worker][2](body)
 
     def _link(self) -> LinkView | None:
         given = self.generation.assignment
-        if self.rtt is None or self.rtt.srtt_s is None or given is None:
+        if given is None:
             return None
-        return LinkView(self.rtt.srtt_s, self.rtt.high_s, self.worker_step.step_s, given.ready, self._reported)
+        rtt, step, _ = self._workers[given.worker]
+        assert rtt.srtt_s is not None
+        return LinkView(rtt.srtt_s, rtt.high_s, step.step_s, given.ready, self._reported)
 
     def _path(self) -> list[Node]:
         """The candidates on the target's own path."""
@@ -280,32 +306,44 @@ class Gateway:
 
 def run(
     controller: Controller,
-    drafting: Drafting | None,
+    drafting: Sequence[Drafting],
     process: TokenProcess,
     net: LinkModel,
     steps: Steps,
     tokens: int,
     seed: int,
+    *,
+    leaves_s: float = math.inf,
 ) -> Result:
-    """Simulates one answer of `tokens` tokens after a prompt of PROMPT_LEN; without `drafting` there is no worker.
+    """Simulates one answer of `tokens` tokens after a prompt of PROMPT_LEN.
 
-    At time 0 the prompt has been read on both sides: the target's prefill and the worker's overlap.
+    At time 0 the prompt has been read on both sides: the target's prefill and the workers' overlap. `drafting`: of each
+    worker that shares the request, of epochs 1, 2, ...; each has a link of its own. The first leaves after `leaves_s`.
     """
     clock = Clock()
     prompt = [1] * (PROMPT_LEN - 1) + [process.targets[0]]
     gateway = Gateway(clock, controller, process, steps, prompt, tokens)
-    down_rng, up_rng, ping_rng = (random.Random(f"{seed} {name}") for name in ("down", "up", "ping"))
-    down, up = Pipe(net, down_rng), Pipe(net, up_rng)
-    worker: Worker | None = None
-    if drafting is not None:
-        worker = Worker(clock, drafting, process, steps, gateway.origin, random.Random(f"{seed} worker"))
-        _connect(clock, gateway, worker, up, down, ping_rng)
-        worker.commit(Commit(1, 1, 0, prompt, prefix_hash(prompt)))
+    phases = random.Random(f"{seed} phases")
+    workers = [
+        Worker(clock, one, process, steps, gateway.origin, random.Random(f"{seed} worker{_nth(one)}"))
+        for one in drafting
+    ]
+    for worker in workers:
+        _connect(clock, gateway, worker, net, seed)
+    for worker in workers:
+        whole = Commit(1, worker.drafting.epoch, 0, prompt, prefix_hash(prompt))
+        if worker is workers[0]:
+            worker.take(whole)
+        else:  # machines are not in step
+            clock.at(phases.random() * steps.worker(1), partial(worker.take, whole))
+    if workers and leaves_s < math.inf:
+        clock.at(leaves_s, lambda: gateway.gone(workers[0].name))
     gateway.start()
     clock.run(lambda: gateway.done, LIMIT_S)
     result = gateway.result
-    result.up_bytes, result.down_bytes = up.bytes, down.bytes
-    result.worker_steps = worker.count if worker else 0
+    result.up_bytes = sum(worker.up.bytes for worker in workers)
+    result.down_bytes = sum(worker.down.bytes for worker in workers)
+    result.worker_steps = sum(worker.count for worker in workers)
     result.fallbacks = controller.fallbacks
     emitted = gateway.tree.prefix.tokens[len(prompt) :]
     if emitted != list(process.targets[1 : len(emitted) + 1]):
@@ -313,23 +351,28 @@ def run(
     return result
 
 
-def _connect(clock: Clock, gateway: Gateway, worker: Worker, up: Pipe, down: Pipe, ping_rng: random.Random) -> None:
-    net = up.model
-    worker.connect(up, lambda frame, arrival: clock.at(arrival, lambda: gateway.frame(frame)))
+def _nth(drafting: Drafting) -> str:
+    """What a worker's random numbers and name have after those of the first one."""
+    return "" if drafting.epoch == 1 else f" {drafting.epoch}"
 
-    def send_commit(body: Commit) -> None:
-        arrival = down.send(clock.now, len(encode(Frame(SESSION, down.messages + 1, body))))
-        clock.at(arrival, lambda: worker.commit(body))
+
+def _connect(clock: Clock, gateway: Gateway, worker: Worker, net: LinkModel, seed: int) -> None:
+    nth = _nth(worker.drafting)
+    down, up, probe = (Pipe(net, random.Random(f"{seed} {name}{nth}")) for name in ("down", "up", "ping"))
+    worker.connect(up, down, lambda frame, arrival: clock.at(arrival, lambda: gateway.frame(worker.name, frame)))
+
+    def send(body: Commit | Share) -> None:
+        size = len(encode(Frame(SESSION, down.messages + 1, body)))
+        clock.at(down.send(clock.now, size), lambda: worker.take(body))
 
     estimator = RttEstimator()
-    gateway.link(estimator, send_commit)
-    probe = Pipe(net, ping_rng)
+    for _ in range(PRIMING_PINGS):
+        estimator.sample(probe.delay() + probe.delay())
+    gateway.link(worker.name, estimator, send)
 
     def ping() -> None:
         estimator.sample(probe.delay() + probe.delay())
 
-    for _ in range(PRIMING_PINGS):
-        ping()
     if net.jitter_s or net.loss:
 
         def again() -> None:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from edgespec.core.errors import EdgespecError, NoGatewayError, RemoteProtocolError
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.messages import ToWorker
 from edgespec.shared.address import Address
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.discovery import Browser
 from edgespec.worker.doctor.findings import Finding
-from edgespec.worker.link import FromGateway, Link, keep_linked
+from edgespec.worker.link import Link, keep_linked
 
 CONNECT_S = 3.0
 """A TCP connection on a campus takes milliseconds; a packet that is lost twice, 3 s (RFC 6298)."""
@@ -84,7 +85,7 @@ class _Once:
     def on_up(self, link: Link) -> None:
         self.up.set()
 
-    def on_message(self, message: FromGateway) -> None: ...
+    def on_message(self, message: ToWorker) -> None: ...
     def on_round_trip(self, rtt_s: float) -> None: ...
     def on_writable(self) -> None: ...
     def on_down(self, why: str) -> None: ...

@@ -16,9 +16,11 @@ from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
+from edgespec.shared.address import FEATURES, SHARE
 from tests.support.engines import complete, engine_settings
 from tests.support.hostile import ToEngine, opened
-from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving
+from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving, worker_identity
+from tests.support.until import until
 from tools.doubles.engines import TableTarget
 from tools.doubles.model import plain_greedy
 
@@ -154,3 +156,33 @@ async def test_random_trees_at_full_speed_change_nothing(whole: Whole) -> None:
         tokens, done = await running
     assert tokens == expected()
     assert done.usage.frames["received"] > 5 and done.usage.frames["rejected"] == 0
+
+
+async def test_of_two_that_share_a_request_the_honest_one_takes_all(tmp_path: Path) -> None:
+    seen, takes = ToEngine(), {FEATURES: SHARE}
+    async with serving(tmp_path, seen=seen) as gateway:
+        engine = Engine(TableTarget(pass_s=0.004), None, engine_settings(k=2, workers_per_request=2), gateway.links)
+        seen.engine = engine
+        engine.start()
+        honest_key = worker_identity(b"h" * 32, "lab-8")
+        gateway.standing[honest_key.key.public] = "paired"
+        async with (
+            client(gateway, additional_headers=takes) as hostile,
+            client(gateway, honest_key, additional_headers=takes) as honest,
+        ):
+            await until(lambda: len(gateway.links.workers()) == 2)
+            running = asyncio.ensure_future(answer(engine))
+            theirs, mine = await opened(hostile), await opened(honest)
+            await honest.send(tree(mine, [0, 1], PROMPT, tokens=expected()[:2]))
+            await hostile.send(tree(theirs, [0, 1], PROMPT, tokens=[7, 8]))
+            await hostile.send(tree(theirs, [0], PROMPT, first=9))
+            assert await hostile.closed() == 4400
+            shares = list[m.Share]()
+            async with asyncio.timeout(10):
+                while not shares or shares[-1].count == 2:
+                    shares += [body for body in await honest.receive() if isinstance(body, m.Share)]
+            tokens, _ = await running
+        engine.stop()
+    assert tokens == expected()
+    assert {share.count for share in shares} == {1, 2} and shares[-1] == m.Share(mine.request, mine.epoch, 0, 1)
+    assert gateway.links.rejected["shape-ids"] == 1

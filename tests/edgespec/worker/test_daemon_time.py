@@ -9,7 +9,8 @@ import pytest
 
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
-from edgespec.core.protocol.messages import Commit, Decline, Open, Sampling, StepTimes, Tree
+from edgespec.core.drafting.shares import Part
+from edgespec.core.protocol.messages import Commit, Decline, Open, Sampling, Share, StepTimes, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.worker.daemon import FIRST_BATCH, MAX_BATCH_S, Daemon, Outlet
@@ -104,3 +105,15 @@ def test_nodes_share_a_frame_while_a_pass_of_the_gateway_runs(model: Path) -> No
         daemon.writable()
     assert len(sent) - before <= 2
     daemon.drafter.shutdown()
+
+
+def test_a_share_is_taken_and_one_of_another_epoch_or_range_is_not(model: Path) -> None:
+    daemon, _ = by_hand(model)
+    daemon.take(opened())
+    for body, part in [
+        (Share(1, 9, 1, 2), Part()), (Share(7, 1, 1, 2), Part()), (Share(1, 1, 2, 2), Part()),
+        (Share(1, 1, 1, 2), Part(1, 2)), (Share(1, 1, 0, 1), Part()),
+    ]:  # fmt: skip
+        daemon.take(body)
+        step(daemon)
+        assert daemon._requests[1].part == part, body

@@ -67,9 +67,11 @@ async def test_messages_go_both_ways(tmp_path: Path) -> None:
     daemon = Daemon()
     async with serving(tmp_path) as gateway, running(gateway, daemon):
         await until(lambda: gateway.links.workers() and daemon.link)
-        gateway.links.send(ID, OPEN)
-        await until(lambda: daemon.of("message"))
-        assert daemon.of("message") == [(OPEN,)]
+        assert gateway.links.linked()[ID].shares
+        for body in (OPEN, m.Share(1, 1, 1, 2)):
+            gateway.links.send(ID, body)
+        await until(lambda: len(daemon.of("message")) == 2)
+        assert daemon.of("message") == [(OPEN,), (m.Share(1, 1, 1, 2),)]
         assert daemon.link is not None and daemon.link.writable
         daemon.link.send(some_tree())
         daemon.link.send(m.Pause("the owner is back"))

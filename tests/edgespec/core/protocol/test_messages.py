@@ -37,6 +37,7 @@ EXAMPLES = [
     m.Open(1, 1, 3, [1, 2, 3], m.Sampling(), b"s" * 32),
     m.Commit(1, 1, 3, [4], HASH),
     m.Commit(1, 1, 3, [4], HASH, 130_000, 105_000, 64),
+    m.Share(1, 1, 1, 2),
     m.Close(1, 1, "done"),
     tree(),
     m.StepTimes([1, 2, 16], [6000, 11_000, 60_000_000]),

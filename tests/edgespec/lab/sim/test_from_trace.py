@@ -121,7 +121,7 @@ def test_the_simulated_answer_is_the_recorded_one_and_takes_about_as_long(path: 
     recorded = unseal(path.read_bytes())[0]
     traced = Traced(recorded)
     alone = recorded.header.settings.name == "colocated"
-    drafting = None if alone else Drafting(1, 1, 2, traced.rule())
+    drafting = [] if alone else [Drafting(1, 1, 2, traced.rule())]
     controller = make(recorded.header.settings)
     net = LinkModel(0.0) if alone else traced.net()
     result = run(controller, drafting, traced.process(1), net, traced.steps, traced.tokens, 1)
@@ -135,7 +135,7 @@ def test_a_longer_round_trip_costs_time() -> None:
     settings = msgspec.structs.replace(load("wanspec-20ms").header.settings)
 
     def seconds(rtt_s: float) -> float:
-        drafting = Drafting(1, 1, 2, traced.rule())
+        drafting = [Drafting(1, 1, 2, traced.rule())]
         controller = POLICIES["wanspec"](settings)
         return run(controller, drafting, traced.process(1), traced.net(rtt_s), traced.steps, traced.tokens, 1).seconds
 
