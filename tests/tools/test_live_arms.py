@@ -16,6 +16,7 @@ from tools.bench import __main__ as bench
 from tools.bench.live import report
 from tools.bench.live.answers import Answer, Batch, read
 from tools.bench.live.arms import BASE, Arm, batches, chosen, turns
+from tools.bench.live.plot import plot
 from tools.bench.live.systems import Scene
 
 FINAL = """{"choices":[],"created":1795213039,"id":"chatcmpl-5t8r","model":"target.gguf",
@@ -131,6 +132,23 @@ def test_the_best_settings_are_found_afterwards() -> None:
     text = report.markdown(figures)
     (line,) = (line for line in text.splitlines() if line.startswith("| 1 | plain"))
     assert line.endswith("| 1.00 (1.00–1.00) | 1.33 (1.33–1.33) | 2.00 (2.00–2.00) | 2.67 (2.67–2.67) |")
+
+
+def test_with_several_clients_tokens_per_second_are_compared_too(tmp_path: Path) -> None:
+    compared, found = arms("plain", "one-by-one", "llama-server"), list[Batch]()
+    speeds = {"plain": 2.0, "one-by-one": 5.0, "llama-server, 1 core": 4.0, "llama-server, 2 cores": 1.0}
+    for level in (1, 2):
+        for name, seconds in speeds.items():
+            answers = [answer(30.0 * seconds)] * level
+            found.append(Batch(name, level, level, answers, level * seconds, 0.0, 0.5, neighbour=False))
+    context = {"engine": "torch", "peer_target": {"file": "a"}, "draft": {"file": "b"}, "rtt_ms": 15}
+    figures = report.summary(compared, found, context)
+    rows = {(row["clients"], row["arm"]): row for row in figures["rows"]}
+    assert rows[2, "plain"]["tokens_per_s"] == 5.0
+    assert rows[2, "plain"]["throughput"] == {"plain": 1.0, "one-by-one": 2.5, "best peer": 0.5}
+    (line,) = (line for line in report.markdown(figures).splitlines() if line.startswith("| 2 | plain"))
+    assert line.endswith("| 1.00 | 2.50 | 0.50 |")
+    assert [path.suffix for path in plot(figures, tmp_path / "out.json")] == [".png", ".svg"]
 
 
 def test_core_time_is_shown_per_token_of_target_and_worker() -> None:

@@ -35,6 +35,8 @@ MAX_SEQUENCES = 256
 """Compiled into llama.cpp."""
 MAX_PASS_ROWS = 256
 """Rows of one pass, unless one tree has more: llama.cpp reserves memory for the logits of all of them."""
+MIN_PASS_ROWS = 32
+"""As many as measure.py verifies at the start, however small trees and slots are: llama.cpp aborts beyond."""
 MAX_EXACT_ROWS = 63
 """Rows that llama.cpp computes at once under `exact`."""
 MIN_RETIRED = 512
@@ -115,7 +117,7 @@ class LlamaCppTarget:
         ids = min(slots + slots * tree_nodes + spare, MAX_SEQUENCES)
         self._forks = list(range(slots, ids - spare))
         self._company, self._retired = ids - 2, ids - 1
-        self._pass_rows = min(slots * (tree_nodes + 1), max(MAX_PASS_ROWS, tree_nodes + 1))
+        self._pass_rows = max(min(slots * (tree_nodes + 1), MAX_PASS_ROWS), tree_nodes + 1, MIN_PASS_ROWS)
         cores = len(os.sched_getaffinity(0))
         self._llama = Context(
             path,

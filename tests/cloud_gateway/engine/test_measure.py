@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.engine.measure import LIMIT_S, measure
 from cloud_gateway.models.target_model import Work
+from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
+from tests.support.tiny_gguf import make_tiny_gguf
 from tools.doubles.engines import TableTarget
 
 
@@ -51,3 +54,10 @@ def test_a_provisional_step_is_forgotten_with_the_first_pass() -> None:
     measured.sample(4, 0.150)
     assert measured(4) == 0.150
     assert abs(measured(1) - 0.100 * 150 / 110) < 1e-9, "what was measured is scaled where nothing newer is known"
+
+
+def test_one_slot_with_small_trees_is_measured_by_llama_cpp_too(tmp_path: Path) -> None:
+    model = make_tiny_gguf(tmp_path / "tiny.gguf")
+    target = LlamaCppTarget(model, eos=frozenset(), slots=1, context=256, tree_nodes=4, threads=1)
+    assert measure(target, clock=lambda: 0.0).keys() == {1, 2, 4, 8, 16, 32}
+    target.shutdown()

@@ -54,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ngram-types", type=_words, default=["simple", "mod"], help=f"of {', '.join(arms.NGRAM_TYPES)}"
     )
     parser.add_argument("--cores", type=_numbers(1, 2), default=[1, 2], help="of each peer: 1, 2 or both settings")
-    parser.add_argument("--clients", type=_numbers(1, 64), default=[1], metavar="N[,N...]", help="completions at once")
+    parser.add_argument(
+        "--levels", "--clients", dest="clients", type=_numbers(1, 64), default=[1], metavar="N[,N...]",
+        help="completions at once",
+    )  # fmt: skip
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--limit", type=checked.number(int, 1, 1000), default=3, help="prompts for each `--clients`")
     parser.add_argument("--max-tokens", type=checked.number(int, 2, 1024), default=48)

@@ -16,9 +16,11 @@ REMOTE: Mapping[str, Mapping[str, Any]] = {
     "latency-first": {"policy": "adaptive", "prefer": "latency"},
 }
 PEER = "llama-server"
+SERIAL = "one-by-one"
+"""Plain decoding in a gateway with one slot: what sharing passes gains."""
 NGRAM_TYPES = ("simple", "map-k", "map-k4v", "mod", "cache")
 """llama-server's `--spec-type ngram-...`."""
-FAMILIES = ("plain", "colocated", "tree", "remote", *REMOTE, "ngram", PEER, f"{PEER}-draft", f"{PEER}-ngram")
+FAMILIES = ("plain", SERIAL, "colocated", "tree", "remote", *REMOTE, "ngram", PEER, f"{PEER}-draft", f"{PEER}-ngram")
 """What `--arms` takes; `remote` is all of REMOTE."""
 BASE = "colocated k=2"
 """The papers' reference."""
@@ -79,6 +81,8 @@ def _family(
         return [Arm(f"tree k={k}", "gateway", asks={"policy": "colocated-tree", "k": k}) for k in ks]
     if family == "plain":
         return [Arm("plain", "gateway", asks={"policy": "plain"})]
+    if family == SERIAL:
+        return [Arm(SERIAL, SERIAL, asks={"policy": "plain"})]
     if family == "ngram":
         return [Arm("ngram", "ngram")]
     specs = {"": ()} if family == PEER else _draft(peer_ks) if family.endswith("draft") else _ngram(types)
@@ -123,7 +127,7 @@ def batches(prompts: Sequence[str], levels: Sequence[int], limit: int) -> list[t
     if len(set(prompts)) < needed:
         raise ConfigError(
             f"The levels need {needed} different prompts and --prompts has {len(set(prompts))}: "
-            "lower --limit or --clients, or name a longer file."
+            "lower --limit or --levels, or name a longer file."
         )
     left, made = list(dict.fromkeys(prompts)), []
     for level, count in counts:

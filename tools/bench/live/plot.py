@@ -6,6 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+PANELS = {
+    "tokens per second, all clients": ("tokens_per_s",),
+    "ms to the first token, p50 o, p95 ▲": ("first_ms_p50", "first_ms_p95"),
+    "ms between tokens, p50 o, p95 ▲": ("between_ms_p50", "between_ms_p95"),
+}
+"""What is shown by the number of clients."""
+
 
 def plot(found: Mapping[str, Any], out: Path) -> list[Path]:
     """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`)."""
@@ -14,11 +21,13 @@ def plot(found: Mapping[str, Any], out: Path) -> list[Path]:
     except ImportError:
         return []
     levels = sorted({row["clients"] for row in found["rows"]})
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    axes = figure.subplots()
-    (_by_clients if len(levels) > 1 else _bars)(axes, found["rows"])
+    figure = Figure(figsize=(9, 6 if len(levels) == 1 else 12), layout="constrained")
+    if len(levels) > 1:
+        _by_clients(figure.subplots(len(PANELS), 1, sharex=True), found["rows"])
+    else:
+        _bars(figure.subplots(), found["rows"])
     scene = f"{found['engine']}, target {found['peer_target']['file']}, draft {found['draft']['file']}"
-    axes.set_title(f"{scene}, {found['rtt_ms']:g} ms", fontsize=9)
+    figure.suptitle(f"{scene}, {found['rtt_ms']:g} ms", fontsize=9)
     written = [out.with_suffix(suffix) for suffix in (".png", ".svg")]
     for path in written:
         figure.savefig(path)
@@ -37,13 +46,18 @@ def _bars(axes: Any, rows: list[dict[str, Any]]) -> None:
     axes.set_xlabel("ms per token of whole completions: median over prompts, 95 % interval")
 
 
-def _by_clients(axes: Any, rows: list[dict[str, Any]]) -> None:
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        own = [row for row in rows if row["arm"] == arm]
-        style = "--" if arm.startswith("llama-server") else "-"
-        label = f"{arm} [{own[0]['cores']}]"
-        axes.plot([row["clients"] for row in own], [row["tokens_per_s"] for row in own], style, marker="o", label=label)
-    axes.set_xlabel("clients at once")
-    axes.set_ylabel("tokens per second, all clients together")
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7)
+def _by_clients(panels: Any, rows: list[dict[str, Any]]) -> None:
+    for axes, (label, names) in zip(panels, PANELS.items(), strict=True):
+        for number, arm in enumerate(dict.fromkeys(row["arm"] for row in rows)):
+            own = [row for row in rows if row["arm"] == arm]
+            peer = arm.startswith("llama-server")
+            for name in names:
+                axes.plot(
+                    [row["clients"] for row in own], [row[name] for row in own], "--" if peer else "-",
+                    marker="^" if name.endswith("p95") else "o", color=f"C{number}",
+                    label=f"{arm} [{own[0]['cores']}]" if name == names[0] else None,
+                )  # fmt: skip
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+    panels[-1].set_xlabel("clients at once")
+    panels[0].legend(fontsize=7)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tools.bench.clients import figures
 from tools.bench.live.answers import Answer, Batch
-from tools.bench.live.arms import BASE, PEER, Arm
+from tools.bench.live.arms import BASE, PEER, SERIAL, Arm
 
 RESAMPLES = 2000
 LEVEL = 95
@@ -52,6 +52,11 @@ class Runs:
         own, other = self.of(arm), self.of(base)
         pairs = [pair for number in own.keys() & other.keys() for pair in _pairs(own[number], other[number])]
         return interval([value(one) / max(value(two), 1e-6) for one, two in pairs]) if pairs else None
+
+    def tokens_per_s(self, arm: str) -> float:
+        """Of all clients together, over all batches."""
+        own = self.of(arm).values()
+        return sum(one.tokens for one in own) / max(sum(one.seconds for one in own), 1e-6)
 
     def same(self, arm: str, base: str) -> str | None:
         """How many texts are the base's, of those prompts that both answered (undisturbed or not)."""
@@ -98,6 +103,7 @@ def bases(runs: Runs) -> dict[str, str]:
     peers = [arm.name for arm in runs.arms if arm.peer]
     found = {
         "plain": "plain" if "plain" in names else None,
+        SERIAL: SERIAL if SERIAL in names else None,
         "k=2": BASE if BASE in names else None,
         "best k": runs.best(colocated, whole),
         "best peer": runs.best(peers, whole),
@@ -126,6 +132,9 @@ def row(runs: Runs, arm: Arm, level: int) -> dict[str, Any]:
         "drafts_accepted": round(sum(one.accepted for one in answers) / max(sum(one.drafted for one in answers), 1), 4),
         "ratio": {name: runs.ratio(arm.name, base, whole) for name, base in bases(runs).items()},
         "ratio_decoding": {name: runs.ratio(arm.name, base, between) for name, base in bases(runs).items()},
+        "throughput": {
+            name: round(runs.tokens_per_s(arm.name) / runs.tokens_per_s(base), 4) for name, base in bases(runs).items()
+        },
         "same_text_as_plain": runs.same(arm.name, ours),
         "same_text_as_peer": runs.same(arm.name, peer),
         "undisturbed": f"{sum(not batch.disturbed for batch in every)}/{len(every)}",
@@ -168,6 +177,11 @@ def _spread(values: Sequence[float] | None, digits: int) -> str:
     return f"{median} ({low}–{high})"
 
 
+def _throughput(found: Mapping[str, Any]) -> list[str]:
+    """What tokens per second are compared with: where several clients ask at once, waits are part of every time."""
+    return _ratios(found) if max(row["clients"] for row in found["rows"]) > 1 else []
+
+
 def _ratios(found: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for row in found["rows"] for name in row["ratio"]))
 
@@ -188,9 +202,14 @@ def table(found: Mapping[str, Any]) -> Table:
 def markdown(found: Mapping[str, Any]) -> str:
     """For a document: all columns, and ratios of whole completions with their intervals."""
     ratios = _ratios(found)
-    heads = [*COLUMNS, *(f"÷ {name}" for name in ratios)]
+    faster = _throughput(found)
+    heads = [*COLUMNS, *(f"÷ {name}" for name in ratios), *(f"tokens/s ÷ {name}" for name in faster)]
     rows = [
-        [*(cell(row) for cell in COLUMNS.values()), *(_spread(row["ratio"].get(name), 2) for name in ratios)]
+        [
+            *(cell(row) for cell in COLUMNS.values()),
+            *(_spread(row["ratio"].get(name), 2) for name in ratios),
+            *(f"{row['throughput'][name]:.2f}" if name in row["throughput"] else "-" for name in faster),
+        ]
         for row in found["rows"]
     ]
     lines = [heads, ["---"] * len(heads), *rows]

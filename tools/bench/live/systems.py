@@ -22,7 +22,7 @@ from edgespec.lab.rig import Processes, Rig, machine_time_s
 from edgespec.lab.rig.chat import ChatClient, greedy
 from edgespec.lab.rig.neighbour import Neighbour
 from tools.bench.live.answers import Answer, Batch, read
-from tools.bench.live.arms import DRAFT, Arm
+from tools.bench.live.arms import DRAFT, SERIAL, Arm
 
 LOAD_S = 180.0
 PEER_BODY = {"cache_prompt": False}
@@ -146,11 +146,19 @@ class Systems:
 
     def start_ngram(self, closing: contextlib.ExitStack) -> None:
         """A gateway whose only source of candidates is what prompt and completion hold."""
-        options = {"local_draft.model": "", "policy.name": "adaptive", "policy.sources": ["lookup"]}
-        rig = closing.enter_context(self._rig("ngram", "", **options))
+        options = {"policy.name": "adaptive", "policy.sources": ["lookup"]}
+        self._start_alone(closing, "ngram", options)
+
+    def start_serial(self, closing: contextlib.ExitStack) -> None:
+        """A gateway that completes one request after the other."""
+        self._start_alone(closing, SERIAL, {"target.slots": 1})
+
+    def _start_alone(self, closing: contextlib.ExitStack, name: str, options: dict[str, Any]) -> None:
+        """A gateway without a draft model or worker."""
+        rig = closing.enter_context(self._rig(name, "", **{"local_draft.model": "", **options}))
         rig.start_gateway()
         rig.create_key()
-        self._serves("ngram", rig)
+        self._serves(name, rig)
 
     def _serves(self, name: str, rig: Rig) -> None:
         self.rigs.append(rig)
@@ -192,6 +200,8 @@ def started(scene: Scene, arms: Sequence[Arm], folder: Path) -> Iterator[Systems
             systems.start_gateway(closing, worker=any(arm.worker for arm in arms))
         if "ngram" in names:
             systems.start_ngram(closing)
+        if SERIAL in names:
+            systems.start_serial(closing)
         closing.enter_context(systems.processes)
         for arm in arms:
             if arm.peer:
