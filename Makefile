@@ -57,6 +57,7 @@ test-faults: setup
 
 fuzz: setup
 	@$(BIN)/python -m tools.fuzz --cases 2000000
+	@$(BIN)/python -m tools.fuzz.openapi_cases --cases 20000
 
 attacks: setup
 	@$(BIN)/python -m tools.attacks

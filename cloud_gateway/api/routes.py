@@ -40,6 +40,7 @@ class Route:
 ROUTES = (
     Route("GET", "/healthz", "public", Api.healthz),
     Route("GET", "/health", "public", Api.healthz),
+    Route("GET", "/openapi.json", "key", Api.openapi),
     Route("GET", "/v1/models", "key", Api.models),
     Route("GET", "/v1/models/{model:.+}", "key", Api.model),
     Route("POST", "/v1/chat/completions", "key", Api.chat),

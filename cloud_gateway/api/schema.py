@@ -114,7 +114,7 @@ class ChatBody(Common, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, CHAT_LOGPROBS.meta] | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    tool_choice: Raw = Raw(b"null")
+    tool_choice: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
 
 
 class CompletionBody(Common, kw_only=True):

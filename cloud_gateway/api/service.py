@@ -19,6 +19,7 @@ from cloud_gateway.api.errors import unavailable
 from cloud_gateway.api.formats import ChatFormat, Envelope, Format, TextFormat, model_object
 from cloud_gateway.api.generation import generations
 from cloud_gateway.api.limits import Limits, ServedModel
+from cloud_gateway.api.openapi import document
 from cloud_gateway.api.request_id import ID
 from cloud_gateway.api.respond import Job, streamed, whole
 from cloud_gateway.api.schema import (
@@ -142,6 +143,10 @@ class Api:
         body = msgspec.json.encode({"status": "ok" if self.state == "serving" else self.state})
         status = 200 if self.state == "serving" else 503
         return web.Response(body=body, status=status, content_type="application/json")
+
+    async def openapi(self, request: web.Request) -> web.StreamResponse:
+        """`GET /openapi.json`: every route, with the types of its body and response."""
+        return web.Response(body=document(), content_type="application/json")
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/models`: the one model."""

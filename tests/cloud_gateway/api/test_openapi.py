@@ -1,0 +1,59 @@
+"""The OpenAPI document: every route and parameter is in it, and no request made from it fails the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from cloud_gateway.api import ROUTES
+from cloud_gateway.api.formats import ChatFormat
+from cloud_gateway.api.openapi import OPERATIONS
+from cloud_gateway.api.schema import ChatBody, CompletionBody
+from tests.support.echo import Echo, echo_gateway
+from tools.fuzz import openapi_cases
+
+
+@pytest.fixture
+async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
+    async with echo_gateway(tmp_path) as running:
+        yield running
+
+
+async def test_every_route_and_every_parameter_is_in_it(echo: Echo) -> None:
+    headers = {"Authorization": f"Bearer {echo.key}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.get(echo.listener.url + "/openapi.json") as response:
+            assert response.status == 200
+            document = await response.json()
+    listed = {(route.method, route.path.replace(":.+", "")): route.guard for route in ROUTES}
+    described = {
+        (method.upper(), path): "public" if one.get("security") == [] else "key"
+        for path, methods in document["paths"].items()
+        for method, one in methods.items()
+    }
+    assert described == listed and OPERATIONS.keys() == listed.keys()
+    for kind in (ChatBody, CompletionBody):
+        fields = {field.encode_name for field in msgspec.structs.fields(kind)}
+        assert document["components"]["schemas"][kind.__name__]["properties"].keys() == fields
+
+
+def test_two_hundred_requests_made_from_it_are_answered_as_it_says() -> None:
+    seen = asyncio.run(openapi_cases.cases("7", 200))
+    assert seen.total() == 200
+    assert {"/v1/chat/completions 200", "/v1/completions 200", "/v1/completions 400", "/v1/models 200"} <= seen.keys()
+
+
+def test_a_field_that_is_not_in_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ChatFormat.choice
+
+    def longer(self: ChatFormat, *args: object, **more: object) -> dict[str, object]:
+        return {**plain(self, *args, **more), "secret": 1}  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ChatFormat, "choice", longer)
+    with pytest.raises(AssertionError, match="unknown field `secret`"):
+        asyncio.run(openapi_cases.cases("7", 200))

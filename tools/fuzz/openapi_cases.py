@@ -1,0 +1,178 @@
+"""`python -m tools.fuzz.openapi_cases`: requests made from the gateway's OpenAPI document, sent to a whole gateway.
+
+A request is one of the document's operations with a body of its schema, or such a body with one place made wrong, or
+any bytes. No status is 500 or more, and every response, each event of a stream included, is decoded by its type in the
+document. The gateway has its real engine, over a table in the place of a target, and a hostile worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from cloud_gateway.api.openapi import OPERATIONS, Error, Operation
+from tools.fuzz.served import AT_ONCE, TIMEOUT_S, serving
+from tools.options import number
+
+Json = dict[str, Any]
+TEXTS = ("", "a", "fuzz", "user", "assistant", "text", "function", "stop \u2603", "\u0000", "x" * 70, "\U0001f600")
+WRONG: Sequence[Any] = (None, True, -1, 2**63, 1e308, 0.5, "", "x", [], [[]], {}, {"a": None}, "\ud800")
+WRONG_SHARE, BYTES_SHARE, USUAL_SHARE, POST_SHARE = 0.25, 0.03, 0.9, 0.9
+
+
+class Drawing:
+    """Values of the document's schemas."""
+
+    def __init__(self, document: Json, rng: random.Random) -> None:
+        self._schemas, self._rng = document["components"]["schemas"], rng
+
+    def value(self, schema: Json, depth: int = 0) -> Any:
+        """Any value that the schema allows; optional fields are rarer further down."""
+        rng = self._rng
+        if "$ref" in schema:
+            return self.value(self._schemas[schema["$ref"].rpartition("/")[2]], depth)
+        if "anyOf" in schema:
+            return self.value(rng.choice(schema["anyOf"]), depth)
+        if "enum" in schema:
+            return rng.choice(schema["enum"])
+        match schema.get("type"):
+            case "object":
+                return self._object(schema, depth)
+            case "array":
+                most = min(schema.get("maxItems", 3), schema.get("minItems", 0) + 3)
+                count = rng.randint(schema.get("minItems", 0), most)
+                return [self.value(schema.get("items", {}), depth + 1) for _ in range(count)]
+            case "string":
+                return "f1" if "pattern" in schema else rng.choice(TEXTS[1:] if schema.get("minLength") else TEXTS)
+            case "integer" | "number" as kind:
+                return self._number(schema, kind == "integer")
+            case "boolean":
+                return rng.random() < 0.5
+            case "null":
+                return None
+        return rng.choice(WRONG[:-1])
+
+    def _object(self, schema: Json, depth: int) -> Json:
+        rng, required = self._rng, schema.get("required", ())
+        share = 0.25 / (1 + depth)
+        made = {
+            name: self.value(one, depth + 1)
+            for name, one in schema.get("properties", {}).items()
+            if name in required or rng.random() < share
+        }
+        others = schema.get("additionalProperties")
+        if isinstance(others, dict) and depth < 8:
+            made |= {str(rng.randrange(300)): self.value(others, depth + 1) for _ in range(rng.randrange(3))}
+        return made
+
+    def _number(self, schema: Json, whole: bool) -> float:
+        low, high = schema.get("minimum", -(2.0**31)), schema.get("maximum", 2.0**31)
+        drawn = self._rng.choice((low, high, self._rng.uniform(low, high)))
+        return int(min(max(int(drawn), int(low)), int(high))) if whole else drawn
+
+
+def spoiled(body: Any, rng: random.Random) -> Any:
+    """The body with one value, at any depth, of another kind, missing, or beside one that is unknown."""
+    if not isinstance(body, dict | list) or not body or rng.random() < 0.2:
+        return rng.choice(WRONG)
+    keys = list(body) if isinstance(body, dict) else range(len(body))
+    key = rng.choice(keys)
+    if isinstance(body, dict) and rng.random() < 0.3:
+        return {name: one for name, one in body.items() if name != key} | ({"?": 1} if rng.random() < 0.5 else {})
+    copy: Any = dict(body) if isinstance(body, dict) else list(body)
+    copy[key] = spoiled(body[key], rng)
+    return copy
+
+
+async def cases(seed: str, count: int) -> Counter[str]:
+    """So many requests, a few at once. Raises AssertionError naming the first at which something went wrong."""
+    rng, seen = random.Random(seed), Counter[str]()
+    async with serving(rng) as (url, headers), aiohttp.ClientSession(headers=headers) as session:
+        async with session.get(url + "/openapi.json") as response:
+            drawing = Drawing(await response.json(), rng)
+            document = json.loads(await response.read())
+        for start in range(0, count, AT_ONCE):
+            drawn = [_request(document, drawing, rng) for _ in range(min(AT_ONCE, count - start))]
+            seen.update(await asyncio.gather(*(_ask(session, url, *one) for one in drawn)))
+    return seen
+
+
+def _request(document: Json, drawing: Drawing, rng: random.Random) -> tuple[str, str, bytes]:
+    posts = [key for key, one in OPERATIONS.items() if one.body]
+    method, path = rng.choice(posts if rng.random() < POST_SHARE else list(OPERATIONS))
+    described = document["paths"][path][method.lower()]
+    if "requestBody" not in described:
+        return method, path, b""
+    body = drawing.value(described["requestBody"]["content"]["application/json"]["schema"])
+    if rng.random() < USUAL_SHARE:
+        _make_usual(body, rng)
+    if rng.random() < WRONG_SHARE:
+        body = spoiled(body, rng)
+    data = json.dumps(body).encode()
+    return method, path, rng.randbytes(rng.randrange(1, 60)) if rng.random() < BYTES_SHARE else data
+
+
+def _make_usual(body: Json, rng: random.Random) -> None:
+    """Values without which nearly every body is refused, for reasons that the schema cannot state."""
+    body |= {"model": "fuzz", "max_tokens": rng.randint(1, 8), "n": rng.choice((1, 2))}
+    for name in ("max_completion_tokens", "tools", "tool_choice", "top_logprobs", "stream_options"):
+        if rng.random() < 0.9:
+            body.pop(name, None)
+    if "messages" in body:
+        roles = ("user", "system", "assistant")
+        body["messages"] = [{"role": rng.choice(roles), "content": rng.choice(TEXTS)} for _ in body["messages"]]
+
+
+async def _ask(session: aiohttp.ClientSession, url: str, method: str, path: str, data: bytes) -> str:
+    shown = f"{method} {path} {data[:2000]!r}"
+    where = url + path.replace("{model}", "fuzz")
+    try:
+        async with asyncio.timeout(TIMEOUT_S), session.request(method, where, data=data) as response:
+            body, kind = await response.read(), response.content_type
+    except TimeoutError:
+        raise AssertionError(f"no response within {TIMEOUT_S:g} s: {shown}") from None
+    assert response.status < 500, f"status {response.status}: {body[:500]!r} for {shown}"
+    try:
+        _check(OPERATIONS[method, path], response.status, kind, body)
+    except msgspec.DecodeError as error:
+        raise AssertionError(f"{error}: {body[:1000]!r} for {shown}") from None
+    return f"{path} {response.status}"
+
+
+def _check(operation: Operation, status: int, kind: str, body: bytes) -> None:
+    """Raises msgspec.DecodeError where the response is not what the document says."""
+    if status != 200:
+        msgspec.json.decode(body, type=Error)
+        return
+    if kind != "text/event-stream":
+        msgspec.json.decode(body, type=operation.response)
+        return
+    events = [one.removeprefix(b"data: ") for one in body.split(b"\n\n") if one.startswith(b"data: ")]
+    assert events.pop() == b"[DONE]" and operation.event is not None
+    for event in events:
+        msgspec.json.decode(event, type=operation.event)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Sends so many requests; prints how many of each status there were."""
+    parser = argparse.ArgumentParser(prog="python -m tools.fuzz.openapi_cases", description=__doc__)
+    parser.add_argument("--cases", type=number(int, 1, 10**9), default=5000, help="default %(default)s")
+    parser.add_argument("--seed", default="1", help="the same one sends the same requests")
+    args = parser.parse_args(argv)
+    for what, count in sorted(asyncio.run(cases(args.seed, args.cases)).items()):
+        print(f"{count:>8,}  {what}")
+    print(f"{args.cases:,} requests: no status of 500 and up, and every response as the document says")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
