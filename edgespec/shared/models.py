@@ -97,10 +97,10 @@ def requantised_name(file: str, fmt: str) -> str:
     return f"{file.removesuffix('.gguf')}.{fmt}.gguf"
 
 
-def dropped(layers: Sequence[int] = (10,)) -> Path:
+def dropped(without: Sequence[int] = (10,)) -> Path:
     """`quantised()` without the given layers, as `tools/make_draft.py` makes it."""
-    command = f"python -m tools.make_draft --drop {','.join(map(str, sorted(layers)))}"
-    return _present(model_dir() / dropped_name(QUANTISED.file, layers), command)
+    command = f"python -m tools.make_draft --drop {','.join(map(str, sorted(without)))}"
+    return _present(model_dir() / dropped_name(QUANTISED.file, without), command)
 
 
 def dropped_name(file: str, layers: Sequence[int]) -> str:

@@ -2,18 +2,19 @@
 
 Public, by module:
 
-- `handshake`: `CloseCode`, `final_error`, `GatewayIdentity`, `NONCE_BYTES`, `Pin`, `Standing`, `WorkerIdentity`
+- `handshake`: `CloseCode`, `final_error`, `GatewayIdentity`, `NONCE_BYTES`, `Pin`, `quarantine_notice`, `Standing`,
+  `standing_error`, `WorkerIdentity`
 - `inflow`: `Bucket`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
 - `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `encode`,
   `Frame`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`, `MAX_LEAVES`, `MAX_MICROS`, `MAX_NODES`,
   `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENS_PER_FRAME`, `Message`, `Name`, `Open`, `Pause`, `PROTOCOL`, `Refuse`,
-  `Resume`, `ROOT`, `Sampling`, `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`, `Tree`,
-  `WorkerBody`
+  `Resume`, `ROOT`, `Rotation`, `Sampling`, `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`,
+  `Tree`, `WorkerBody`
 - `names`: `free_name`, `key_id`, `MAX_NAME`
 - `prefix`: `Prefix`, `prefix_hash`
 - `ranges`: all
 - `reasons`: `shown`
-- `rotation`: `rotation`, `standing_of`
+- `rotation`: `MAX_ROTATIONS`, `rotation`, `Rotations`, `up_to`
 - `session`: `DEFAULT_TIMERS`, `Event`, `GatewaySession`, `Linked`, `RttSample`, `Session`, `State`, `Timers`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `spki_hash`, `verify`

@@ -62,7 +62,7 @@ def test_prices_are_those_of_the_slow_softmax_over_noisy_scores(rule: Sampling, 
     order = np.argsort(-scores, kind="stable")[: len(found.tokens)]
     assert found.tokens == order.tolist()
     shifted = scores - scores.max()
-    prices = np.log(np.exp(shifted).sum()) - shifted[order]
+    prices = np.minimum(np.log(np.exp(shifted).sum()) - shifted[order], MAX_COST / 1000)  # what a frame can carry
     np.testing.assert_allclose(found.costs, prices, atol=2e-3, rtol=1e-6)
     assert all(cost >= 0 for cost in found.costs) and found.costs == sorted(found.costs)
 
