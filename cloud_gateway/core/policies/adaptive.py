@@ -39,10 +39,6 @@ KEPT = 0.9
 """Prior of the probability that the target stays in the worker's tree for one more token."""
 PRIOR_TOKENS = 16
 """Tokens that this prior counts for, and that of the rate of local runs."""
-MIN_READ = 4
-"""Tokens of the shortest batch worth reading: one of a single token takes about as long."""
-READ_SHARE = 0.1
-"""Longest batch of catch-up in a wait, as a share of a target step: a frame may come meanwhile."""
 NARROW = 0.5
 """Of the worth of a token where the guard's mode is `narrow`: fewer rows pay for themselves."""
 WORKER_LEAVES = 4
@@ -281,9 +277,8 @@ class Adaptive:
     def _wait(self, due: Expected, costs: Costs, now: float) -> Action:
         """Until the level is due; meanwhile the local draft reads, where it is going to be used."""
         if costs.local_backlog_s > 0 and (self._wants or self._wanted):
-            batch_s = min(due.soon_s, max(READ_SHARE * costs.verify_s(1), MIN_READ * costs.local_token_s))
-            tokens = int(batch_s / max(costs.local_token_s, 1e-9))
-            if tokens >= MIN_READ:
+            tokens = int(due.soon_s / max(costs.local_token_s, 1e-9))
+            if tokens:
                 return CatchUp(tokens)
         return Wait(now + due.soon_s + due.grace_s)
 

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 
 from cloud_gateway.core.policies.actions import Costs
 
-BURST = 12.0
-"""Passes that the bucket holds. Bursts let the worker catch up in between; steady local drafting does not."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -37,23 +34,20 @@ class Reference:
 
 
 class Budget:
-    """Allows local passes of up to `share` of the reference's, in bursts: a price alone would buy them everywhere or
-    nowhere."""
+    """Allows local passes of up to `share` of the reference's: a price alone would buy them everywhere or nowhere."""
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._credit = BURST / 2
-        self._spending = False
+        self._credit = 0.0
 
     @property
     def open(self) -> bool:
-        """Whether a run of local passes may begin."""
-        self._spending = self.share > 0 and self._credit >= (0 if self._spending else BURST / 2)
-        return self._spending
+        """Whether a run of local passes may begin; it may then overdraw, so that runs are as long as they pay."""
+        return self._credit > 0
 
     def earn(self, tokens: int, reference: Reference) -> None:
         """Tokens were emitted."""
-        self._credit = min(self._credit + tokens * self.share * reference.passes, BURST)
+        self._credit += tokens * self.share * reference.passes
 
     def spend(self) -> None:
         """A local pass is made."""
