@@ -1,18 +1,22 @@
-"""Copies a GGUF file with other layers: some left out, or some repeated without effect.
+"""Copies a GGUF file with other layers: some left out, some repeated without effect, or with other weights.
 
-Tensors are copied byte for byte and every piece of metadata stays, so the tokenizer does too; only the number of
+Other tensors are copied byte for byte and every piece of metadata stays, so the tokenizer does too; only the number of
 layers, their names and metadata lists with one entry per layer change.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgespec.core.errors import ModelError
 from edgespec.shared.models import Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _BLOCK = re.compile(r"^blk\.(\d+)\.(.+)$")
 
@@ -36,10 +40,12 @@ def copy_layers(
     layers: Sequence[Layer],
     zero: Collection[str] = (),
     progress: Progress = lambda what, done, total: None,
+    replaced: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> None:
     """Copies `source` to `out` with these layers, in this order; `zero`: tensors that are zero in zeroed layers.
 
-    Zero bytes are zero weights in every format of ggml, since a block of quantised weights has scale and offset zero.
+    `replaced`: other weights of tensors, by their names in the copy. Zero bytes are zero weights in every format of
+    ggml, since a block of quantised weights has scale and offset zero.
     """
     import gguf
     import numpy as np
@@ -51,6 +57,11 @@ def copy_layers(
     _copy_metadata(reader, writer, architecture, [layer.old for layer in layers])
     tensors = []
     for name, tensor, zeroed in _plan(reader, layers, zero):
+        if replaced is not None and name in replaced:
+            data = replaced[name]
+            writer.add_tensor_info(name, data.shape, data.dtype, data.nbytes)
+            tensors.append((data, False))
+            continue
         writer.add_tensor_info(name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type)
         tensors.append((tensor.data, zeroed))
     writer.write_header_to_file()

@@ -1,0 +1,94 @@
+"""What the target writes: greedy completions of prompts, with its most probable tokens at each place."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RANKS = 32
+"""Tokens of each distribution that are kept, the most probable ones."""
+MAX_PROMPT = 512
+"""Tokens of a prompt; longer ones are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """n completions; P: tokens of the longest prompt, G: of the longest completion. All on the CPU."""
+
+    tokens: Tensor
+    """[n, P + G] int64: prompts padded on the left, completions on the right."""
+    mask: Tensor
+    """[n, P + G] bool: False where there is padding."""
+    ranked: Tensor
+    """[n, G, RANKS] int64: the target's most probable tokens at each place, the most probable first."""
+    log_probs: Tensor
+    """[n, G, RANKS] float32: theirs, nats."""
+
+    @property
+    def completions(self) -> int:
+        """G."""
+        return self.ranked.shape[1]
+
+    @property
+    def written(self) -> Tensor:
+        """[n, G] bool: places that hold a token of a completion."""
+        return self.mask[:, -self.completions :]
+
+    def parts(self) -> dict[str, Tensor]:
+        """As a file holds it."""
+        return {name: getattr(self, name).contiguous() for name in self.__slots__}
+
+    def sequences(self) -> Iterator[tuple[list[int], int]]:
+        """Each prompt with its completion, without padding; and how many of the tokens are the completion's."""
+        for row, real, written in zip(self.tokens, self.mask, self.written, strict=True):
+            yield row[real].tolist(), int(written.sum())
+
+
+def split(prompts: Sequence[Sequence[int]], held_back: int, size: int, seed: int) -> tuple[list[Any], list[Any]]:
+    """Batches of at most `size` prompts to train on, prompts of like length together; and batches of those held back.
+
+    Which prompts are held back depends on the seed only.
+    """
+    drawn = random.Random(seed).sample([list(prompt) for prompt in prompts], len(prompts))
+
+    def batches(some: Iterable[list[int]]) -> list[list[list[int]]]:
+        ordered = sorted(some, key=len)
+        return [ordered[at : at + size] for at in range(0, len(ordered), size)]
+
+    return batches(drawn[held_back:]), batches(drawn[:held_back])
+
+
+@torch.no_grad()
+def write(model: Any, prompts: Sequence[Sequence[int]], count: int, ends: frozenset[int]) -> Batch:
+    """Greedy completions of up to `count` tokens, all prompts at once; `ends`: tokens that end one, which they hold."""
+    device, width = model.device, max(map(len, prompts))
+    tokens = torch.tensor([[0] * (width - len(one)) + list(one) for one in prompts], device=device)
+    mask = torch.tensor([[False] * (width - len(one)) + [True] * len(one) for one in prompts], device=device)
+    going, cache, new = torch.ones(len(prompts), dtype=torch.bool), None, tokens
+    ranked: list[Any] = []
+    log_probs: list[Any] = []
+    stops = torch.tensor(sorted(ends), device=device)
+    while len(ranked) < count and going.any():
+        out = model(
+            new, attention_mask=mask.long(), position_ids=positions(mask)[:, -new.shape[1] :], past_key_values=cache,
+            use_cache=True, logits_to_keep=1,
+        )  # fmt: skip
+        cache = out.past_key_values
+        best = out.logits[:, -1].float().log_softmax(-1).topk(min(RANKS, out.logits.shape[-1]))
+        ranked.append(best.indices)
+        log_probs.append(best.values)
+        new = best.indices[:, :1]
+        tokens = torch.cat([tokens, new], 1)
+        mask = torch.cat([mask, going[:, None].to(device)], 1)
+        going &= ~torch.isin(new[:, 0], stops).cpu()
+    return Batch(tokens.cpu(), mask.cpu(), torch.stack(ranked, 1).cpu(), torch.stack(log_probs, 1).cpu())
+
+
+def positions(mask: Tensor) -> Tensor:
+    """[n, T] int64: the place of each token in its own sequence."""
+    return (mask.long().cumsum(1) - 1).clamp(min=0)

@@ -1,0 +1,161 @@
+"""Trains a draft of some layers of the target on what the target writes, and writes it as a GGUF file.
+
+The same command goes on where it was stopped, with the same result. `--minutes` ends training early and writes the
+draft as it is then; a later run goes on. Printed: losses, times, and how often the draft is right on held-back prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cloud_gateway.models.target_model.load import load
+from cloud_gateway.models.text import Text
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.lab.demo import PROMPTS, read_prompts
+from edgespec.lab.gguf_layers import block_count
+from edgespec.shared import models
+from edgespec.shared.digests import model_digest
+from tools import options
+from tools.distill import measure
+from tools.distill.export import export
+from tools.distill.folder import Folder
+from tools.distill.layers import checked, kept_layers
+from tools.distill.text import MAX_PROMPT, Batch, split, write
+from tools.distill.training import Trainer, pruned, right, trained
+from tools.make_draft import FORMATS
+
+Say = Callable[[str], object]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.distill train`."""
+    parser.add_argument("folder", type=Path, help="of this run: the target's text and checkpoints")
+    parser.add_argument("--out", type=Path, metavar="GGUF", help="the draft (default: draft.gguf in the folder)")
+    parser.add_argument("--source", type=Path, help="GGUF of the target (default: the demo's model)")
+    parser.add_argument("--layers", type=int, default=10, help="layers to keep: the first, and the rest evenly")
+    parser.add_argument("--keep", type=_numbers, metavar="N,N...", help="which layers to keep instead, counted from 0")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
+    parser.add_argument("--held-back", type=options.number(int, 1, 10_000), default=4, help="prompts not trained on")
+    parser.add_argument(
+        "--max-tokens", type=options.number(int, 2, 4096), default=128, help="tokens of each completion"
+    )
+    parser.add_argument("--batch", type=options.number(int, 1, 4096), default=8, help="completions of a step")
+    parser.add_argument("--steps", type=options.number(int, 1, 10_000_000), default=1000)
+    parser.add_argument("--rate", type=options.number(float, 1e-7, 1.0), default=1e-3, help="highest learning rate")
+    parser.add_argument(
+        "--every", type=options.number(int, 1, 1_000_000), default=100, help="steps between checkpoints"
+    )
+    parser.add_argument(
+        "--minutes", type=options.number(float, 0.01, 1e6), default=1e6, help="stop training after these"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="q4_0", help="of the draft's weights")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--threads", type=options.number(int, 1, 512), default=1)
+    parser.add_argument("--seed", type=int, default=1, help="which prompts are held back, and the order of batches")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints progress and a row about the draft. Raises ConfigError, ModelError."""
+    distill(args, lambda line: print(line, flush=True))
+    return 0
+
+
+def distill(args: argparse.Namespace, say: Say) -> Path:
+    """Writes text, trains, writes the draft, measures it; returns its path."""
+    until = time.monotonic() + 60 * args.minutes
+    torch.set_num_threads(args.threads)
+    source, folder = args.source or models.quantised(), Folder(args.folder)
+    total = block_count(source)
+    kept = checked(args.keep, total) if args.keep else kept_layers(args.layers, total)
+    prompts = read_prompts(args.prompts, 10**9, args.seed)
+    if args.held_back >= len(prompts):
+        raise ConfigError(f"--held-back is {args.held_back}, and {args.prompts} has {len(prompts)} prompts.")
+    folder.begin(_settings(args, source, kept))
+    loaded = load(source, "float32", args.device)
+    student = pruned(loaded.model, kept)
+    train, held = written(loaded, prompts, args, folder, say)
+    trainer = Trainer(student, train, args.steps, args.rate, args.seed)
+    config = loaded.model.config
+    del loaded
+    size = sum(weight.numel() for weight in student.parameters()) / 1e6
+    say(f"layers {','.join(map(str, kept))} of {total}: {size:.1f} M parameters")
+    fit(trainer, folder, args.steps, args.every, until, say)
+    first, among = right(student, held)
+    say(f"right on held-back prompts after {trainer.step} steps: {first:.3f}, among four {among:.3f}")
+    out: Path = args.out or args.folder / "draft.gguf"
+    export(source, out, trained(student), kept, config, args.format)
+    sequences = [one for batch in held for one in batch.sequences()]
+    for name, value in measure.table([out], sequences, 20, args.threads)[0].items():
+        say(f"{name}: {value}")
+    return out
+
+
+def written(
+    loaded: Any, prompts: Sequence[str], args: argparse.Namespace, folder: Folder, say: Say
+) -> tuple[list[Batch], list[Batch]]:
+    """What the target writes, to train on and held back; what is in the folder already is not written again."""
+    text, ends = Text(loaded.tokenizer), _ends(loaded.model)
+    rendered = [text.render_chat([{"role": "user", "content": prompt}]) for prompt in prompts]
+    train, held = split([one for one in rendered if len(one) <= MAX_PROMPT], args.held_back, args.batch, args.seed)
+    named = [(f"held-{number:04}", batch) for number, batch in enumerate(held)]
+    named += [(f"train-{number:04}", batch) for number, batch in enumerate(train)]
+    if not train:
+        raise ConfigError(f"Too few prompts of {args.prompts} have at most {MAX_PROMPT} tokens.")
+    found, began = [], time.monotonic()
+    for done, (name, some) in enumerate(named, 1):
+        found.append(folder.batch(name, lambda some=some: write(loaded.model, some, args.max_tokens, ends)))  # type: ignore[misc]
+        say(f"text {done} of {len(named)}, {left(time.monotonic() - began, done, len(named) - done)}")
+    return found[len(held) :], found[: len(held)]
+
+
+def fit(trainer: Trainer, folder: Folder, steps: int, every: int, until: float, say: Say) -> None:
+    """Trains from the newest checkpoint to the last step, or until this time; the last step made is kept."""
+    if (newest := folder.newest()) is not None:
+        trainer.resume(*newest)
+        say(f"goes on after step {newest.step}")
+    began, first, saved, lines = time.monotonic(), trainer.step, trainer.step, 0.0
+    while trainer.step < steps and time.monotonic() < until:
+        found = trainer.advance()
+        if found != found:
+            raise ModelError(f"The loss of step {trainer.step} is no number; use a lower --rate in another folder.")
+        if trainer.step % every == 0:
+            folder.save(trainer.step, trained(trainer.student), trainer.state())
+            saved = trainer.step
+        now = time.monotonic()
+        if now >= lines or trainer.step == steps:
+            ahead = left(now - began, trainer.step - first, steps - trainer.step)
+            say(f"step {trainer.step} of {steps}, loss {found:.3f}, {ahead}")
+            lines = now + 10
+    if trainer.step != saved:
+        folder.save(trainer.step, trained(trainer.student), trainer.state())
+
+
+def left(seconds: float, done: int, ahead: int) -> str:
+    """The pace so far and the time that the rest takes at it."""
+    each = seconds / max(done, 1)
+    minutes = each * ahead / 60
+    return f"{each:.2f} s each, {minutes:.0f} min left"
+
+
+def _ends(model: Any) -> frozenset[int]:
+    ends = model.generation_config.eos_token_id
+    return frozenset(ends if isinstance(ends, list) else [ends]) - {None}
+
+
+def _settings(args: argparse.Namespace, source: Path, kept: Sequence[int]) -> dict[str, Any]:
+    """What a run must have in common with the one that it goes on from."""
+    names = ("held_back", "max_tokens", "batch", "steps", "rate", "seed")
+    digest = model_digest(args.prompts).hex()
+    return {name: getattr(args, name) for name in names} | {
+        "source": model_digest(source).hex(), "prompts": digest, "layers": list(kept)
+    }  # fmt: skip
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
