@@ -89,6 +89,7 @@ class Speculated(Closed):
     verification: Literal["shared-noise", "rejection"]
     why_off: str | None
     workers: list[str]
+    by_worker: dict[str, dict[str, int]]
     why: str | None
     rounds: int
     drafted: dict[str, int]
