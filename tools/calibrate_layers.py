@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ from cloud_gateway.models.target_model.forward import Forward, Part
 from cloud_gateway.models.target_model.llama_forward import LlamaForward
 from cloud_gateway.models.target_model.torch import TorchTarget
 from edgespec.core.errors import EdgespecError, ModelError
-from edgespec.lab.demo.scene import PROMPTS
 from tools import options, target_text, verbs
 from tools.target_text import Written
 
@@ -104,10 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--target", default="auto:quantised", help="as target.model")
-    parser.add_argument(
-        "--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines (default: the demo's)"
-    )
+    target_text.add_options(parser)
     parser.add_argument("--limit", type=options.number(int, 4, 10_000), default=16, help="prompts to use")
     parser.add_argument("--max-tokens", type=options.number(int, 2, 4096), default=48, help="of each completion")
     parser.add_argument("--least", type=options.number(int, 1, 1000), default=8, help="layers at which it ends")

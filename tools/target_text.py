@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from cloud_gateway.models.text import Text
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.targets import load_target
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.scene import read_prompts
+from edgespec.lab.demo.scene import PROMPTS, read_prompts
 from edgespec.shared.settings import overridden
 
 HELD_BACK = 4
@@ -33,8 +34,16 @@ class Written:
     tokens: list[int] = field(default_factory=list)
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which target writes, and after which prompts."""
+    parser.add_argument("--target", default="auto:quantised", help="as target.model")
+    parser.add_argument(
+        "--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines (default: the demo's)"
+    )
+
+
 def load(model: str, threads: int) -> tuple[TorchTarget, Text]:
-    """A target in torch and bfloat16 with room for SLOTS completions. Raises ModelError."""
+    """A target in torch with room for SLOTS completions. Raises ModelError."""
     values = {"target.model": model, "target.engine": "torch", "target.threads": threads, "target.slots": SLOTS}
     loaded = load_target(overridden(GatewaySettings(), values), "torch")
     assert isinstance(loaded.target, TorchTarget)

@@ -15,7 +15,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
@@ -27,7 +26,6 @@ from cloud_gateway.models.drafts.medusa import Heads, load
 from cloud_gateway.models.target_model.load import load as load_model
 from cloud_gateway.models.target_model.torch import TorchTarget
 from edgespec.core.errors import ConfigError, EdgespecError
-from edgespec.lab.demo.scene import PROMPTS
 from edgespec.shared.models import resolve_model
 from tools import options, target_text, verbs
 from tools.target_text import Written
@@ -46,10 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m tools.train_heads", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kind", choices=("medusa",))
-    parser.add_argument("--target", default="auto:quantised", help="as target.model")
-    parser.add_argument(
-        "--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines (default: the demo's)"
-    )
+    target_text.add_options(parser)
     parser.add_argument("--limit", type=options.number(int, 4, 100_000), default=1000, help="prompts to use")
     parser.add_argument("--max-tokens", type=options.number(int, 8, 4096), default=96, help="of each completion")
     parser.add_argument("--heads", type=options.number(int, 1, 8), default=3)
