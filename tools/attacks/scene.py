@@ -27,6 +27,8 @@ QUICK_S = 0.1
 RECOVERY_S = 30.0
 LINKED = "linked to gateway"
 """What a worker logs each time that it is linked."""
+HOSTILE = "hostile"
+"""The attacker's paired worker."""
 SLOTS = 4
 STREAMS = SLOTS - 1
 """Requests of the honest neighbour, where a flood's key may hold slots itself: as many as one key may run."""
@@ -73,7 +75,7 @@ class Scene:
         self.stage.create_key()
         made = self.stage.gateway_command("keys", "create", "--name", "attacker", "--offload", "--json")
         self.attacker_key = made["key"]
-        for worker in ("hostile", *self.honest):
+        for worker in (HOSTILE, *self.honest):
             self.stage.pair(worker)
         for worker in self.honest:
             self.stage.start_worker(worker)
@@ -92,7 +94,7 @@ class Scene:
     def aim(self) -> Aim:
         """What attackers receive."""
         port, model = int(self.stage.api.rsplit(":", 1)[1].split("/")[0]), self.where()["model"]
-        config = str(self.folder / "hostile.toml")
+        config = str(self.folder / f"{HOSTILE}.toml")
         return Aim(port, self.stage.link_port, model, self.attacker_key, config, STREAMS)
 
     def where(self) -> dict[str, Any]:
@@ -103,9 +105,15 @@ class Scene:
     # --- before, during and after a flood ---------------------------------------------------------------------------
 
     def make_ready(self) -> None:
-        """Starts again what a former flood ended, and waits until every honest worker is linked."""
+        """Starts again what a former flood ended, waits until every honest worker is linked, and forgives the hostile.
+
+        A former flood may have had it quarantined, and then the next one would not reach the gateway.
+        """
         if not self.stage.runs("gateway"):
             self.stage.start_gateway()
+        for worker in self.stage.gateway_command("workers", "list", "--json")["workers"]:
+            if worker.get("standing") == "quarantined":
+                self.stage.gateway_command("workers", "release", worker["id"], "--json")
         for worker in self.honest:
             if self.stage.runs(worker):
                 self.stage.wait_linked(worker=worker)
