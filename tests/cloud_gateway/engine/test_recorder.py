@@ -76,7 +76,9 @@ async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) ->
 
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
 async def test_what_a_constraint_proposes_and_leaves_out_is_replayed_too(tmp_path: Path, policy: str) -> None:
-    (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 120, constraint=ForcesFive(PROMPT), salt=False)
+    (path,) = await record(
+        tmp_path / "t", [SETTINGS[policy]], 120, constraint=ForcesFive(PROMPT, (4, 7, 11, 20)), salt=False
+    )
     events = read(path).events
     assert check(read(path)).differences == []
     assert any(isinstance(event, trace.Guided | trace.Verified) and event.forced == [5] for event in events)
