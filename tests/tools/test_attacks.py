@@ -30,8 +30,8 @@ def outcome(flood_gap_s: float = 0.1, **changes: object) -> Outcome:
 
 
 def test_the_percentile_is_the_nearest_rank() -> None:
-    assert [percentile([3, 1, 2], share) for share in (0.01, 0.5, 0.99)] == [1, 2, 3]
-    assert percentile([], 0.5) == float("inf")
+    assert [percentile([3, 1, 2], q) for q in (1, 50, 99)] == [1, 2, 3]
+    assert percentile([], 50) == float("inf")
 
 
 def test_a_flood_that_costs_nothing_breaks_no_bound() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 Kind = Literal["control", "flood"]
 MAX_RATIO = 1.25
 """Of another key's inter-token latency at p99, with the flood over without it."""
@@ -65,11 +67,9 @@ class Outcome:
     """Longest time after a flood until `/healthz` answered quickly again."""
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest rank; infinity for nothing, as where no token came at all."""
-    if not values:
-        return math.inf
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+def percentile(values: Sequence[float], q: int) -> float:
+    """The nearest rank, 0 to 100; infinity for nothing, as where no token came at all."""
+    return float(np.percentile(values or [math.inf], q, method="inverted_cdf"))
 
 
 def gaps(outcome: Outcome, kind: Kind, what: str = "gap") -> list[float]:
@@ -99,7 +99,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
     """The figures of one flood, in JSON types; milliseconds, infinity as None."""
     flood_s = _seconds(outcome, "flood")
     calm, under = gaps(outcome, "control"), gaps(outcome, "flood")
-    ratio = percentile(under, 0.99) / percentile(calm, 0.99) if calm else math.inf
+    ratio = percentile(under, 99) / percentile(calm, 99) if calm else math.inf
     found: dict[str, Any] = {
         "flood": outcome.name,
         "sender": outcome.sender,
@@ -144,9 +144,9 @@ def broken(found: dict[str, Any], max_ratio: float = MAX_RATIO) -> Iterable[str]
 def _summary(gap: Sequence[float], first: Sequence[float]) -> dict[str, Any]:
     return {
         "gaps": len(gap),
-        **{f"p{round(100 * share)}_ms": _ms(percentile(gap, share)) for share in (0.5, 0.99)},
+        **{f"p{q}_ms": _ms(percentile(gap, q)) for q in (50, 99)},
         "max_ms": _ms(max(gap, default=math.inf)),
-        "first_p50_ms": _ms(percentile(first, 0.5)),
+        "first_p50_ms": _ms(percentile(first, 50)),
         "first_max_ms": _ms(max(first, default=math.inf)),
     }
 

@@ -17,13 +17,14 @@ import argparse
 import asyncio
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.steps import FrameArrived
@@ -35,7 +36,7 @@ from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.messages import Commit, ToWorker, Tree, check_tree_shape
 from tools import verbs
 from tools.bench.path_worker import pack, unpack
-from tools.bench.rounds import BenchLink, InstantTarget, p99
+from tools.bench.rounds import BenchLink, InstantTarget
 from tools.bench.target import SHAPES, make_target
 
 PROMPT = 32
@@ -129,7 +130,7 @@ async def _decode(target: TorchTarget, gateway: socket.socket, seconds: float) -
         "pass_ms": round(engine.stats.target_s / engine.stats.rounds * 1e3, 1),
         "commits_before_the_next_pass": round(link.in_time / max(link.passes, 1), 3),
     } | {
-        f"{name}_us": {"p50": round(statistics.median(times) * 1e6), "p99": round(p99(times) * 1e6)}
+        f"{name}_us": {f"p{q}": round(float(np.percentile(times, q)) * 1e6) for q in (50, 99)}
         for name, times in link.times.items()
     }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+
+import numpy as np
 
 START_LATE_S = 60e-6
 """First estimate of how much too late the system wakes (timer slack and scheduling)."""
@@ -42,8 +43,5 @@ class Sleeper:
         """Microseconds of `errors`: mean and percentiles; empty before the second one."""
         if len(self.errors) < 2:
             return {}
-        percentiles = statistics.quantiles(self.errors, n=100)
-        return {
-            "mean_us": round(statistics.fmean(self.errors) * 1e6, 1),
-            **{f"p{p}_us": round(percentiles[p - 1] * 1e6, 1) for p in (50, 90, 99)},
-        }
+        figures = {"mean": np.mean(self.errors)} | {f"p{q}": np.percentile(self.errors, q) for q in (50, 90, 99)}
+        return {f"{name}_us": round(float(seconds) * 1e6, 1) for name, seconds in figures.items()}
