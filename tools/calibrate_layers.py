@@ -21,16 +21,17 @@ import torch
 
 from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Forward, Part
-from cloud_gateway.models.target_model.llama_forward import LlamaForward
+from cloud_gateway.models.target_model.llama_forward import LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.torch import TorchTarget
 from edgespec.core.errors import EdgespecError, ModelError
 from tools import options, target_text, verbs
-from tools.target_text import Written
 
 MAX_K = 8
 """Longest chain whose gain is compared."""
 REPEATS = 7
 """Passes of each kind that are timed."""
+Texts = Sequence[tuple[list[int], int]]
+"""Prompts with their completions, and how many tokens the completion has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +43,20 @@ class Choice:
 
 
 @torch.inference_mode()
-def match_rate(target: TorchTarget, forward: Forward, texts: Sequence[Written]) -> float:
+def match_rate(target: TorchTarget, forward: Forward, texts: Texts) -> float:
     """Share of the completions' tokens that this pass, given all before, would choose too."""
     parts = []
-    for one in texts:
+    for tokens, _ in texts:
         kv = SlotKv(forward.shapes, forward.kv_dtype, target.device, target.context)
-        parts.append(Part.chain(kv, [*one.prompt, *one.tokens[:-1]], target.device))
+        parts.append(Part.chain(kv, tokens[:-1], target.device))
     right = 0
-    for one, logits in zip(texts, forward(parts), strict=True):
-        chosen = logits[len(one.prompt) - 1 :].float().argmax(-1).tolist()
-        right += sum(a == b for a, b in zip(chosen, one.tokens, strict=True))
-    return right / sum(len(one.tokens) for one in texts)
+    for (tokens, count), logits in zip(texts, forward(parts), strict=True):
+        chosen = logits[-count:].float().argmax(-1).tolist()
+        right += sum(a == b for a, b in zip(chosen, tokens[-count:], strict=True))
+    return right / sum(count for _, count in texts)
 
 
-def search(target: TorchTarget, texts: Sequence[Written], least: int, tries: int) -> Iterator[Choice]:
+def search(target: TorchTarget, texts: Texts, least: int, tries: int) -> Iterator[Choice]:
     """The best found for each number of layers, from all but one down to `least`.
 
     `tries`: candidates to leave out that are measured at each number, those first that did least harm when they were
@@ -107,7 +108,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-tokens", type=options.number(int, 2, 4096), default=48, help="of each completion")
     parser.add_argument("--least", type=options.number(int, 1, 1000), default=8, help="layers at which it ends")
     parser.add_argument("--tries", type=options.number(int, 1, 1000), default=5, help="layers tried at each number")
-    parser.add_argument("--threads", type=options.number(int, 0, 512), default=0, help="0: the fastest")
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
     args = parser.parse_args(argv)
     try:
@@ -120,11 +120,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def calibrate(args: argparse.Namespace) -> int:
     """Prints a table and the recommended setting. Raises EdgespecError."""
     began = time.perf_counter()
-    target, text = target_text.load(args.target, args.threads)
-    if not isinstance(target.forward, LlamaForward):
+    loaded = target_text.load(args)
+    model = loaded.model
+    if not is_plain_llama(model):
         raise ModelError(f"{args.target} is not of the Llama family, so that it cannot draft with some of its layers.")
-    known, held = target_text.chats(args.prompts, args.limit, text)
-    texts, unseen = (list(target_text.write(target, part, args.max_tokens)) for part in (known, held))
+    ends = target_text.ends_of(model)
+    texts, unseen = (
+        [one for some in part for one in target_text.write(model, some, args.max_tokens, ends).sequences()]
+        for part in target_text.prompts_of(args, loaded)
+    )
+    target = TorchTarget(model, slots=1, threads=torch.get_num_threads())
+    assert isinstance(target.forward, LlamaForward)
     rows: list[dict[str, Any]] = []
     for choice in search(target, texts, args.least, args.tries):
         forward = target.forward.keeping(choice.layers)

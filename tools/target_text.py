@@ -3,35 +3,82 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from cloud_gateway.core.verify.flatten import FlatTree
-from cloud_gateway.models.target_model import Work
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.models.target_model.load import Loaded
+from cloud_gateway.models.target_model.load import load as load_model
 from cloud_gateway.models.text import Text
-from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.targets import load_target
+from cloud_gateway.process.config import TargetSection
+from cloud_gateway.process.targets import dtype_for
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.scene import PROMPTS, read_prompts
-from edgespec.shared.settings import overridden
+from edgespec.shared.models import resolve_model
+from tools import options
 
+RANKS = 32
+"""Tokens of each distribution that are kept, the most probable ones."""
+MAX_PROMPT = 512
+"""Tokens of a prompt; longer ones are left out."""
 HELD_BACK = 4
 """One prompt of so many is kept for measuring."""
-SLOTS = 16
+TOGETHER = 16
 """Completions written at once: a pass over their rows takes little more than over one."""
 SEED = 1
 
 
-@dataclass(slots=True)
-class Written:
-    """A prompt, and what the target wrote after it, its end of text included."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """n completions; P: tokens of the longest prompt, G: of the longest completion. All on the CPU."""
 
-    prompt: list[int]
-    tokens: list[int] = field(default_factory=list)
+    tokens: Tensor
+    """[n, P + G] int64: prompts padded on the left, completions on the right."""
+    mask: Tensor
+    """[n, P + G] bool: False where there is padding."""
+    ranked: Tensor
+    """[n, G, RANKS] int64: the target's most probable tokens at each place, the most probable first."""
+    log_probs: Tensor
+    """[n, G, RANKS] float32: theirs, nats."""
+
+    @property
+    def completions(self) -> int:
+        """G."""
+        return self.ranked.shape[1]
+
+    @property
+    def written(self) -> Tensor:
+        """[n, G] bool: places that hold a token of a completion."""
+        return self.mask[:, -self.completions :]
+
+    def parts(self) -> dict[str, Tensor]:
+        """As a file holds it."""
+        return {name: getattr(self, name).contiguous() for name in self.__slots__}
+
+    def sequences(self) -> Iterator[tuple[list[int], int]]:
+        """Each prompt with its completion, without padding; and how many of the tokens are the completion's."""
+        for row, real, written in zip(self.tokens, self.mask, self.written, strict=True):
+            yield row[real].tolist(), int(written.sum())
+
+
+def split(prompts: Sequence[Sequence[int]], held_back: int, size: int, seed: int) -> tuple[list[Any], list[Any]]:
+    """Batches of at most `size` prompts to train on, prompts of like length together; and batches of those held back.
+
+    Which prompts are held back depends on the seed only.
+    """
+    drawn = random.Random(seed).sample([list(prompt) for prompt in prompts], len(prompts))
+
+    def batches(some: Iterable[list[int]]) -> list[list[list[int]]]:
+        ordered = sorted(some, key=len)
+        return [ordered[at : at + size] for at in range(0, len(ordered), size)]
+
+    return batches(drawn[held_back:]), batches(drawn[:held_back])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,55 +87,75 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines (default: the demo's)"
     )
+    parser.add_argument("--threads", type=options.number(int, 0, 512), default=0, help="0: one for each core")
 
 
-def load(model: str, threads: int) -> tuple[TorchTarget, Text]:
-    """A target in torch with room for SLOTS completions. Raises ModelError."""
-    values = {"target.model": model, "target.engine": "torch", "target.threads": threads, "target.slots": SLOTS}
-    loaded = load_target(overridden(GatewaySettings(), values), "torch")
-    assert isinstance(loaded.target, TorchTarget)
-    return loaded.target, Text(loaded.tokenizer)
+def load(args: argparse.Namespace) -> Loaded:
+    """The target of the options, as the engine torch would load it. Raises ModelError."""
+    torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
+    return load_model(resolve_model(args.target), dtype_for(TargetSection()))
 
 
-def chats(path: Path, limit: int, text: Text) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts of a file as token ids of a chat, in an order drawn by SEED: to learn from, and held back.
-
-    Raises ConfigError where there are fewer than HELD_BACK.
-    """
-    prompts = read_prompts(path, limit, SEED)
+def prompts_of(args: argparse.Namespace, loaded: Loaded) -> tuple[list[Any], list[Any]]:
+    """Batches of `--limit` prompts, one of HELD_BACK held back, as of `split`. Raises ConfigError for too few."""
+    prompts = rendered(loaded, read_prompts(args.prompts, args.limit, SEED))
     if len(prompts) < HELD_BACK:
-        raise ConfigError(f"{path} with --limit {limit} gives {len(prompts)} prompts; {HELD_BACK} or more are needed.")
-    tokens = [text.render_chat([{"role": "user", "content": prompt}]) for prompt in prompts]
-    kept = len(tokens) // HELD_BACK
-    return tokens[kept:], tokens[:kept]
+        raise ConfigError(
+            f"{args.prompts} with --limit {args.limit} gives {len(prompts)} prompts; {HELD_BACK} or more are needed."
+        )
+    return split(prompts, len(prompts) // HELD_BACK, TOGETHER, SEED)
 
 
+def rendered(loaded: Loaded, prompts: Iterable[str]) -> list[list[int]]:
+    """Prompts as token ids of a chat, without those of more than MAX_PROMPT tokens."""
+    text = Text(loaded.tokenizer)
+    tokens = (text.render_chat([{"role": "user", "content": prompt}]) for prompt in prompts)
+    return [one for one in tokens if len(one) <= MAX_PROMPT]
+
+
+def ends_of(model: Any) -> frozenset[int]:
+    """Tokens that end a completion."""
+    ends = model.generation_config.eos_token_id
+    return frozenset(ends if isinstance(ends, list) else [ends]) - {None}
+
+
+@torch.no_grad()
 def write(
-    target: TorchTarget,
+    model: Any,
     prompts: Sequence[Sequence[int]],
     count: int,
-    seen: Callable[[Written, Tensor], object] = lambda written, state: None,
-) -> Iterator[Written]:
-    """Completions of at most `count` tokens, in the order of the prompts.
+    ends: frozenset[int],
+    seen: Callable[[Tensor], object] | None = None,
+) -> Batch:
+    """Greedy completions of up to `count` tokens, all prompts at once; `ends`: tokens that end one, which they hold.
 
-    `seen` is given the hidden state [hidden_size] that each token was chosen from, before the token is added.
+    `seen` is given the hidden states [n, hidden_size] that each place's tokens were chosen from, padding's too.
     """
-    for first in range(0, len(prompts), target.slots):
-        group = [Written(list(prompt)) for prompt in prompts[first : first + target.slots]]
-        slots = [target.open(one.prompt)[0] for one in group]
-        for one, slot in zip(group, slots, strict=True):
-            target.prefill(slot, one.prompt[:-1])
-        left = [(one, slot) for one, slot in zip(group, slots, strict=True) if count]
-        while left:
-            ends = [(one.tokens or one.prompt)[-1] for one, _ in left]
-            works = [Work(slot, FlatTree([end], [-1], [0])) for end, (_, slot) in zip(ends, left, strict=True)]
-            for (one, slot), rows in zip(left, target.verify(works), strict=True):
-                target.keep(slot, [0])
-                state = target.hidden(slot)
-                assert state is not None  # a row was kept
-                seen(one, state)
-                one.tokens.append(rows.argmax[0])
-            left = [pair for pair in left if len(pair[0].tokens) < count and pair[0].tokens[-1] not in target.eos]
-        for slot in slots:
-            target.close(slot)
-        yield from group
+    device, width = model.device, max(map(len, prompts))
+    tokens = torch.tensor([[0] * (width - len(one)) + list(one) for one in prompts], device=device)
+    mask = torch.tensor([[False] * (width - len(one)) + [True] * len(one) for one in prompts], device=device)
+    going, cache, new = torch.ones(len(prompts), dtype=torch.bool), None, tokens
+    ranked: list[Any] = []
+    log_probs: list[Any] = []
+    stops = torch.tensor(sorted(ends), device=device)
+    while len(ranked) < count and going.any():
+        out = model(
+            new, attention_mask=mask.long(), position_ids=positions(mask)[:, -new.shape[1] :], past_key_values=cache,
+            use_cache=True, logits_to_keep=1, output_hidden_states=seen is not None,
+        )  # fmt: skip
+        cache = out.past_key_values
+        if seen is not None:
+            seen(out.hidden_states[-1][:, -1].cpu())
+        best = out.logits[:, -1].float().log_softmax(-1).topk(min(RANKS, out.logits.shape[-1]))
+        ranked.append(best.indices)
+        log_probs.append(best.values)
+        new = best.indices[:, :1]
+        tokens = torch.cat([tokens, new], 1)
+        mask = torch.cat([mask, going[:, None].to(device)], 1)
+        going &= ~torch.isin(new[:, 0], stops).cpu()
+    return Batch(tokens.cpu(), mask.cpu(), torch.stack(ranked, 1).cpu(), torch.stack(log_probs, 1).cpu())
+
+
+def positions(mask: Tensor) -> Tensor:
+    """[n, T] int64: the place of each token in its own sequence."""
+    return (mask.long().cumsum(1) - 1).clamp(min=0)

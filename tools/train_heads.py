@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
@@ -23,12 +24,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cloud_gateway.models.drafts.medusa import Heads, load
-from cloud_gateway.models.target_model.load import load as load_model
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.models.target_model.load import Loaded
 from edgespec.core.errors import ConfigError, EdgespecError
-from edgespec.shared.models import resolve_model
 from tools import options, target_text, verbs
-from tools.target_text import Written
 
 CHECKPOINT_S = 30.0
 BATCH = 64
@@ -54,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--minutes", type=options.number(float, 0, 10_000), default=5, help="of training, text excluded"
     )
     parser.add_argument("--steps", type=options.number(int, 0, 1 << 40), default=1 << 40, help="of training at most")
-    parser.add_argument("--threads", type=options.number(int, 0, 512), default=0, help="0: the fastest")
     parser.add_argument("--out", type=options.output, required=True, metavar="FILE", help="safetensors")
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
     args = parser.parse_args(argv)
@@ -67,10 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(args: argparse.Namespace) -> int:
     """Text, training, figures. Raises EdgespecError."""
-    path = resolve_model(args.target)
-    loaded = load_model(path, "bfloat16", "cpu")
-    embedding = loaded.model.get_output_embeddings().weight.detach()
-    known, held = text_of(args, loaded.model_digest)
+    loaded = target_text.load(args)
+    embedding = loaded.model.get_output_embeddings().weight.detach().cpu()
+    known, held = text_of(args, loaded)
     if args.out.exists():
         heads = load(args.out, loaded.model_digest)
     else:
@@ -88,10 +84,10 @@ Text = tuple[Tensor, Tensor]
 """Hidden states [n, width] in float32, and the token that the target chose after each [n]; -1 ends a completion."""
 
 
-def text_of(args: argparse.Namespace, digest: bytes) -> tuple[Text, Text]:
+def text_of(args: argparse.Namespace, loaded: Loaded) -> tuple[Text, Text]:
     """What the target wrote, to learn from and held back: from OUT.text where it is there. Raises ConfigError."""
     kept = args.out.with_name(args.out.name + ".text")
-    made_of = {"target": digest.hex(), "prompts": str(args.prompts), "limit": str(args.limit)}
+    made_of = {"target": loaded.model_digest.hex(), "prompts": str(args.prompts), "limit": str(args.limit)}
     made_of["max_tokens"] = str(args.max_tokens)
     if kept.exists():
         try:
@@ -104,10 +100,9 @@ def text_of(args: argparse.Namespace, digest: bytes) -> tuple[Text, Text]:
         except (OSError, SafetensorError) as error:
             raise ConfigError(f"{kept} cannot be read ({error}): delete it.") from error
     else:
-        target, text = target_text.load(args.target, args.threads)
         found = {}
-        for name, prompts in zip(("known", "held"), target_text.chats(args.prompts, args.limit, text), strict=True):
-            found[f"{name}.hidden"], found[f"{name}.tokens"] = states(target, prompts, args.max_tokens)
+        for name, batches in zip(("known", "held"), target_text.prompts_of(args, loaded), strict=True):
+            found[f"{name}.hidden"], found[f"{name}.tokens"] = states(loaded.model, batches, args.max_tokens)
         part = kept.with_name(f".{kept.name}.part")
         save_file(found, part, made_of)
         part.replace(kept)
@@ -115,19 +110,17 @@ def text_of(args: argparse.Namespace, digest: bytes) -> tuple[Text, Text]:
     return known, held
 
 
-def states(target: TorchTarget, prompts: Sequence[Sequence[int]], count: int) -> Text:
+def states(model: Any, batches: Sequence[Sequence[Sequence[int]]], count: int) -> Text:
     """Completions of these prompts, each with its states, one behind the other; bfloat16."""
-    hidden: dict[int, list[Tensor]] = {}
-
-    def seen(one: Written, state: Tensor) -> None:
-        hidden.setdefault(id(one), []).append(state)
-
     found, tokens = list[Tensor](), list[int]()
-    for number, one in enumerate(target_text.write(target, prompts, count, seen), 1):
-        found += [*hidden.pop(id(one)), torch.zeros(target.hidden_size)]
-        tokens += [*one.tokens, -1]
-        print(f"text: {number} of {len(prompts)} completions, {len(tokens)} tokens", file=sys.stderr)
-    return torch.stack([state.to(torch.bfloat16) for state in found]), torch.tensor(tokens)
+    for number, prompts in enumerate(batches, 1):
+        seen = list[Tensor]()
+        batch = target_text.write(model, prompts, count, target_text.ends_of(model), seen.append)
+        for (sequence, length), hidden in zip(batch.sequences(), torch.stack(seen, 1), strict=True):
+            found += [hidden[:length], torch.zeros_like(hidden[:1])]
+            tokens += [*sequence[-length:], -1]
+        print(f"text: {number} of {len(batches)} batches, {len(tokens)} tokens", file=sys.stderr)
+    return torch.cat(found).to(torch.bfloat16), torch.tensor(tokens)
 
 
 def fresh(embedding: Tensor, tokens: Tensor, count: int, rank: int, size: int) -> Heads:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from edgespec.core.errors import ConfigError, ModelError
-from tools.distill.text import Batch
+from tools.target_text import Batch
 
 _STEP = re.compile(r"^step-(\d+)\.safetensors$")
 _SETTINGS = "settings.json"

@@ -15,20 +15,19 @@ from typing import Any
 import torch
 
 from cloud_gateway.models.target_model.load import load
-from cloud_gateway.models.text import Text
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab.demo import PROMPTS, read_prompts
 from edgespec.lab.gguf_layers import block_count
 from edgespec.shared import models
 from edgespec.shared.digests import model_digest
-from tools import options
+from tools import options, target_text
 from tools.distill import measure
 from tools.distill.export import export
 from tools.distill.folder import Folder
 from tools.distill.layers import checked, kept_layers
-from tools.distill.text import MAX_PROMPT, Batch, split, write
 from tools.distill.training import Trainer, pruned, right, trained
 from tools.make_draft import FORMATS
+from tools.target_text import MAX_PROMPT, Batch
 
 Say = Callable[[str], object]
 
@@ -100,16 +99,15 @@ def written(
     loaded: Any, prompts: Sequence[str], args: argparse.Namespace, folder: Folder, say: Say
 ) -> tuple[list[Batch], list[Batch]]:
     """What the target writes, to train on and held back; what is in the folder already is not written again."""
-    text, ends = Text(loaded.tokenizer), _ends(loaded.model)
-    rendered = [text.render_chat([{"role": "user", "content": prompt}]) for prompt in prompts]
-    train, held = split([one for one in rendered if len(one) <= MAX_PROMPT], args.held_back, args.batch, args.seed)
+    ends = target_text.ends_of(loaded.model)
+    train, held = target_text.split(target_text.rendered(loaded, prompts), args.held_back, args.batch, args.seed)
     named = [(f"held-{number:04}", batch) for number, batch in enumerate(held)]
     named += [(f"train-{number:04}", batch) for number, batch in enumerate(train)]
     if not train:
         raise ConfigError(f"Too few prompts of {args.prompts} have at most {MAX_PROMPT} tokens.")
     found, began = [], time.monotonic()
     for done, (name, some) in enumerate(named, 1):
-        found.append(folder.batch(name, lambda some=some: write(loaded.model, some, args.max_tokens, ends)))  # type: ignore[misc]
+        found.append(folder.batch(name, lambda some=some: target_text.write(loaded.model, some, args.max_tokens, ends)))  # type: ignore[misc]
         say(f"text {done} of {len(named)}, {left(time.monotonic() - began, done, len(named) - done)}")
     return found[len(held) :], found[: len(held)]
 
@@ -141,11 +139,6 @@ def left(seconds: float, done: int, ahead: int) -> str:
     each = seconds / max(done, 1)
     minutes = each * ahead / 60
     return f"{each:.2f} s each, {minutes:.0f} min left"
-
-
-def _ends(model: Any) -> frozenset[int]:
-    ends = model.generation_config.eos_token_id
-    return frozenset(ends if isinstance(ends, list) else [ends]) - {None}
 
 
 def _settings(args: argparse.Namespace, source: Path, kept: Sequence[int]) -> dict[str, Any]:

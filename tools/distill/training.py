@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edgespec.core.errors import ModelError
 from tools.distill.layers import rate
-from tools.distill.text import Batch, positions
+from tools.target_text import Batch, positions
 
 OWN_TOKEN = 0.5
 """Weight of the target's own token in what is learnt; its distribution has the rest. Drafts are judged by the token."""
