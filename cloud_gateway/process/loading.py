@@ -17,7 +17,7 @@ from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import SELF, GatewaySettings
-from cloud_gateway.process.targets import EngineName, check_models, load_target, needs
+from cloud_gateway.process.targets import Plan, check_models, load_target, needs
 from edgespec import __version__
 from edgespec.shared.folders import expand
 from edgespec.shared.models import resolve_model
@@ -50,13 +50,14 @@ class Models:
     heads: MedusaHeads | None = None
 
 
-def load_models(settings: GatewaySettings, engine: EngineName | None = None) -> Models:
-    """Loads target and local draft; `engine` is what `check_models` returned, where it was called before.
+def load_models(settings: GatewaySettings, plan: Plan | None = None) -> Models:
+    """Loads target and local draft; `plan` is what `check_models` returned, where it was called before.
 
     Raises ModelError, TokenizerMismatch.
     """
-    loaded = load_target(settings, engine or check_models(settings))
-    target, path = loaded.target, resolve_model(settings.target.model)
+    plan = plan or check_models(settings)
+    loaded, path = load_target(settings, plan), plan.path
+    target = loaded.target
     served = ServedModel(
         id=path.name.removesuffix(".gguf"),
         created=int(path.stat().st_mtime),

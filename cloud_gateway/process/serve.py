@@ -34,7 +34,7 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.loading import Models, engine_settings, in_thread, load_models
 from cloud_gateway.process.own_worker import OwnWorker
-from cloud_gateway.process.targets import EngineName, check_models
+from cloud_gateway.process.targets import Plan, check_models
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
 from edgespec.core.pairing.groups import OWN_GROUP
 from edgespec.core.protocol.handshake import GatewayIdentity
@@ -97,9 +97,9 @@ class Gateway:
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._asked_to_stop)
         async with AsyncExitStack() as closing:
-            engine = await self._open(closing)
+            plan = await self._open(closing)
             try:
-                models = await self._unless_stopped(in_thread(lambda: load_models(self.settings, engine)))
+                models = await self._unless_stopped(in_thread(lambda: load_models(self.settings, plan)))
             except Stopped:
                 return
             logs.serving()
@@ -116,10 +116,10 @@ class Gateway:
 
     # --- start -----------------------------------------------------------------------------------------------------
 
-    async def _open(self, closing: AsyncExitStack) -> EngineName:
+    async def _open(self, closing: AsyncExitStack) -> Plan:
         """Opens what should fail before minutes of loading: addresses in use, a second gateway on the same state."""
         settings = self.settings
-        chosen = check_models(settings)
+        plan = check_models(settings)
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
         control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), Commands(self).handlers())
@@ -136,7 +136,7 @@ class Gateway:
         figures = await listen(app, metrics.host, metrics.port, "metrics", METRICS_LIMITS, times)
         closing.push_async_callback(figures.close)
         self._listeners = {"api": chat, "metrics": figures}
-        return chosen
+        return plan
 
     def _own_worker(self, folder: Path) -> OwnWorker | None:
         draft = self.settings.local_draft

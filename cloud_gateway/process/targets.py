@@ -34,6 +34,16 @@ EXACT_NUMBER = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """How a target that was checked is loaded."""
+
+    path: Path
+    engine: EngineName
+    kv_tokens: int
+    """What the KV cache of all slots together holds."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedTarget:
     """The target and what was loaded with it."""
 
@@ -46,8 +56,8 @@ class LoadedTarget:
     """Device, type of number or engine, and library version, for `system_fingerprint`."""
 
 
-def check_models(settings: GatewaySettings) -> EngineName:
-    """The engine for the target. Takes a fraction of a second: it reads no weights.
+def check_models(settings: GatewaySettings) -> Plan:
+    """How to load the target. Takes a fraction of a second: it reads no weights.
 
     Raises ModelError for a model that cannot be served, TokenizerMismatch where the local draft does not fit.
     """
@@ -71,7 +81,8 @@ def check_models(settings: GatewaySettings) -> EngineName:
         raise ModelError(
             '`sources.medusa` names heads, which need the engine torch: set `target.engine` to "torch", or it to "".'
         )
-    draft = _draft(settings)
+    named = settings.local_draft.model
+    draft = resolve_model(named) if named not in ("", SELF) else None
     if draft is not None:
         if not _installed("llama_cpp"):
             raise ModelError(
@@ -79,8 +90,7 @@ def check_models(settings: GatewaySettings) -> EngineName:
                 '`local_draft.model` to "".'
             )
         check_same_tokenizer(path, draft)
-    kv_tokens(settings, engine, path, draft)
-    return engine
+    return Plan(path, engine, kv_tokens(settings, engine, path, draft))
 
 
 def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: Path | None) -> int:
@@ -165,27 +175,19 @@ def check_same_tokenizer(target: Path, draft: Path) -> None:
         )
 
 
-def load_target(settings: GatewaySettings, engine: EngineName) -> LoadedTarget:
-    """Loads the target with the engine that `check_models` chose. Raises ModelError."""
-    path = resolve_model(settings.target.model)
-    tokens = kv_tokens(settings, engine, path, _draft(settings))
+def load_target(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
+    """Loads the target as `check_models` planned. Raises ModelError."""
     with needs("install edgespec with its extra 'gateway'"):
-        return (_with_llamacpp if engine == "llamacpp" else _with_torch)(path, settings, tokens)
+        return (_with_llamacpp if plan.engine == "llamacpp" else _with_torch)(settings, plan)
 
 
-def _draft(settings: GatewaySettings) -> Path | None:
-    """The local draft's file, where it has one."""
-    named = settings.local_draft.model
-    return resolve_model(named) if named not in ("", SELF) else None
-
-
-def _with_torch(path: Path, settings: GatewaySettings, tokens: int) -> LoadedTarget:
+def _with_torch(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
     import torch
 
     from cloud_gateway.models.target_model import load
     from cloud_gateway.models.target_model.torch import TorchTarget
 
-    options = settings.target
+    options, path = settings.target, plan.path
     dtype = dtype_for(options)
     loaded = load.load(path, dtype, options.device)
     log.info("target %s loaded in %s by torch", path.name, dtype)
@@ -193,7 +195,7 @@ def _with_torch(path: Path, settings: GatewaySettings, tokens: int) -> LoadedTar
         loaded.model,
         slots=options.slots,
         context=options.context,
-        kv_tokens=tokens,
+        kv_tokens=plan.kv_tokens,
         threads=options.threads,
         kernels=options.kernels,
         exact=options.exact != "no",
@@ -203,18 +205,18 @@ def _with_torch(path: Path, settings: GatewaySettings, tokens: int) -> LoadedTar
     return LoadedTarget(target, loaded.tokenizer, loaded.model_digest, loaded.tokenizer_digest, made_by)
 
 
-def _with_llamacpp(path: Path, settings: GatewaySettings, tokens: int) -> LoadedTarget:
+def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.load import load_vocabulary
 
-    options = settings.target
+    options, path = settings.target, plan.path
     vocabulary = load_vocabulary(path)
     target = LlamaCppTarget(
         path,
         eos=vocabulary.eos,
         slots=options.slots,
         context=options.context,
-        kv_tokens=tokens,
+        kv_tokens=plan.kv_tokens,
         tree_nodes=settings.policy.verify_nodes,
         prefill_chunk=options.prefill_chunk,
         threads=options.threads,

@@ -138,11 +138,11 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
         settings = assign(settings, assignment)
     settings = override(settings, "target.model", options.target)
     settings = override(settings, "local_draft.model", options.draft)
-    engine = check_models(settings)
-    target, draft = models.resolve_model(options.target), models.resolve_model(options.draft)
-    need, shared = need_of(settings.target, engine, target), vocabulary(target)
+    plan, draft = check_models(settings), models.resolve_model(options.draft)
+    target = plan.path
+    need, shared = need_of(settings.target, plan.engine, target), vocabulary(target)
     return {
-        "engine": engine,
+        "engine": plan.engine,
         "slots": settings.target.slots,
         "tokens": len(shared.entries),
         "tokenizer": shared.digest.hex(),

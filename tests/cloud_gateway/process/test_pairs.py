@@ -53,7 +53,7 @@ def test_folders_and_drafts_pair_where_their_tokenizer_is_one(made: Path) -> Non
     for target, draft in product(ARCHITECTURES, repeat=2):
         settings = configured(made / target, made / f"{draft}.gguf", "torch")
         if (target in SENTENCEPIECE) == (draft in SENTENCEPIECE):
-            assert check_models(settings) == "torch", (target, draft)
+            assert check_models(settings).engine == "torch", (target, draft)
         else:
             with pytest.raises(TokenizerMismatch, match=f"{draft}.gguf cannot draft for {target}"):
                 check_models(settings)
@@ -67,7 +67,7 @@ def test_gguf_targets_and_drafts_pair_where_their_tokenizer_is_one(engine: str, 
             with pytest.raises(ModelError, match='set `target.engine` to "llamacpp"'):
                 check_models(settings)
         elif (target in SENTENCEPIECE) == (draft in SENTENCEPIECE):
-            assert check_models(settings) == engine, (target, draft)
+            assert check_models(settings).engine == engine, (target, draft)
         else:
             with pytest.raises(TokenizerMismatch, match=f"{draft}.gguf cannot draft for {target}.gguf"):
                 check_models(settings)

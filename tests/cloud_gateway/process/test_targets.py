@@ -142,7 +142,7 @@ def test_a_model_larger_than_the_memory_is_refused(engine: str, model: Path, mon
     for options, tokens, key in (({}, 256 + 17, "context"), ({"kv_tokens": "500"}, 500, "kv_tokens")):
         settings = configured(model, engine=engine, context="256", **options)
         monkeypatch.setattr(targets, "available_memory", lambda n=tokens: need.weights + n * need.token)
-        assert check_models(settings) == engine
+        assert check_models(settings).engine == engine
         monkeypatch.setattr(targets, "available_memory", lambda n=tokens: need.weights + n * need.token - 1)
         with pytest.raises(ModelError, match=rf"for {tokens} tokens of KV cache.*or lower `target.{key}`\.$"):
             check_models(settings)
@@ -214,9 +214,10 @@ def test_every_refusal_is_one_sentence(model: Path, tmp_path: Path) -> None:
 
 def test_models_that_were_checked_are_not_checked_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = configured(model, engine="llamacpp", context="256", threads="1")
-    engine = check_models(settings)
+    plan = check_models(settings)
     monkeypatch.delattr(loading, "check_models")
-    load_models(settings, engine)
+    monkeypatch.delattr(targets, "kv_tokens")
+    assert load_models(settings, plan).target.kv_tokens == plan.kv_tokens
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
