@@ -28,6 +28,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
+from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.tls import ServerIdentity, certificate_spki, client_context, new_identity, peer_spki_hash
 from edgespec.worker.link import Link
 from tools.doubles.limits import link_limits
@@ -38,10 +39,11 @@ GATEWAY_KEY = SigningKey(b"g" * 32)
 
 
 def make_certificate(folder: Path) -> tuple[ssl.SSLContext, bytes]:
-    """A server's TLS context with a fresh self-signed certificate, and its pin."""
-    pem = new_identity()
-    (folder / "gateway.pem").write_bytes(pem)
-    server = ServerIdentity(folder / "gateway.pem", certificate_spki(folder, pem))
+    """A server's TLS context with the folder's self-signed certificate, made at the first call, and its pin."""
+    path = folder / "gateway.pem"
+    if not path.exists():
+        path.write_bytes(new_identity())
+    server = ServerIdentity(path, certificate_spki(folder, path.read_bytes()))
     return server.context(), server.spki_hash
 
 
@@ -139,10 +141,13 @@ async def serving(
     limits: LinkLimits | None = None,
     inflow: InflowLimits | None = None,
     pair: Callable[[Any], Any] | None = None,
+    quarantined: Callable[[str, str, str], None] = lambda *_: None,
     paired: Sequence[WorkerIdentity] = (),
+    listed: PairedWorkers | None = None,
     seen: Seen | None = None,
+    port: int = 0,
 ) -> AsyncIterator[GatewayUnderTest]:
-    """Serves links to the default worker and those in `paired`."""
+    """Serves links to the default worker and those in `paired`, or to those in a list on disk, `listed`."""
     context, pin = make_certificate(folder)
     standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
     names = {me.key.public: me.name for me in (worker_identity(), *paired)}
@@ -151,14 +156,15 @@ async def serving(
     links = Links(
         me,
         VOCAB,
-        Listed(standing, names),
+        listed or Listed(standing, names),
         seen.refused,
         pair=pair,
+        quarantined=quarantined,
         timers=timers,
         limits=limits or LinkLimits(link_limits(), inflow or InflowLimits()),
     )
     links.inbox = seen
-    port = await links.start("127.0.0.1", 0, context)
+    port = await links.start("127.0.0.1", port, context)
     try:
         yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), standing, context)
     finally:

@@ -1,15 +1,30 @@
-"""What tests of hostile peers share; each of their files has its own fixture `gateway`."""
+"""What tests of links share; a file whose gateway differs has its own fixture `gateway`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgespec.shared.paired import PairedWorkers
 from tests.support.hostile import HONEST
-from tests.support.links import Client, GatewayUnderTest, client
+from tests.support.links import Client, GatewayUnderTest, client, serving
+
+
+@pytest.fixture
+def paired(tmp_path: Path) -> PairedWorkers:
+    """The operator's list of workers, on disk."""
+    return PairedWorkers(tmp_path / "keys")
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, paired: PairedWorkers) -> AsyncIterator[GatewayUnderTest]:
+    """Links that use the operator's list."""
+    async with serving(tmp_path, listed=paired) as gateway:
+        yield gateway
 
 
 @pytest.fixture

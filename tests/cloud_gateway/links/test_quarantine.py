@@ -11,29 +11,15 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.core.limits.conduct import MAX_FAULTS
-from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol.handshake import CloseCode, GatewayIdentity, Pin
+from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address
 from edgespec.shared.paired import PairedWorkers
 from edgespec.worker.link import keep_linked
-from tests.support.links import (
-    GATEWAY_KEY,
-    TOKENIZER,
-    VOCAB,
-    Daemon,
-    GatewayUnderTest,
-    Seen,
-    client,
-    make_certificate,
-    serving,
-    some_tree,
-    worker_identity,
-)
+from tests.support.links import VOCAB, Daemon, GatewayUnderTest, client, serving, some_tree, worker_identity
 from tests.support.until import until
-from tools.doubles.limits import link_limits
 
 ME = worker_identity()
 ID = key_id(ME.key.public)
@@ -45,47 +31,33 @@ def worthless(links: Links) -> None:
         links.audited(ID, f"key {number % 3}", 8.0, 0)
 
 
-async def test_a_worthless_worker_is_refused_until_it_is_released(tmp_path: Path) -> None:
-    context, pin = make_certificate(tmp_path)
-    PairedWorkers(tmp_path / "keys").add(ME.key.public, "lab-7")
+async def test_a_worthless_worker_is_refused_until_it_is_released(tmp_path: Path, paired: PairedWorkers) -> None:
+    paired.add(ME.key.public, "lab-7")
     daemon, notices, found = Daemon(), list[str](), list[tuple[str, ...]]()
-    before = links_of(tmp_path, pin, found)
-    port = await before.start("127.0.0.1", 0, context)
-    task = asyncio.create_task(linking(port, pin, daemon, notices))
-    await until(before.workers)
-    worthless(before)
-    why = "3 of 3 API keys accepted 0% of what its probabilities claim"
-    assert before.workers() == [] and found == [(ID, "lab-7", why)]
-    await before.stop()
-    after = links_of(tmp_path, pin, found)  # the gateway after a restart
-    await after.start("127.0.0.1", port, context)
-    await until(lambda: after.rejected["quarantined"] > 1 and notices)
-    assert f"cloud-gateway workers release {ID}" in notices[0]
-    assert not after.workers() and daemon.of("up") == [()]
-    PairedWorkers(tmp_path / "keys").release("lab-7")  # by another process
-    await until(after.workers)
-    task.cancel()
-    await after.stop()
+    async with serving(tmp_path, listed=paired, quarantined=lambda *what: found.append(what)) as before:
+        task = asyncio.create_task(linking(before, daemon, notices))
+        await until(before.links.workers)
+        worthless(before.links)
+        why = "3 of 3 API keys accepted 0% of what its probabilities claim"
+        assert before.links.workers() == [] and found == [(ID, "lab-7", why)]
+    restarted = serving(tmp_path, listed=PairedWorkers(tmp_path / "keys"), port=before.port)
+    async with restarted as after:
+        await until(lambda: after.links.rejected["quarantined"] > 1 and notices)
+        assert f"cloud-gateway workers release {ID}" in notices[0]
+        assert not after.links.workers() and daemon.of("up") == [()]
+        paired.release("lab-7")  # by another process
+        await until(after.links.workers)
+        task.cancel()
 
 
-def links_of(folder: Path, pin: bytes, found: list[tuple[str, ...]]) -> Links:
-    """Links of a gateway whose list of workers is on disk."""
-    me, seen = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER), Seen()
-    limits, paired = LinkLimits(link_limits()), PairedWorkers(folder / "keys")
-    links = Links(me, VOCAB, paired, seen.refused, limits=limits, quarantined=lambda *what: found.append(what))
-    links.inbox = seen
-    return links
-
-
-async def linking(port: int, pin: bytes, daemon: Daemon, notices: list[str]) -> None:
+async def linking(gateway: GatewayUnderTest, daemon: Daemon, notices: list[str]) -> None:
     async def addresses() -> Sequence[Address]:
-        return [Address("127.0.0.1", port)]
+        return [gateway.address]
 
     async def soon(seconds: float) -> None:
         await asyncio.sleep(0.02)
 
-    pinned = Pin(GATEWAY_KEY.public, pin)
-    await keep_linked(addresses, ME, pinned, daemon, rng=random.Random(1), sleep=soon, noticed=notices.append)
+    await keep_linked(addresses, ME, gateway.pin, daemon, rng=random.Random(1), sleep=soon, noticed=notices.append)
 
 
 async def test_six_faults_end_in_quarantine_with_a_signed_goodbye(tmp_path: Path) -> None:

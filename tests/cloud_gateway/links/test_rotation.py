@@ -10,43 +10,20 @@ import pytest
 from msgspec import json
 from websockets.exceptions import ConnectionClosed
 
-from cloud_gateway.links.port import LinkLimits
-from cloud_gateway.links.server import Links
 from edgespec.core.errors import KeyStoreError
-from edgespec.core.protocol.handshake import CloseCode, GatewayIdentity, Pin
+from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Timers
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
-from tests.support.links import (
-    GATEWAY_KEY,
-    TOKENIZER,
-    VOCAB,
-    GatewayUnderTest,
-    Seen,
-    client,
-    make_certificate,
-    worker_identity,
-)
+from tests.support.links import GatewayUnderTest, client, serving, worker_identity
 from tests.support.until import until
-from tools.doubles.limits import link_limits
-
-
-@pytest.fixture
-def paired(tmp_path: Path) -> PairedWorkers:
-    return PairedWorkers(tmp_path / "keys")
 
 
 @pytest.fixture
 async def gateway(tmp_path: Path, paired: PairedWorkers) -> AsyncIterator[GatewayUnderTest]:
-    context, pin = make_certificate(tmp_path)
-    me, seen = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER), Seen()
-    limits, timers = LinkLimits(link_limits()), Timers(ping_every_s=0.05)
-    links = Links(me, VOCAB, paired, seen.refused, limits=limits, timers=timers)
-    links.inbox = seen
-    port = await links.start("127.0.0.1", 0, context)
-    yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), {}, context)
-    await links.stop()
+    async with serving(tmp_path, listed=paired, timers=Timers(ping_every_s=0.05)) as gateway:
+        yield gateway
 
 
 async def test_a_rotated_key_replaces_the_old_one_and_its_link(

@@ -6,55 +6,25 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from cloud_gateway.links.port import LinkLimits
-from cloud_gateway.links.server import Links
 from edgespec.core.errors import PairingError, RemoteProtocolError
-from edgespec.core.protocol.handshake import GatewayIdentity, Pin
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address
 from edgespec.shared.paired import PairedWorkers
 from edgespec.worker.link import keep_linked
-from tests.support.links import (
-    GATEWAY_KEY,
-    TOKENIZER,
-    VOCAB,
-    Daemon,
-    GatewayUnderTest,
-    Seen,
-    client,
-    make_certificate,
-    worker_identity,
-)
+from tests.support.links import Daemon, GatewayUnderTest, client, worker_identity
 from tests.support.until import until
-from tools.doubles.limits import link_limits
 
 LIAR = worker_identity(name="lab-7 of Prof. X")
 ID = key_id(LIAR.key.public)
 
 
 @pytest.fixture
-def paired(tmp_path: Path) -> PairedWorkers:
-    workers = PairedWorkers(tmp_path / "keys")
-    workers.add(LIAR.key.public, "w2")
-    return workers
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path, paired: PairedWorkers) -> AsyncIterator[GatewayUnderTest]:
-    """Links that use the operator's own list."""
-    context, pin = make_certificate(tmp_path)
-    seen = Seen()
-    me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)
-    links = Links(me, VOCAB, paired, seen.refused, limits=LinkLimits(link_limits()))
-    links.inbox = seen
-    port = await links.start("127.0.0.1", 0, context)
-    yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), {}, context)
-    await links.stop()
+def paired(paired: PairedWorkers) -> PairedWorkers:
+    paired.add(LIAR.key.public, "w2")
+    return paired
 
 
 async def test_what_the_log_shows_of_a_culprit_can_be_pasted_into_revoke(
