@@ -107,12 +107,13 @@ def main(kind: str) -> None:
 
 
 def _compile(source: Path, ended: threading.Event) -> None:
-    """One run of the compiler, broken off when `ended`."""
+    """One run of the compiler, broken off with all its processes when `ended`; its files are beside `source`."""
     command = [compiler() or "cc", "-O2", "-c", str(source), "-o", f"{source}.o"]
-    with subprocess.Popen(command) as job:
+    there = os.environ | {"TMPDIR": str(source.parent)}
+    with subprocess.Popen(command, env=there, start_new_session=True) as job:
         while job.poll() is None:
             if ended.wait(0.02):
-                job.terminate()
+                os.killpg(job.pid, signal.SIGKILL)
                 job.wait()
 
 
