@@ -4,6 +4,6 @@ Public, by module:
 
 - `commands`: all
 - `config`: all
-- `loading`: `engine_settings`, `load_models`
+- `loading`: `engine_settings`, `load_models`, `Models`
 - `targets`: `check_models`, `need_of`
 """

@@ -1,10 +1,23 @@
-"""`tools.bench sources`: its figures, and its prompts."""
+"""`tools.bench sources`: its arms on tiny models, its figures, and its prompts."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
 from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.models.drafts.medusa import Heads
+from cloud_gateway.models.target_model.load import folder_digest
+from edgespec.core.errors import ConfigError
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import load_tiny, make_tiny_target
 from tools.bench import sources
+from tools.bench.__main__ import main
 from tools.bench.source_prompts import TEXTS
+from tools.train_heads import fresh
 
 
 def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
@@ -15,7 +28,26 @@ def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
     ]
     row = sources.figures("edit", "merge", found, plain)
     assert row["tokens / round"] == 2 and row["accepted / drafted"] == 0.44
-    assert row["ms / token"] == 75 and row["/ first arm"] == 0.5
+    assert row["ms / token"] == 75 and row["/ first arm"] == 0.5 and row["accepted"] == "lookup 6, local 5"
+
+
+def test_self_draft_and_heads_have_rows_where_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sources.TEXTS, "chat", ("hello there", "good morning"))
+    folder = make_tiny_target(tmp_path / "target", vocab=320, layers=3)
+    draft, heads, out = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320), tmp_path / "heads", tmp_path / "out"
+    embedding = load_tiny(folder).get_output_embeddings().weight.detach()
+    made: Heads = fresh(embedding, torch.arange(320), 2, 4, 320)
+    made.save(heads, folder_digest(folder))
+    options = ["sources", "--target", str(folder), "--draft", str(draft), "--text", "chat", "--max-tokens", "8"]
+    assert main([*options, "--layers", "0", "2", "--heads", str(heads), "--json", str(out)]) == 0
+    rows = {row["arm"]: row for row in json.loads(out.read_text())["rows"]}
+    assert list(rows) == ["plain", "lookup", "medusa", "colocated", "draft", "self", "merge"]
+    assert rows["self"]["local passes"] > 0 == rows["medusa"]["local passes"]
+    assert rows["medusa"]["accepted / drafted"] is not None and rows["plain"]["accepted / drafted"] is None
+    assert main([*options, "--arms", "plain", "medusa"]) == ConfigError.exit_code
+    assert "The arm medusa cannot run: give --heads." in capsys.readouterr().err
 
 
 def test_every_kind_has_several_different_prompts() -> None:

@@ -1,7 +1,8 @@
 """`edgespec tune`: measures every source of drafts on this machine and this link, and recommends settings of a gateway.
 
 All arms answer each prompt in one process, in turns: plain decoding, co-located k = 2, lookup, the local draft, and the
-draft with lookup. The target's and the draft's step curves are those that a gateway measures at its start.
+draft with all other sources; the self-draft where `local_draft.layers` names layers, Medusa heads where
+`sources.medusa` names a file. The step curves of target and draft are those that a gateway measures at its start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -22,22 +23,18 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from edgespec.core.errors import ConfigError, ModelError
+from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
 from edgespec.shared.address import parse_address
 
 if TYPE_CHECKING:
-    from cloud_gateway.core.requests.request import Speculation, Usage
-    from cloud_gateway.engine.loop import Engine
+    from cloud_gateway.core.requests.request import Usage
     from cloud_gateway.process.config import GatewaySettings
     from edgespec.lab.tune.advice import Advice, Measured
 
 CONNECTS = 5
 """Connections whose least time is the link's round trip."""
 CONNECT_S = 5.0
-ALONE = ("plain", "lookup")
-"""Arms of an engine without a draft."""
-WARM = "Count to ten."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,32 +91,24 @@ def round_trip_ms(address: str) -> float:
 
 async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens: int, rtt_ms: float | None) -> Measured:
     """All arms on all prompts. Raises ModelError."""
-    from cloud_gateway.engine.loop import Engine
     from cloud_gateway.engine.measure import measure as pass_curve
-    from cloud_gateway.process.loading import engine_settings, load_models
+    from cloud_gateway.process.config import SELF
+    from cloud_gateway.process.loading import load_models
     from edgespec.lab.tune.advice import Measured
+    from edgespec.lab.tune.arms import Arms
 
     console, busy = Console(stderr=True), os.getloadavg()[0] / len(os.sched_getaffinity(0))
     console.print("Loading the models and measuring their steps ...")
     loaded = load_models(settings)
     curve, draft = pass_curve(loaded.target), loaded.local
-    engines = [Engine(loaded.target, one, engine_settings(settings), curve=curve) for one in (None, draft)]
-    arms = {name: asked for name, asked in speculations().items() if draft is not None or name in ALONE}
-    usages: dict[str, list[Usage]] = {name: [] for name in arms}
-    for engine in engines:
-        engine.start()
-    try:
+    arms = Arms(loaded, settings, curve)
+    if settings.local_draft.layers and "self" not in arms.names and settings.local_draft.model != SELF:
+        console.print("The self-draft of `local_draft.layers` is not measured: it needs the engine torch.")
+    async with arms:
         with Progress(console=console) as bar:
-            task = bar.add_task("Timing the arms", total=len(arms) * (len(prompts) + 1))
-            for number, prompt in enumerate([WARM, *prompts]):
-                tokens = loaded.text.render_chat([{"role": "user", "content": prompt}])
-                for name in _turned(list(arms), number):
-                    usage = await _completion(engines[name not in ALONE], tokens, arms[name], max_tokens)
-                    usages[name] += [usage] if number else []  # the first one warms up
-                    bar.advance(task)
-    finally:
-        for engine in engines:
-            engine.stop()
+            task = bar.add_task("Timing the arms", total=len(arms.names) * (len(prompts) + 1))
+            found = await arms.compare(arms.names, prompts, max_tokens, lambda: bar.advance(task))
+    usages = {name: [each[name][1] for each in found] for name in arms.names}
     return Measured(
         arms=per_token(usages),
         busy=round(busy, 2),
@@ -129,19 +118,6 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
         read_ms=None if draft is None else round(1000 * draft.token_s, 2),
         rtt_ms=rtt_ms,
     )
-
-
-def speculations() -> dict[str, Speculation]:
-    """What each arm asks for."""
-    from cloud_gateway.core.requests.request import Speculation
-
-    return {
-        "plain": Speculation(policy="plain"),
-        "lookup": Speculation(policy="adaptive", sources=("lookup",)),
-        "colocated": Speculation(policy="colocated", k=2),
-        "draft": Speculation(policy="adaptive", prefer="latency", sources=()),
-        "merge": Speculation(policy="adaptive", prefer="latency", sources=("lookup",)),
-    }
 
 
 def per_token(usages: Mapping[str, Sequence[Usage]]) -> dict[str, float]:
@@ -188,25 +164,6 @@ def _show(measured: Measured, advice: Sequence[Advice]) -> None:
     console = Console()
     console.print("milliseconds per token:", ", ".join(f"{arm} {ms:.1f}" for arm, ms in measured.arms.items()))
     console.print(shown)
-
-
-def _turned(names: list[str], by: int) -> Iterator[str]:
-    """Beginning with another one each time."""
-    shift = by % len(names)
-    yield from (*names[shift:], *names[:shift])
-
-
-async def _completion(engine: Engine, prompt: Sequence[int], asked: Speculation, count: int) -> Usage:
-    from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
-    from edgespec.core.protocol.messages import Sampling
-
-    request = GenerationRequest(prompt, count, Sampling(temperature=0), speculation=asked)
-    async for event in engine.submit(request):
-        if isinstance(event, DoneEvent):
-            if event.error is not None:
-                raise ModelError(event.error)
-            return event.usage
-    raise AssertionError("a stream ends with a DoneEvent")
 
 
 def _ms(usage: Usage) -> float:

@@ -12,6 +12,10 @@ PAYS = 0.97
 """A source pays where it takes at most this share of the time without it: less is within what runs differ by."""
 MAX_BUSY = 0.3
 """Above it times say more of the other programs than of the models."""
+SOURCES = ("lookup", "medusa")
+"""Arms without a draft model, named as in `policy.sources`."""
+SELF = "self"
+"""The arm of the self-draft, and its `local_draft.model`."""
 MAX_K = 8
 WIDTHS = (4, 8, 16, 32)
 """Candidates of a pass that are compared."""
@@ -25,7 +29,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     """What was measured on this machine. Times in milliseconds."""
 
     arms: Mapping[str, float]
-    """Whole completion, per token, by arm: `plain`, `lookup`, `colocated`, `draft` and `merge`, those that ran."""
+    """Whole completion, per token, by arm: those of `ARMS` (arms.py) that ran."""
     match: float | None
     """Share of the draft's tokens that were the target's; None without a draft."""
     pass_ms: Mapping[int, float]
@@ -56,16 +60,16 @@ def caution(measured: Measured) -> str | None:
 
 
 def recommend(measured: Measured, model: str) -> list[Advice]:
-    """Settings of gateway.toml, most important first; `model`: the draft that was measured, "" for none."""
+    """Settings of gateway.toml, most important first; `model`: the local draft that was measured, "" for none."""
     arms, plain = measured.arms, measured.arms["plain"]
-    drafted = _least(arms, ("colocated", "draft", "merge"))
-    without = _least(arms, ("plain", "lookup"))
+    drafted = _least(arms, ("colocated", "draft", "merge", SELF))
+    without = _least(arms, ("plain", *SOURCES))
     assert without is not None
     draft_pays = drafted is not None and arms[drafted] <= PAYS * arms[without]
-    lookup_pays = arms.get("lookup", plain) <= PAYS * plain
-    found = [_draft(measured, model, drafted, without, draft_pays), _sources(arms, lookup_pays)]
-    worker = _worker(measured)
-    name = "adaptive" if draft_pays or lookup_pays or worker is not None else "plain"
+    paying = [name for name in SOURCES if arms.get(name, plain) <= PAYS * plain]
+    found = [_draft(measured, model, drafted, without, draft_pays), _sources(arms, paying)]
+    worker = _worker(measured) if model != SELF else None
+    name = "adaptive" if draft_pays or paying or worker is not None else "plain"
     best = min(arms[without], arms[drafted] if drafted else plain)
     why = f"{best:.1f} ms per token where plain decoding takes {plain:.1f}" if name != "plain" else "nothing pays here"
     found.insert(0, Advice("policy.name", name, why))
@@ -74,7 +78,7 @@ def recommend(measured: Measured, model: str) -> list[Advice]:
         found.append(Advice("policy.prefer", prefer, f"{pace} per token at a round trip of {measured.rtt_ms:.0f} ms"))
     elif draft_pays:
         found.append(Advice("policy.prefer", "latency", "there is no worker to spare the local draft for"))
-    if draft_pays and measured.match is not None and measured.step_ms is not None:
+    if draft_pays and drafted != SELF and measured.match is not None and measured.step_ms is not None:
         found.append(_k(measured.match, measured.step_ms, measured.pass_ms))
     return [*found, _width(measured.pass_ms)]
 
@@ -84,18 +88,17 @@ def _draft(measured: Measured, model: str, drafted: str | None, without: str, pa
         return Advice("local_draft.model", "", "no draft was measured")
     arms = measured.arms
     times = f"with it {arms[drafted]:.1f} ms per token ({drafted}), without {arms[without]:.1f} ({without})"
-    right = "" if measured.match is None else f"; it is right {measured.match:.0%} of the time"
-    cost = "" if measured.step_ms is None else f", a step takes {measured.step_ms:.1f} ms"
-    return Advice(
-        "local_draft.model", model if pays else "", f"{'' if pays else 'no draft pays here: '}{times}{right}{cost}"
-    )
+    local = drafted != SELF  # match and step are those of the local draft
+    right = f"; it is right {measured.match:.0%} of the time" if local and measured.match is not None else ""
+    cost = f", a step takes {measured.step_ms:.1f} ms" if local and measured.step_ms is not None else ""
+    why = f"{'' if pays else 'no draft pays here: '}{times}{right}{cost}"
+    return Advice("local_draft.model", (model if local else SELF) if pays else "", why)
 
 
-def _sources(arms: Mapping[str, float], pays: bool) -> Advice:
-    if "lookup" not in arms:
-        return Advice("policy.sources", [], "lookup was not measured")
-    why = f"lookup alone takes {arms['lookup']:.1f} ms per token, plain decoding {arms['plain']:.1f}"
-    return Advice("policy.sources", ["lookup"] if pays else [], why)
+def _sources(arms: Mapping[str, float], paying: list[str]) -> Advice:
+    times = [f"{name} alone takes {arms[name]:.1f} ms per token" for name in SOURCES if name in arms]
+    why = ", ".join([*times, f"plain decoding {arms['plain']:.1f}"]) if times else "no source was measured"
+    return Advice("policy.sources", paying, why)
 
 
 def _worker(measured: Measured) -> float | None:

@@ -55,6 +55,31 @@ def test_a_near_worker_takes_the_drafting_over_and_a_far_one_does_not() -> None:
     assert near["policy.prefer"] == "offload" and far["policy.prefer"] == "latency"
 
 
+def test_the_self_draft_is_recommended_where_it_is_the_fastest() -> None:
+    arms = {"lookup": 29.0, "colocated": 26.0, "draft": 25.0, "merge": 25.0}
+    found = recommend(measured(**arms, self=20.0), "auto:quantised")
+    (draft,) = (one for one in found if one.key == "local_draft.model")
+    assert draft.value == "self" and draft.why == "with it 20.0 ms per token (self), without 29.0 (lookup)"
+    assert "policy.k" not in values(found), "that is of the other draft"
+    assert values(recommend(measured(**arms, self=26.0), "auto:quantised"))["local_draft.model"] == "auto:quantised"
+
+
+def test_a_configured_self_draft_does_not_stand_for_a_workers() -> None:
+    arms = {"lookup": 29.0, "colocated": 20.0, "draft": 16.0, "merge": 16.0}
+    found = values(recommend(measured(5.0, **arms), "self"))
+    assert found["local_draft.model"] == "self" and found["policy.prefer"] == "latency"
+
+
+def test_heads_are_a_source_where_they_pay() -> None:
+    found = recommend(measured(lookup=31.0, medusa=20.0), "")
+    (sources,) = (one for one in found if one.key == "policy.sources")
+    assert sources.value == ["medusa"] and values(found)["policy.name"] == "adaptive"
+    assert (
+        sources.why == "lookup alone takes 31.0 ms per token, medusa alone takes 20.0 ms per token, plain decoding 30.0"
+    )
+    assert values(recommend(measured(lookup=20.0, medusa=31.0), ""))["policy.sources"] == ["lookup"]
+
+
 def test_a_machine_without_a_draft_gets_advice_too() -> None:
     bare = Measured(arms={"plain": 30.0, "lookup": 20.0}, match=None, pass_ms=PASSES, step_ms=None)
     found = values(recommend(bare, ""))
