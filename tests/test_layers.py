@@ -43,11 +43,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cloud_gateway/core": ("edgespec.core",),
     "cloud_gateway/models": (*LIBRARY, "edgespec.llamacpp", "cloud_gateway.core"),
     "cloud_gateway/engine": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.models", "cloud_gateway.scope"),
-    "cloud_gateway/links": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.engine", "cloud_gateway.acceptor"),
-    "cloud_gateway/api": (
-        *LIBRARY,
-        *(f"cloud_gateway.{room}" for room in ("core", "auth", "metrics", "acceptor", "scope")),
-    ),
+    "cloud_gateway/links": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.engine"),
+    "cloud_gateway/api": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "auth", "metrics", "scope"))),
     "cloud_gateway": (*LIBRARY, "cloud_gateway"),
 }
 INNER = {

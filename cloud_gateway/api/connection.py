@@ -15,11 +15,11 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.api.errors import error_response, internal
 from cloud_gateway.api.idle import IdleConnections
 from cloud_gateway.api.request_id import HEADER, new_id
 from edgespec.core.errors import ClientError
+from edgespec.shared.acceptor import Acceptor
 from edgespec.shared.occasional import Occasional
 
 MAX_DROPPED_BYTES = 64 * 1024

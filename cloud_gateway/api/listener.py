@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from cloud_gateway.acceptor import Acceptor
 from cloud_gateway.api.connection import Connection, Times
 from cloud_gateway.api.idle import IdleConnections
-from cloud_gateway.core.limits.admission import AdmissionLimits
 from cloud_gateway.core.limits.settings import ClientBounds
+from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError
+from edgespec.shared.acceptor import Acceptor
 
 REASONS: Mapping[int, str] = {
     errno.EADDRINUSE: "is in use, perhaps by another gateway ('ss -ltnp' names the process): stop that one, or change "

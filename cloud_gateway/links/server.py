@@ -20,7 +20,7 @@ from cloud_gateway.core.limits.probation import Probation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
 from cloud_gateway.engine.events import Inbox, WorkerReady
-from cloud_gateway.links.port import LinkConnection, LinkLimits, LinkServer
+from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, standing_error
@@ -41,8 +41,9 @@ from edgespec.core.protocol.messages import (
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
 from edgespec.shared.address import FEATURES, LINK_PATH, PAIR_PATH, SHARE
+from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
 from edgespec.shared.occasional import Occasional
-from edgespec.shared.wire import Wire
+from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 
 log = logging.getLogger("cloud_gateway.links.server")
 
@@ -85,7 +86,10 @@ class Links:
         self._probation = Probation()
         self.conduct, self._quarantined = conduct or Conduct(), quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
-        self._server = LinkServer(self._serve, paths, limits, timers.handshake_s, self._count)
+        self._server = GuardedServer(
+            "link port", self._serve, paths, limits.admission, limits.inflow, WEBSOCKET_OPTIONS, timers.handshake_s,
+            log, self._count,
+        )  # fmt: skip
 
     # --- the server ----------------------------------------------------------------------------------------------
 
@@ -102,7 +106,7 @@ class Links:
             self._hang_up(worker, Bye("stopping"), why="stopping")
         await self._server.stop()
 
-    async def _serve(self, ws: LinkConnection) -> None:
+    async def _serve(self, ws: GuardedConnection) -> None:
         try:
             if self._pair is not None and ws.request is not None and ws.request.path == PAIR_PATH:
                 await self._pair(ws)
@@ -115,7 +119,7 @@ class Links:
             self._lines.line(logging.ERROR, ("fault", type(error)), text, error)
             await ws.close(CloseCode.OURS, "internal")
 
-    async def _serve_link(self, ws: LinkConnection) -> None:
+    async def _serve_link(self, ws: GuardedConnection) -> None:
         now = asyncio.get_running_loop().time()
         nonce = os.urandom(NONCE_BYTES)
         session = GatewaySession(self._me, self.paired.lookup, nonce, now, self._timers, self._rotate)
@@ -213,7 +217,7 @@ class Links:
 
     # --- for the links -------------------------------------------------------------------------------------------
 
-    def linked_now(self, worker: WorkerInfo, ws: LinkConnection) -> None:
+    def linked_now(self, worker: WorkerInfo, ws: GuardedConnection) -> None:
         """The handshake succeeded. Raises RemoteProtocolError where no place is left."""
         if not ws.proven():
             raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
@@ -304,7 +308,7 @@ class Links:
 class _Link:
     """One connection to the gateway: unproven until the handshake ends, then a worker's."""
 
-    def __init__(self, ws: LinkConnection, session: GatewaySession, links: Links) -> None:
+    def __init__(self, ws: GuardedConnection, session: GatewaySession, links: Links) -> None:
         self.wire: Wire
         self.worker: WorkerInfo | None = None
         self._ws, self._session, self._links = ws, session, links

@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cloud_gateway.acceptor import raise_descriptor_limit
 from cloud_gateway.api import Api, Backend, Limits, make_app
 from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.core.limits.admission import share_descriptors
 from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.engine.audit import AuditLog
 from cloud_gateway.engine.collector import spare_rounds
@@ -35,11 +33,13 @@ from cloud_gateway.process.control import Commands
 from cloud_gateway.process.loading import Models, engine_settings, in_thread, load_models
 from cloud_gateway.process.own_worker import OwnWorker
 from cloud_gateway.process.targets import Plan, check_models
+from edgespec.core.admission import share_descriptors
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
 from edgespec.core.pairing.groups import OWN_GROUP
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders, logs, sdnotify
+from edgespec.shared.acceptor import raise_descriptor_limit
 from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import ControlServer

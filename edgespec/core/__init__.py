@@ -2,6 +2,7 @@
 
 Public, by module:
 
+- `admission`: `Admission`, `AdmissionLimits`, `Refused`, `share_descriptors`
 - `errors`: all
 - `eviction`: `first_to_go`, `Kept`
 - `numbers`: `between`, `interpolate`

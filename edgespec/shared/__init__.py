@@ -4,8 +4,9 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 
 Public, by module:
 
+- `acceptor`: `Acceptor`, `raise_descriptor_limit`
 - `address`: `Address`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`, `parse_address`,
-  `PEER_PATH`, `SHARE`, `source_of`
+  `PEER_PATH`, `SHARE`
 - `advertise`: `Advertiser`
 - `command`: all
 - `control`: all
@@ -15,7 +16,8 @@ Public, by module:
   `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `read_private`, `write_private`
 - `folders`: all
-- `guarded`: `Guarded`, `GuardedClient`, `PinnedClient`
+- `guarded`: `GuardedClient`, `PinnedClient`
+- `guarded_server`: `GuardedConnection`, `GuardedServer`
 - `hub`: all
 - `keystore`: `KeyStore`
 - `logs`: all

@@ -18,11 +18,11 @@ from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import Listener, listen
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.core.limits.admission import AdmissionLimits
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.engine.output_queue import Stream
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.models.text import StopStrings
+from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import ClientError
 from tools.doubles.limits import TIMES, api_limits, request_limits
 

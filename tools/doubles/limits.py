@@ -10,10 +10,10 @@ from msgspec.structs import replace as replaced
 from cloud_gateway.api.connection import Times
 from cloud_gateway.api.limits import Limits
 from cloud_gateway.api.listener import api_admission
-from cloud_gateway.core.limits.admission import AdmissionLimits
 from cloud_gateway.core.limits.quota import KeyLimits
 from cloud_gateway.links.port import link_admission
 from cloud_gateway.process.config import GatewaySettings
+from edgespec.core.admission import AdmissionLimits
 
 SETTINGS = GatewaySettings()
 TIMES = Times(SETTINGS.limits.head_timeout_s, SETTINGS.limits.idle_timeout_s)

@@ -2,7 +2,6 @@
 
 Public, by module:
 
-- `admission`: `Admission`, `AdmissionLimits`, `Refused`, `share_descriptors`
 - `conduct`: `Conduct`
 - `probation`: `Probation`
 - `quota`: `KeyLimits`, `Quotas`, `Visit`

@@ -14,6 +14,7 @@ Public, by module:
 - `prefix`: `Prefix`, `prefix_hash`
 - `ranges`: all
 - `reasons`: `shown`
+- `records`: `Records`
 - `rotation`: `MAX_ROTATIONS`, `rotation`, `Rotations`, `up_to`
 - `session`: `DEFAULT_TIMERS`, `Event`, `GatewaySession`, `Linked`, `RttSample`, `Session`, `State`, `Timers`,
   `WorkerSession`

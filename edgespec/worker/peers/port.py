@@ -1,9 +1,10 @@
 """The port for peers: pairing while its window is open, presence, and the relay. Without pairing it does nothing for
 anybody.
 
-A caller is proven within `HANDSHAKE_S` or dropped. The relay connects to the gateways only with which this machine is
-paired, and at the addresses only where it has authenticated them itself or that its admin configured; it forwards bytes
-of the TLS connection that caller and gateway make inside, and has no key to read or change them.
+A caller is proven in time or dropped, and before its proof it competes with others for few places (`peer_admission`).
+The relay connects to the gateways only with which this machine is paired, and at the addresses only where it has
+authenticated them itself or that its admin configured; it forwards bytes of the TLS connection that caller and gateway
+make inside, and has no key to read or change them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,8 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import WebSocketException
-from websockets.http11 import Request, Response
-
+from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, EdgespecError
 from edgespec.core.peers.handshake import ListenerHandshake
 from edgespec.core.peers.messages import (
@@ -30,12 +27,13 @@ from edgespec.core.peers.messages import (
     PeerRefused,
     decode_peer,
 )
-from edgespec.core.protocol.inflow import Bucket
+from edgespec.core.protocol.inflow import Bucket, InflowLimits
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared.address import PAIR_PATH, PEER_PATH, Address, source_of
+from edgespec.shared.address import PAIR_PATH, PEER_PATH, Address
 from edgespec.shared.desk import PairingDesk
+from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
 from edgespec.shared.occasional import Occasional
 from edgespec.shared.paired import PairedPeers
 from edgespec.shared.tls import ServerIdentity
@@ -47,13 +45,19 @@ from edgespec.worker.peers.tunnel import forward, hang_up
 log = logging.getLogger("edgespec.worker.peers")
 
 HANDSHAKE_S = 5.0
+"""For TLS, the upgrade and the handshake of peers, each."""
+PRESENCE_S = 1.0
+"""For the caller to hang up once it has its answer."""
 DIAL_S = 2.0
 """For TCP to the gateway."""
-MAX_CONNECTIONS = 64
-"""Open at once, tunnels included; a campus has fewer peers that call at the same time."""
-MAX_OF_SOURCE = 16
-"""Of these from one address."""
-
+UNPROVEN, UNPROVEN_OF_SOURCE = 32, 8
+"""Connections that have proven no key, TLS handshakes included; and those of one address."""
+PRESENT = 32
+"""Connections of proven peers beside tunnels; each lasts `PRESENCE_S` at most."""
+CONNECTIONS_PER_S, BURST = 6.0, 30
+"""New ones of one address: peers of a lost relay, of which a campus has few, come within a second."""
+TOTAL_PER_S = 30.0
+"""New ones of all: TLS handshakes then take about a tenth of a core of this workstation."""
 BURST_S = 0.25
 """Bytes of this many seconds may go at once: an `Open` with a long prompt is one frame."""
 
@@ -80,63 +84,41 @@ class PeerPort:
         self._gateways, self._drafting_for, self._relay = gateways, drafting_for, relay
         self._rate = Bucket(relay.kib_per_s * 1024, relay.kib_per_s * 1024 * BURST_S)
         self._lines = Occasional(log)
-        self._server: Server | None = None
-        self._open: dict[ServerConnection, str] = {}
-        """Connections, and their sources."""
-        self.tunnels: dict[bytes, ServerConnection] = {}
+        self._server = GuardedServer(
+            "port for peers", self._serve, [PEER_PATH, PAIR_PATH], peer_admission(relay.tunnels), InflowLimits(),
+            OPTIONS, HANDSHAKE_S, log,
+        )  # fmt: skip
+        self.tunnels: dict[bytes, GuardedConnection] = {}
         """By the caller's key: a new one of the same caller replaces its former one, which it has given up."""
         self.forwarded_bytes = 0
 
     async def start(self, where: PeersSection) -> int:
         """Listens; returns the port. Raises AddressError where it cannot be bound."""
         try:
-            self._server = await serve(
-                self._serve,
-                where.host,
-                where.port,
-                ssl=self._tls.context(),
-                process_request=self._admit,
-                open_timeout=HANDSHAKE_S,
-                server_header=None,
-                **OPTIONS,
-            )
+            return await self._server.start(where.host, where.port, self._tls.context())
         except OSError as error:
             raise AddressError(
                 f"Cannot listen for peers on {where.host} port {where.port}: {error.strerror or error}."
             ) from None
-        return int(next(iter(self._server.sockets)).getsockname()[1])
 
     async def close(self) -> None:
         """Stops listening, and ends all tunnels."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-            self._server = None
+        await self._server.stop()
 
-    def _admit(self, ws: ServerConnection, request: Request) -> Response | None:
-        sources = list(self._open.values())
-        if request.path not in (PEER_PATH, PAIR_PATH):
-            return ws.respond(HTTPStatus.NOT_FOUND, "")
-        if len(sources) >= MAX_CONNECTIONS or sources.count(_source(ws)) >= MAX_OF_SOURCE:
-            return ws.respond(HTTPStatus.SERVICE_UNAVAILABLE, "")
-        return None
-
-    async def _serve(self, ws: ServerConnection) -> None:
-        self._open[ws] = _source(ws)
+    async def _serve(self, ws: GuardedConnection) -> None:
         try:
             if ws.request is not None and ws.request.path == PAIR_PATH:
                 await self._desk.handle(ws)
             else:
                 await self._serve_peer(ws)
         except EdgespecError as error:
-            self._lines.warning(type(error).__name__, f"a peer at {_source(ws)} was dropped: {error}")
-        except (TimeoutError, OSError, WebSocketException):
-            pass  # gone, or too slow
+            self._lines.warning(type(error).__name__, f"{ws.peer} was dropped: {error}")
         finally:
-            del self._open[ws]
+            if ws.flooded is not None:
+                self._lines.warning("flood", f"{ws.peer} was dropped: {ws.flooded}")
             await hang_up(ws)
 
-    async def _serve_peer(self, ws: ServerConnection) -> None:
+    async def _serve_peer(self, ws: GuardedConnection) -> None:
         set_nodelay(ws)
         handshake = ListenerHandshake(
             self._key, self._tls.spki_hash, os.urandom(32), lambda key: self._peers.get(key) is not None
@@ -149,16 +131,19 @@ class PeerPort:
             asked = handshake.asked(decode_peer(await ws.recv()))
         if isinstance(asked, PeerRefused):
             await ws.send(encode(asked))
+        elif not ws.proven():
+            await ws.send(encode(PeerRefused("busy")))
         elif asked.what == "presence":
             await ws.send(encode(self._granted()))
-            await ws.wait_closed()
+            async with asyncio.timeout(PRESENCE_S):
+                await ws.wait_closed()
         else:
             await self._relayed(ws, handshake.peer, asked)
 
     def _granted(self) -> Granted:
         return Granted(self._name, self._relay.offer, list(self._drafting_for())[:MAX_GATEWAYS])
 
-    async def _relayed(self, ws: ServerConnection, caller: bytes, asked: Ask) -> None:
+    async def _relayed(self, ws: GuardedConnection, caller: bytes, asked: Ask) -> None:
         refusal = self._why_not(caller, asked.gateway)
         if refusal is not None:
             await ws.send(encode(PeerRefused(refusal)))
@@ -172,7 +157,7 @@ class PeerPort:
             if self.tunnels.get(caller) is ws:
                 del self.tunnels[caller]
 
-    async def _tunnel(self, ws: ServerConnection, caller: bytes, gateway: bytes) -> None:
+    async def _tunnel(self, ws: GuardedConnection, caller: bytes, gateway: bytes) -> None:
         dialled = await self._dial(self._gateways(gateway))
         if dialled is None:
             await ws.send(encode(PeerRefused("unreachable")))
@@ -209,6 +194,7 @@ class PeerPort:
         return None
 
 
-def _source(ws: ServerConnection) -> str:
-    address = ws.remote_address
-    return source_of(str(address[0])) if isinstance(address, tuple) else ""
+def peer_admission(tunnels: int) -> AdmissionLimits:
+    """Bounds of the port; a whole campus may come from one address, so only its unproven connections are counted."""
+    total = UNPROVEN + PRESENT + tunnels
+    return AdmissionLimits(total, UNPROVEN, UNPROVEN_OF_SOURCE, total, CONNECTIONS_PER_S, BURST, TOTAL_PER_S)

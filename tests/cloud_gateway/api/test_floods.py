@@ -17,9 +17,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cloud_gateway.acceptor import raise_descriptor_limit
 from cloud_gateway.api.connection import MAX_DROPPED_BYTES
 from cloud_gateway.api.idle import MAX_IDLE_PER_KEY
+from edgespec.shared.acceptor import raise_descriptor_limit
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
 from tests.support.until import until
 from tools.doubles.limits import TIMES, api_limits, request_limits

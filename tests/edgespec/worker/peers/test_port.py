@@ -7,18 +7,21 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.protocol import SERVER
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.pairing.exchange import Party, WorkerExchange
 from edgespec.core.pairing.messages import PairingFailed, Reason, decode_pairing
 from edgespec.core.peers.handshake import CallerHandshake
-from edgespec.core.peers.messages import PeerUnavailable, decode_peer
+from edgespec.core.peers.messages import PeerUnavailable, Purpose, decode_peer
+from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import encode
 from edgespec.shared.address import PAIR_PATH, PEER_PATH, Address
 from edgespec.shared.tls import client_context, peer_spki_hash
@@ -26,8 +29,10 @@ from edgespec.worker.pair import pair
 from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
 from edgespec.worker.peers.config import RelaySection
+from tests.support.floods import closed, count_frames, frame, pour
 from tests.support.pairing import Operator, some_code
 from tests.support.peers import Peer, echo, peer
+from tests.support.sockets import dial
 from tests.support.until import until
 
 GATEWAY = b"g" * 32
@@ -38,6 +43,14 @@ async def two(tmp_path: Path, relay: RelaySection | None = None) -> AsyncIterato
     """A caller and a relay, not paired yet."""
     async with peer(tmp_path / "caller") as one, peer(tmp_path / "relay", relay) as other:
         yield one, other
+
+
+@asynccontextmanager
+async def relaying(tmp_path: Path) -> AsyncIterator[tuple[Peer, Peer]]:
+    """A caller, and a relay to a machine that returns what it gets."""
+    async with two(tmp_path) as (caller, relay), echo() as behind:
+        relay.gateways[GATEWAY] = [behind]
+        yield caller, relay
 
 
 async def exchanged(end: socket.socket, data: bytes) -> bytes:
@@ -265,25 +278,85 @@ async def test_a_text_message_or_a_long_one_ends_the_tunnel(tmp_path: Path) -> N
                 await until(lambda: not relay.port.tunnels)
 
 
-async def test_other_paths_and_further_connections_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_port, "MAX_OF_SOURCE", 1)
+async def test_other_paths_are_refused(tmp_path: Path) -> None:
     async with two(tmp_path) as (_, relay):
         with pytest.raises(InvalidStatus, match="404"):
             await connect(relay.address.url("/link"), ssl=client_context(), proxy=None)
-        async with by_hand(relay):
-            await until(lambda: relay.port._open)
-            with pytest.raises(InvalidStatus, match="503"):
-                await connect(relay.address.url(PEER_PATH), ssl=client_context(), proxy=None)
 
 
-def by_hand(relay: Peer) -> connect:
-    return connect(relay.address.url(PEER_PATH), ssl=client_context(), proxy=None, compression=None)
+# --- strangers -------------------------------------------------------------------------------------------------------
 
 
-async def shaken(ws: ClientConnection, caller: Peer, relay: Peer) -> None:
+async def test_half_open_connections_of_one_address_keep_no_peer_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of them begin a TLS handshake, the others send nothing; none hangs up."""
+    monkeypatch.setattr(peer_port, "HANDSHAKE_S", 3.0)
+    async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
+        admission = relay.port._server._acceptor.admission
+        half_open = [stack.enter_context(dial(relay.address.port, "127.0.0.2")) for _ in range(2 * peer_port.BURST)]
+        for sock in half_open[::2]:
+            sock.sendall(b"\x16\x03\x01\x02\x00")  # header of a record of 512 bytes
+        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
+        assert await exchanged(end, b"there") == b"there"
+        assert admission.unproven == peer_port.UNPROVEN_OF_SOURCE and admission.proven == 1
+        assert [r.getMessage().split(": ")[-1] for r in caplog.records if "refused" in r.getMessage()] == [
+            "a connection from 127.0.0.2 that had proven no key was dropped for a newer one (busy)",
+            "127.0.0.2 opens too many connections (rate)",
+        ]
+        await until(lambda: admission.unproven == 0)
+        assert await exchanged(end, b"still") == b"still"
+
+
+async def test_silent_websockets_of_one_address_keep_no_peer_out(tmp_path: Path) -> None:
+    async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
+        admission = relay.port._server._acceptor.admission
+        for _ in range(2 * peer_port.UNPROVEN_OF_SOURCE):
+            await stack.enter_async_context(by_hand(relay, local_addr=("127.0.0.2", 0)))
+        assert admission.unproven == peer_port.UNPROVEN_OF_SOURCE
+        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
+        assert await exchanged(end, b"there") == b"there"
+
+
+async def test_half_open_connections_of_many_addresses_keep_no_peer_out(tmp_path: Path) -> None:
+    async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
+        for n in range(2 * peer_port.UNPROVEN):
+            stack.enter_context(dial(relay.address.port, f"127.0.1.{n % 16 + 1}"))
+        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
+        assert await exchanged(end, b"there") == b"there"
+        assert relay.port._server._acceptor.admission.unproven < peer_port.UNPROVEN
+
+
+@pytest.mark.parametrize("path", [PEER_PATH, PAIR_PATH])
+async def test_a_stranger_that_floods_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    processed = count_frames(monkeypatch)
+    async with two(tmp_path) as (_, relay):
+        async with connect(relay.address.url(path), ssl=client_context(), proxy=None, compression=None) as ws:
+            await pour(ws, frame(9))
+            assert await closed(ws) in (4429, 1006)
+        assert processed[SERVER] <= InflowLimits().unproven_frames
+        await until(lambda: [r for r in caplog.records if "before it has proven a key" in r.getMessage()])
+
+
+async def test_a_proven_peer_that_does_not_hang_up_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_port, "PRESENCE_S", 0.1)
+    async with two(tmp_path) as (caller, relay):
+        caller.meets(relay)
+        async with by_hand(relay) as ws:
+            await shaken(ws, caller, relay, "presence")
+            assert await closed(ws) in (1000, 1006)
+
+
+def by_hand(relay: Peer, **options: Any) -> connect:
+    return connect(relay.address.url(PEER_PATH), ssl=client_context(), proxy=None, compression=None, **options)
+
+
+async def shaken(ws: ClientConnection, caller: Peer, relay: Peer, what: Purpose = "relay") -> None:
     spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
     handshake = CallerHandshake(caller.key, relay.key.public, "relay", spki, os.urandom(32))
     await ws.send(encode(handshake.hello))
-    await ws.send(encode(handshake.challenged(decode_peer(await ws.recv()), "relay", GATEWAY)))
+    await ws.send(encode(handshake.challenged(decode_peer(await ws.recv()), what, GATEWAY)))
     handshake.answered(decode_peer(await ws.recv()))
-    await until(lambda: relay.port.tunnels)
+    await until(lambda: relay.port.tunnels or what == "presence")

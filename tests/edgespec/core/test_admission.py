@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cloud_gateway.core.limits.admission import (
+from edgespec.core.admission import (
     MAX_SOURCES,
     RESERVED_DESCRIPTORS,
     Admission,

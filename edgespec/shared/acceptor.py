@@ -21,8 +21,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from cloud_gateway.core.limits.admission import Admission, AdmissionLimits, Refused
-from cloud_gateway.core.requests.records import Records
+from edgespec.core.admission import Admission, AdmissionLimits, Refused
+from edgespec.core.protocol.records import Records
 from edgespec.shared.address import source_of
 from edgespec.shared.occasional import Occasional
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from cloud_gateway.acceptor import Acceptor
-from cloud_gateway.core.limits.admission import AdmissionLimits
+from edgespec.core.admission import AdmissionLimits
+from edgespec.shared.acceptor import Acceptor
 from edgespec.shared.tls import client_context
 from tests.support.links import make_certificate
 from tests.support.sockets import dial
@@ -145,8 +145,8 @@ async def test_refusals_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) 
 
 SCARCE = """
 import asyncio, logging, os, resource, sys, time
-from cloud_gateway.acceptor import Acceptor
-from cloud_gateway.core.limits.admission import AdmissionLimits
+from edgespec.shared.acceptor import Acceptor
+from edgespec.core.admission import AdmissionLimits
 
 class Echo(asyncio.Protocol):
     def connection_made(self, transport):
@@ -204,7 +204,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may() -> None:
     script = textwrap.dedent(
         """
         import resource
-        from cloud_gateway.acceptor import raise_descriptor_limit
+        from edgespec.shared.acceptor import raise_descriptor_limit
         hard = min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
         print(raise_descriptor_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard)
