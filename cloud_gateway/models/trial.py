@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import select
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ log = logging.getLogger("cloud_gateway.models.trial")
 PROGRAM = Path(__file__).with_name("trial_process.py")
 MAX_WAIT_S = 10.0
 """For one schema. Its processor time is limited in the process itself (0.5 s); this is for a machine under load."""
+MAX_STARVED_S = 60.0
+"""The same for one that has hardly been computed, so that a busy machine serves schemas late rather than never."""
+ORDINARY_CPU_S = 0.1
+"""Processor time up to which that holds. Most schemas take less; one that takes more holds up others for MAX_WAIT_S."""
+CHECK_S = 0.1
 MAX_START_S = 60.0
 MAX_REPLY_BYTES = 4096
 TOO_COMPLEX = "it is too complex; use fewer alternatives, or shorter patterns"
@@ -57,19 +63,22 @@ class Trial:
                 self._kill()  # it ended between two schemas, maybe killed by the operator
             process = self._process or self._start()
             line = json.dumps({"schema": schema, "layout": self._layout}).encode() + b"\n"
-            deadline = time.monotonic() + MAX_WAIT_S
+            _, used_s = _progress(process.pid)
             with suppress(OSError):  # it has ended: then there is no reply
                 assert process.stdin is not None
                 process.stdin.write(line)
                 process.stdin.flush()
-            reply = _reply(process, deadline)
+            try:
+                reply = _reply(process, MAX_WAIT_S, lambda: _starved(process.pid, used_s))
+            except TimeoutError:
+                self._kill()
+                self.killed += 1
+                sentence = "The gateway is too busy to compile a JSON schema just now; send the request again shortly."
+                raise ClientError(sentence, status=503, code="overloaded", retry_after_s=MAX_WAIT_S) from None
             if reply is not None:
                 return reply["fault"]
             self._kill()
             self.killed += 1
-            if time.monotonic() >= deadline:
-                sentence = "The gateway is too busy to compile a JSON schema just now; send the request again shortly."
-                raise ClientError(sentence, status=503, code="overloaded", retry_after_s=MAX_WAIT_S)
             more = self._noted.admit(process.returncode, time.monotonic())  # any API key can provoke this line
             if more is not None:
                 log.info("a JSON schema was refused: its compilation ended with status %d", process.returncode)
@@ -96,10 +105,11 @@ class Trial:
             )
         except OSError as error:
             raise TrialError(f"The process that compiles JSON schemas does not start ({error.strerror}).") from error
-        if _reply(process, time.monotonic() + MAX_START_S) is None:
-            self._kill()
-            raise TrialError("The process that compiles JSON schemas does not start; reinstall the package llguidance.")
-        return process
+        with suppress(TimeoutError):
+            if _reply(process, MAX_START_S) is not None:
+                return process
+        self._kill()
+        raise TrialError("The process that compiles JSON schemas does not start; reinstall the package llguidance.")
 
     def _kill(self) -> None:
         process, self._process = self._process, None
@@ -108,16 +118,38 @@ class Trial:
             process.communicate()
 
 
-def _reply(process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any] | None:
-    """The next line; None where the process ends first, or takes too long."""
+def _reply(
+    process: subprocess.Popen[bytes], max_s: float, starved: Callable[[], bool] = lambda: False
+) -> dict[str, Any] | None:
+    """The next line; None where the process ends first.
+
+    Raises TimeoutError after `max_s`, or where the process is `starved` then, as soon as it is not, or MAX_STARVED_S.
+    """
     assert process.stdout is not None
-    data, waiting = b"", select.poll()  # not select(), which is limited to 1024 descriptors
+    data, waiting, began = b"", select.poll(), time.monotonic()  # not select(), which is limited to 1024 descriptors
     waiting.register(process.stdout, select.POLLIN)
     while not data.endswith(b"\n") and len(data) < MAX_REPLY_BYTES:
-        ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1e3)
-        chunk = process.stdout.read1(MAX_REPLY_BYTES) if ready else b""  # type: ignore[attr-defined]
-        if not chunk:
-            return None
-        data += chunk
+        if waiting.poll(min(CHECK_S, max_s) * 1e3):
+            chunk: bytes = process.stdout.read1(MAX_REPLY_BYTES)  # type: ignore[attr-defined]
+            if not chunk:
+                return None
+            data += chunk
+            continue
+        waited_s = time.monotonic() - began
+        over = waited_s >= max_s and (waited_s >= MAX_STARVED_S or not starved())
+        if over and not waiting.poll(0):  # it may have replied meanwhile
+            raise TimeoutError
     reply: dict[str, Any] = json.loads(data)
     return reply
+
+
+def _starved(pid: int, used_s: float) -> bool:
+    """Whether a process could go on and still is short of ORDINARY_CPU_S beyond `used_s`: others have the cores."""
+    state, now_s = _progress(pid)
+    return state in ("R", "D") and now_s - used_s < ORDINARY_CPU_S
+
+
+def _progress(pid: int) -> tuple[str, float]:
+    """State and seconds of processor time of a process that was not waited for: proc_pid_stat(5), fields 3, 14, 15."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -15,9 +15,10 @@ import pytest
 
 from cloud_gateway.models import trial as module
 from cloud_gateway.models.grammar import _LAYOUT
-from cloud_gateway.models.trial import TOO_COMPLEX, Trial, TrialError
-from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
+from cloud_gateway.models.trial import ORDINARY_CPU_S, TOO_COMPLEX, Trial, TrialError
+from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_CPU_S, MAX_MEMORY, NICENESS, OTHER
 from edgespec.core.errors import ClientError
+from edgespec.lab.rig.load import working
 from tests.support.hostile_schemas import MAKERS, largest
 from tests.support.schemas import NESTED
 
@@ -120,6 +121,33 @@ def test_a_machine_too_busy_to_tell_is_not_the_clients_fault(trial: Trial, monke
     assert caught.value.status == 503
     monkeypatch.undo()
     assert fault(trial, NESTED) is None
+
+
+@pytest.fixture
+def starved(trial: Trial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Trial]:
+    """The process shares one core with two busy loops of higher priority, and should answer in 0.02 s."""
+    fault(trial, NESTED)
+    core = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(pid(trial), {core})
+    monkeypatch.setattr(module, "MAX_WAIT_S", 0.02)
+    with working("loops", tmp_path, core, lambda: 0):
+        yield trial
+
+
+def test_a_schema_beside_busy_loops_is_compiled_late_but_is(starved: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(400)}}
+    assert fault(starved, wide) is None and starved.killed == 0
+    monkeypatch.setattr(module, "MAX_STARVED_S", 0.02)
+    with pytest.raises(ClientError, match="too busy"):
+        fault(starved, wide)
+
+
+def test_a_hostile_schema_beside_busy_loops_is_not_waited_for(starved: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, progress = list[float](), module._progress
+    monkeypatch.setattr(module, "_progress", lambda pid: used.append(progress(pid)[1]) or progress(pid))
+    with pytest.raises(ClientError, match="too busy"):
+        fault(starved, ENDLESS)
+    assert ORDINARY_CPU_S <= used[-1] - used[0] + 0.01 < MAX_CPU_S, "its own bound was not reached"
 
 
 def test_a_program_that_does_not_start_is_said_so(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
