@@ -15,6 +15,7 @@ not before its first frame, nor once the guard has left it (guard.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
@@ -25,7 +26,7 @@ from cloud_gateway.core.policies.guard import Guard, Mode, Reason
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
-from cloud_gateway.core.policies.worth import Level, Prices, Run, credit, reading_pays, wait_value
+from cloud_gateway.core.policies.worth import Level, Prices, credit, per_pass_s, reading_pays, run_s, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.calibration import Calibrator
 
@@ -41,6 +42,11 @@ PRIOR_TOKENS = 16
 """Tokens that this prior counts for, and that of the rate of local runs."""
 NARROW = 0.5
 """Of the worth of a token where the guard's mode is `narrow`: fewer rows pay for themselves."""
+SLOWER: Mapping[Mode, str] = {
+    "narrow": "as slow as without: fewer candidates",
+    "plain": "slower than plain decoding",
+    "local": "slower than drafting here",
+}
 WORKER_LEAVES = 4
 """Leaves whose children the worker's next frame is expected to bring."""
 
@@ -50,11 +56,7 @@ class Adaptive:
     """See the module's text."""
 
     settings: PolicySettings = DEFAULTS
-    sequences: int = 16
-    """Most leaves of one local pass."""
     width: int = 4
-    share: float | None = None
-    """Local passes allowed, relative to co-located k = 2; None: as `prefer` says."""
     calibrator: Calibrator = field(default_factory=Calibrator)
     name: str = field(default="adaptive", init=False)
     fallbacks: int = field(default=0, init=False)
@@ -93,7 +95,7 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         self._surveyor = Surveyor(self.calibrator)
-        share = SHARES.get(self.settings.prefer) if self.share is None else self.share
+        share = SHARES.get(self.settings.prefer)
         self._budget = None if share is None else Budget(share)
 
     def resume(self, learnt: Learnt) -> None:
@@ -134,7 +136,7 @@ class Adaptive:
             self._timeline.start(tree.root.position, now)
             self._began = now
         deepest = tree.root.position + costs.remaining - 1
-        outlook = self._surveyor.look(tree, min(self.sequences, costs.local_leaves), self.width, deepest)
+        outlook = self._surveyor.look(tree, costs.local_leaves, self.width, deepest)
         self._reference = Reference.of(costs, self._surveyor.match)
         prices = Prices.of(costs, self._token_s(self._reference))
         self._link, self.change = link, None
@@ -143,8 +145,8 @@ class Adaptive:
             if not self._guard.with_worker:
                 return self._alone(outlook, costs, prices)
         level = Level(prices, outlook.survival, self.settings.verify_nodes)
-        due, worker = self._remote(outlook, level, link, prices, now)
-        draft = self._local(outlook, level, costs, prices, worker, link)
+        due, worker = self._remote(outlook, level, prices, now)
+        draft = self._local(outlook, level, costs, prices, worker)
         if draft is not None:
             return draft
         if worker > 0 and due is not None and not self._run:
@@ -164,7 +166,7 @@ class Adaptive:
             if self._guard.changed:
                 self.change = self._guard.mode, self._guard.reason
                 if self._guard.mode != "normal":
-                    self.why = self._reason(link)
+                    self.why = self._reason()
 
     def _alone(self, outlook: Outlook, costs: Costs, prices: Prices) -> Action:
         """As without a worker, whose candidates are verified where they are available."""
@@ -172,7 +174,7 @@ class Adaptive:
             if costs.local_backlog_s > costs.batch_backlog_s:
                 return CatchUp()
             if self._run < 2 and outlook.leaves:
-                return self._draft(outlook, 1, self._link)
+                return self._draft(outlook, 1)
         return self._verify(outlook, prices)
 
     def _token_s(self, reference: Reference) -> float:
@@ -181,11 +183,9 @@ class Adaptive:
         pace_s = times / counts if times and counts else self._pace_s or reference.token_s
         return min(pace_s, reference.token_s)
 
-    def _remote(
-        self, outlook: Outlook, level: Level, link: LinkView | None, prices: Prices, now: float
-    ) -> tuple[Expected | None, float]:
+    def _remote(self, outlook: Outlook, level: Level, prices: Prices, now: float) -> tuple[Expected | None, float]:
         """When the worker's next level is due, and what waiting for it is worth."""
-        self._credit = 1.0
+        link, self._credit = self._link, 1.0
         if link is None or not outlook.leaves:
             return None, 0.0
         kept, position = self._kept, outlook.root
@@ -193,14 +193,12 @@ class Adaptive:
         due = self._timeline.expect(missing, link, kept, now)
         level_s, target_s = self._timeline.level_s(link), prices.pass_s(0)
         first = level.value_s(outlook.found(WORKER_LEAVES)) * credit(kept, target_s / level_s)
-        value = first + Run.of(first * kept, kept, level_s).value_s  # the first level's time is that until it is due
+        value = first + run_s(first * kept, kept, level_s)  # the first level's time is that until it is due
         due_s = due.chance * due.soon_s + (1 - due.chance) * min(due.late_s, target_s)
         self._credit = credit(kept, max(target_s - due_s, 0.0) / level_s)
         return due, wait_value(due.chance, due.soon_s, due.late_s, value)
 
-    def _local(
-        self, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float, link: LinkView | None
-    ) -> Action | None:
+    def _local(self, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float) -> Action | None:
         """The next pass of a local run, or what has to be read for it; None where neither pays."""
         if costs.local_step_s is None or not outlook.leaves:
             return None
@@ -209,12 +207,12 @@ class Adaptive:
         if first <= step:
             return None
         if self._run:
-            return self._draft(outlook, leaves, link) if first > step + self._pass_s else None
+            return self._draft(outlook, leaves) if first > step + self._pass_s else None
         fade = self._fade(costs, prices)
         above_s = (outlook.leaves[0].position - outlook.root) * costs.local_token_s
-        saved = Run.of(first, fade, step).value_s - max(instead_s, 0.0) - above_s
+        saved = run_s(first, fade, step) - max(instead_s, 0.0) - above_s
         self._wants = self._wants or saved > 0
-        budget = self._budget if link is not None and link.ready else None
+        budget = self._budget if self._link is not None and self._link.ready else None
         if saved <= 0 or not (budget is None or budget.open):
             return None
         if not reading_pays(saved, self._wanted_rate * self._remaining(costs), costs.local_backlog_s):
@@ -222,8 +220,8 @@ class Adaptive:
         if costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
             self._read_last = not self._read_last
             return CatchUp() if self._read_last else None
-        self._pass_s = Run.per_pass(first, fade, step, max(instead_s, 0.0)) if budget is not None else 0.0
-        return self._draft(outlook, leaves, link)
+        self._pass_s = per_pass_s(first, fade, step, max(instead_s, 0.0)) if budget is not None else 0.0
+        return self._draft(outlook, leaves)
 
     def _fade(self, costs: Costs, prices: Prices) -> float:
         """Share of a level's probability from which the next one goes on: a leaf beside the best one is evaluated where
@@ -265,10 +263,10 @@ class Adaptive:
     def _remaining(self, costs: Costs) -> float:
         return min(costs.remaining, self._length)
 
-    def _draft(self, outlook: Outlook, leaves: int, link: LinkView | None) -> Action:
+    def _draft(self, outlook: Outlook, leaves: int) -> Action:
         if not self._run:
-            self.fallbacks += link is not None
-            self.why = self._reason(link)
+            self.fallbacks += self._link is not None
+            self.why = self._reason()
         self._run += 1
         if self._budget is not None:
             self._budget.spend()
@@ -282,19 +280,16 @@ class Adaptive:
                 return CatchUp(tokens)
         return Wait(now + due.soon_s + due.grace_s)
 
-    def _reason(self, link: LinkView | None) -> str:
+    def _reason(self) -> str:
         """Why the gateway drafts."""
-        if link is None:
+        if self._link is None:
             return "no worker drafts for it"
-        if self._guard.mode == "narrow":
-            return f"with the worker, {link.rtt_s * 1000:.0f} ms away, it was as slow as without: fewer candidates"
-        if self._guard.mode == "plain":
-            return f"with the worker, {link.rtt_s * 1000:.0f} ms away, it was slower than plain decoding"
-        if self._guard.mode == "local":
-            return f"with the worker, {link.rtt_s * 1000:.0f} ms away, it was slower than drafting here"
-        if not link.ready:
+        away = f"{self._link.rtt_s * 1000:.0f} ms"
+        if self._guard.mode in SLOWER:
+            return f"with the worker, {away} away, it was {SLOWER[self._guard.mode]}"
+        if not self._link.ready:
             return "the worker was still reading the prompt"
-        return f"at {link.rtt_s * 1000:.0f} ms it was faster to draft here while the worker was on another path"
+        return f"at {away} it was faster to draft here while the worker was on another path"
 
     def received(self, merged: Merged, now: float) -> None:
         """Updates the estimate of where the worker's draft stands."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf
 from operator import attrgetter
 
 from msgspec import Struct
@@ -16,15 +18,13 @@ PRIOR = 4
 """Weight of a prior, in observations."""
 CARRIED = 40.0
 """Most observations that are carried to the next answer, so that it soon counts for more than those before."""
-MAX_POSITION = 1 << 60
-"""No answer reaches this position."""
 MIN_REACH = 3e-3
 """Nodes less likely than this are not looked at."""
 MIN_OPEN = 0.05
 """Share of a node's future that must be unnamed for it to be worth another look by the local draft."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Outlook:
     """The likely part of a tree. `nodes` come in falling order of `survival`, so every head is closed under parents."""
 
@@ -37,27 +37,20 @@ class Outlook:
     _open: list[tuple[float, int, Node]]
     """Where such a step could add something: (probability that the target's path leaves the tree there, -id, node)."""
     _sequences: int
-    _best: tuple[Sequence[Node], Sequence[float]] | None = None
-    """`leaves` and `masses`, sorted at first use."""
 
-    @property
+    @cached_property
+    def best(self) -> Sequence[tuple[float, int, Node]]:
+        """Of `_open`, where one step adds most, best first."""
+        return sorted(self._open, reverse=True)[: self._sequences]
+
+    @cached_property
     def leaves(self) -> Sequence[Node]:
-        """Where one local draft step adds most, best first."""
-        return (self._best or self._sorted())[0]
-
-    @property
-    def masses(self) -> Sequence[float]:
-        """Probability that the target's path leaves the tree there, for each of `leaves`."""
-        return (self._best or self._sorted())[1]
-
-    def _sorted(self) -> tuple[Sequence[Node], Sequence[float]]:
-        chosen = sorted(self._open, reverse=True)[: self._sequences]
-        self._best = [leaf for _, _, leaf in chosen], [mass for mass, _, _ in chosen]
-        return self._best
+        """The nodes of `best`."""
+        return [leaf for _, _, leaf in self.best]
 
     def found(self, leaves: int) -> Sequence[float]:
         """Survival of what one more draft step over the best of `leaves` is expected to find."""
-        return [mass * share for mass in self.masses[:leaves] for share in self.shares]
+        return [mass * share for mass, _, _ in self.best[:leaves] for share in self.shares]
 
 
 class _Seen(Struct):
@@ -130,7 +123,7 @@ class Surveyor:
         """Goes on from such a state."""
         self._best_right, self._observed, *self._shares, self._full = state
 
-    def look(self, tree: CandidateTree, sequences: int, width: int, deepest: int = MAX_POSITION) -> Outlook:
+    def look(self, tree: CandidateTree, sequences: int, width: int, deepest: float = inf) -> Outlook:
         """The tree as it is, down to position `deepest`, where the answer will end.
 
         A local step takes up to `sequences` leaves and names `width` children of each."""

@@ -77,30 +77,23 @@ class Level:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """So many draft levels in a row, and what they are worth beyond their time."""
+def run_s(first_s: float, fade: float, step_s: float) -> float:
+    """What local levels in a row are worth beyond their time, while each pays: the first one is worth `first_s`, each
+    further one `fade` of the one before."""
+    value, level, levels = 0.0, first_s, 0
+    while level > step_s and levels < MAX_RUN:
+        value, level, levels = value + level - step_s, level * fade, levels + 1
+    return value
 
-    value_s: float = 0.0
-    levels: int = 0
 
-    @classmethod
-    def of(cls, first_s: float, fade: float, step_s: float) -> Run:
-        """Levels while each pays: the first one is worth `first_s`, each further one `fade` of the one before."""
-        value, level, levels = 0.0, first_s, 0
-        while level > step_s and levels < MAX_RUN:
-            value, level, levels = value + level - step_s, level * fade, levels + 1
-        return cls(value, levels)
-
-    @classmethod
-    def per_pass(cls, first_s: float, fade: float, step_s: float, instead_s: float) -> float:
-        """The most that a pass saves on average: max over d of (value of d levels - `instead_s`) / d."""
-        best, value, level = 0.0, -instead_s, first_s
-        for levels in range(1, MAX_RUN + 1):
-            value += level - step_s
-            best = max(best, value / levels)
-            level *= fade
-        return best
+def per_pass_s(first_s: float, fade: float, step_s: float, instead_s: float) -> float:
+    """The most that a pass saves on average: max over d of (value of d levels - `instead_s`) / d."""
+    best, value, level = 0.0, -instead_s, first_s
+    for levels in range(1, MAX_RUN + 1):
+        value += level - step_s
+        best = max(best, value / levels)
+        level *= fade
+    return best
 
 
 def credit(kept: float, levels: float) -> float:

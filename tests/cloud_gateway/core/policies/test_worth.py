@@ -13,7 +13,7 @@ from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.adaptive import Adaptive, Draft
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.tree_value import Surveyor
-from cloud_gateway.core.policies.worth import Prices, Run, credit, reading_pays, wait_value
+from cloud_gateway.core.policies.worth import Prices, credit, per_pass_s, reading_pays, run_s, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.calibration import Calibrator
 
@@ -65,10 +65,9 @@ def test_a_row_count_on_offer_is_tried_where_the_least_it_takes_pays(least_s: fl
 @given(SECONDS, CHANCE, SECONDS)
 def test_a_run_is_worth_what_the_best_number_of_levels_is(first: float, fade: float, step: float) -> None:
     lengths = [sum(first * fade**level - step for level in range(count)) for count in range(17)]
-    run = Run.of(first, fade, step)
-    assert run.value_s == pytest.approx(max(lengths))
+    assert run_s(first, fade, step) == pytest.approx(max(lengths))
     averages = [(value - 0.01) / count for count, value in enumerate(lengths) if count]
-    assert Run.per_pass(first, fade, step, 0.01) == pytest.approx(max(0.0, *averages))
+    assert per_pass_s(first, fade, step, 0.01) == pytest.approx(max(0.0, *averages))
 
 
 @given(CHANCE, SECONDS, SECONDS, SECONDS)
