@@ -28,6 +28,11 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     _add_workers(verbs)
     _add_keys(verbs)
+    text = "rotate the gateway's own keys"
+    identity = verbs.add_parser("identity", help=text, description=f"{text[0].upper()}{text[1:]}.").add_subparsers(
+        dest="what", required=True, metavar="COMMAND"
+    )
+    _verb(identity, "rotate", commands.rotate_identity, "make new keys, which the old one signs for the workers")
     audit = _verb(verbs, "audit", commands.show_audit, "show which workers were given which requests")
     audit.add_argument(
         "--since", type=commands.since, default=0.0, metavar="WHEN", help="only from then on: 90m, 24h, 7d, or a date"

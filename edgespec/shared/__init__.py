@@ -30,7 +30,7 @@ Public, by module:
 - `settings`: all
 - `threads`: `Threads`
 - `throttle`: `Throttle`
-- `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`
+- `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`, `trusted`
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,
   `vocabulary`
 - `wire`: `set_nodelay`, `WEBSOCKET_OPTIONS`, `Wire`

@@ -15,8 +15,9 @@ from websockets.client import ClientProtocol
 from websockets.protocol import OPEN, SEND_EOF
 
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.inflow import Inflow, InflowLimits
-from edgespec.shared.tls import peer_spki_hash
+from edgespec.shared.tls import trusted
 
 ABORT_S = 1.0
 """Time for the close frame to leave before a connection beyond its budget is aborted."""
@@ -133,15 +134,14 @@ class GuardedClient(Guarded, ClientConnection):
 
 
 class PinnedClient(GuardedClient):
-    """Sends nothing, not even an HTTP request, to a machine whose TLS key is not the pinned one."""
+    """Sends nothing, not even an HTTP request, to a machine whose TLS key is not the pinned one or its successor."""
 
-    def __init__(self, spki_hash: bytes, protocol: ClientProtocol, **options: Any) -> None:
-        """`spki_hash`: of the public key that the other side must have in the TLS handshake (32 bytes)."""
+    def __init__(self, pin: Pin, protocol: ClientProtocol, **options: Any) -> None:
         super().__init__(protocol, **options)
-        self._spki_hash = spki_hash
+        self.pin = pin
+        """What the other side must prove; from `handshake` on it may be what took the place of the given one."""
 
     async def handshake(self, *args: Any, **options: Any) -> None:
-        """The upgrade to WebSocket, once the key is right. Raises RemoteProtocolError (`pin`, `tls`)."""
-        if peer_spki_hash(self.transport.get_extra_info("ssl_object")) != self._spki_hash:
-            raise RemoteProtocolError("pin", "the TLS key is not the one that was pinned at pairing")
+        """The upgrade to WebSocket, once the key is right. Raises RemoteProtocolError as `trusted` does."""
+        self.pin = trusted(self.pin, self.transport.get_extra_info("ssl_object"))
         await super().handshake(*args, **options)

@@ -2,7 +2,9 @@
 
     STATE/keys/               0700
         identity.key          0600  Ed25519 private key, PEM (PKCS #8)
-        tls.pem               0600  ECDSA P-256 private key and self-signed certificate, PEM (gateway only)
+        tls.pem               0600  ECDSA P-256 private key and self-signed certificate, PEM (gateway only), with the
+                                    statements of the latest changes of the gateway's identity
+        rotated.json          0600  the new contents of both while they are replaced (gateway only)
         rotations.json        0600  statements of the latest changes of identity.key (worker only)
         gateways.json         0600  paired gateways (worker only, paired.py)
         workers.json          0600  paired workers (gateway only, paired.py)
@@ -14,8 +16,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import msgspec
+from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -27,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from edgespec.core.errors import KeyStoreError
 from edgespec.core.protocol.messages import Rotation
-from edgespec.core.protocol.rotation import MAX_ROTATIONS, Rotations, rotation, up_to
+from edgespec.core.protocol.rotation import MAX_ROTATIONS, GatewayRotation, Rotations, gateway_rotation, rotation, up_to
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import tls
 from edgespec.shared.files import locked, private_folder, read_private, write_private
@@ -41,6 +45,9 @@ class KeyStore:
         given = os.environ.get("CREDENTIALS_DIRECTORY", "")
         self._credentials = Path(given) if given else None
         private_folder(self.folder)
+        if (self.folder / "rotated.json").exists():
+            with locked(self.folder):
+                self._finish()
 
     def identity(self) -> SigningKey:
         """This machine's identity, generated when it is first needed."""
@@ -64,19 +71,58 @@ class KeyStore:
 
         The statement is written first: without the new key it is of no effect.
         """
-        if self._credentials is not None and (self._credentials / "identity.key").exists():
-            raise KeyStoreError(
-                f"{self._credentials / 'identity.key'} is a credential, which is never written; remove LoadCredential= "
-                "from the unit, or pair again with another key."
-            )
+        self._check_writable("identity.key")
         old = self.identity()
         with locked(self.folder):
-            pem = _new_identity()
-            new = SigningKey(load_pem_private_key(pem, password=None).private_bytes_raw())  # type: ignore[union-attr]
+            pem, new = _new_key()
             chain = (*up_to(self._rotations(), old.public), rotation(old, new))[-MAX_ROTATIONS:]
             write_private(self.folder / "rotations.json", msgspec.json.encode(chain))
             write_private(self.folder / "identity.key", pem)
         return new
+
+    def rotate_gateway(self) -> GatewayRotation:
+        """Makes a new identity and a new TLS key; returns the statement of both, which the present identity signs too
+        and the new certificate has. A running gateway keeps the old ones until it starts again.
+        """
+        for name in ("identity.key", "tls.pem"):
+            self._check_writable(name)
+            if not (self.folder / name).exists():
+                raise KeyStoreError(
+                    f"{self.folder / name} does not exist, so there is nothing to rotate: start the gateway once; one "
+                    "that has its keys from LoadCredential= gets other keys there, and its workers are paired again."
+                )
+        old, former = self.identity(), self.tls_identity().pem
+        with locked(self.folder):
+            pem, new = _new_key()
+            key = tls.new_key()
+            before = tls.rotations_in(x509.load_pem_x509_certificate(former.read_bytes()))
+            made = gateway_rotation(old, new, tls.public_hash(key))
+            chain = (*(before if before and before[-1].new_key == old.public else ()), made)[-MAX_ROTATIONS:]
+            both = {"identity.key": pem, "tls.pem": tls.new_identity(key=key, rotations=chain)}
+            write_private(self.folder / "rotated.json", msgspec.json.encode(both))
+            self._finish()
+        return made
+
+    def _finish(self) -> None:
+        """Replaces the files of a rotation one after the other, that of a process too which was ended meanwhile."""
+        path = self.folder / "rotated.json"
+        data = read_private(path)
+        if data is None:
+            return
+        try:
+            both = msgspec.json.decode(data, type=dict[Literal["identity.key", "tls.pem"], bytes])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise KeyStoreError(f"{path} is damaged ({error}); remove it and rotate again.") from None
+        for name, pem in both.items():
+            write_private(self.folder / name, pem)
+        path.unlink()
+
+    def _check_writable(self, name: str) -> None:
+        if self._credentials is not None and (self._credentials / name).exists():
+            raise KeyStoreError(
+                f"{self._credentials / name} is a credential, which is never written; remove LoadCredential= from the "
+                "unit, or pair again with another key."
+            )
 
     def _rotations(self) -> tuple[Rotation, ...]:
         path = self.folder / "rotations.json"
@@ -107,6 +153,12 @@ class KeyStore:
                 pem = make()
                 write_private(path, pem)
         return path, pem
+
+
+def _new_key() -> tuple[bytes, SigningKey]:
+    """A fresh identity, as PEM and as a key."""
+    pem = _new_identity()
+    return pem, SigningKey(load_pem_private_key(pem, password=None).private_bytes_raw())  # type: ignore[union-attr]
 
 
 def _new_identity() -> bytes:

@@ -1,7 +1,7 @@
 """The machines paired with this one: gateways and peers on a worker, workers on a gateway.
 
 Each list is one JSON file that is replaced atomically and read again when another process has replaced it. Dates are
-Unix seconds of this machine's wall clock; they are only displayed.
+Unix seconds of this machine's wall clock.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from msgspec import Meta, Struct
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
 from edgespec.core.pairing.messages import Version
-from edgespec.core.protocol.handshake import Standing
+from edgespec.core.protocol.handshake import Pin, Standing
 from edgespec.core.protocol.messages import Bytes32
 from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
+from edgespec.core.protocol.rotation import MAX_ROTATIONS
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
+DAY_S = 86400
 UnixTime = Annotated[int, Meta(ge=0)]
 StoredName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z")]
 """Wider than `Name`, so that lists of earlier versions can be read."""
@@ -31,7 +33,7 @@ _SHOWN = re.compile(r"\(([0-9a-f]{16})\)\W*\Z")
 """A key id in brackets at the end, as logs and lists show a machine: `lab-7 (7ba1073c5e2f9d40)`."""
 
 
-class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True):
+class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A gateway that this worker is paired with."""
 
     key: Bytes32
@@ -44,6 +46,15 @@ class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True):
     min_version: Version
     """The protocol version agreed at pairing: the minimum for later connections."""
     paired_at: UnixTime
+    linked_at: UnixTime | None = None
+    """When this worker was linked to it last, to a day."""
+    formerly: Annotated[tuple[Bytes32, ...], Meta(max_length=MAX_ROTATIONS)] = ()
+    """Its keys before its latest rotations."""
+
+    @property
+    def pin(self) -> Pin:
+        """What a machine must prove that claims to be it."""
+        return Pin(self.key, self.spki, float(self.linked_at or self.paired_at))
 
 
 class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -197,11 +208,34 @@ class PairedGateways(_List[PairedGateway]):
         self._change(lambda records: records.update({key: gateway}))
         return gateway
 
-    def moved(self, key: bytes, address: str) -> None:
-        """Stores the address at which a paired gateway was reached, if it changed."""
-        known = self.get(key)
-        if known is not None and known.address != address:
-            self._replace(key, address=address)
+    def reached(self, key: bytes, address: str) -> None:
+        """Stores that a paired gateway is linked now, and its address unless that is empty; writes once a day."""
+        known, now = self.get(key), int(time.time())
+        if known is None:
+            return
+        address = address or known.address
+        if known.address != address or abs(now - (known.linked_at or 0)) >= DAY_S:
+            self._replace(key, address=address, linked_at=now)
+
+    def with_key(self, key: bytes) -> PairedGateway | None:
+        """The record of the gateway that has this key, or had it before a rotation."""
+        return next((one for one in self.all() if key == one.key or key in one.formerly), None)
+
+    def rotate(self, old: bytes, pin: Pin) -> PairedGateway:
+        """The gateway of this key has another identity from now on; returns its record. Raises KeyStoreError."""
+
+        def change(records: dict[bytes, PairedGateway]) -> None:
+            one = records.pop(old, None)
+            if one is None:
+                raise KeyStoreError(f"No gateway with the key {key_id(old)} is paired; nothing was stored.")
+            former = (*one.formerly, old)[-MAX_ROTATIONS:]
+            now = int(time.time())
+            records[pin.gateway_key] = msgspec.structs.replace(
+                one, key=pin.gateway_key, spki=pin.spki_hash, linked_at=now, formerly=former
+            )
+
+        self._change(change)
+        return self._records[pin.gateway_key]
 
     def forget(self, key: bytes) -> None:
 

@@ -1,29 +1,43 @@
 """TLS of the link: version 1.3 only, a self-signed certificate, and trust by the pinned public key alone.
 
 The worker compares the SHA-256 of the certificate's SubjectPublicKeyInfo with the one from pairing. Names, issuers and
-dates in the certificate are ignored, so a machine whose clock is wrong by years still connects.
+dates in the certificate are ignored, so a machine whose clock is wrong by years still connects. A gateway that has
+rotated its identity shows the statements of that in an extension of its certificate, where they are judged before
+anything is sent.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from edgespec.core.errors import KeyStoreError, RemoteProtocolError
+from edgespec.core.protocol.handshake import Pin
+from edgespec.core.protocol.rotation import GatewayRotation, GatewayRotations, successor
 from edgespec.core.protocol.signing import spki_hash
 
+UNREADABLE = (
+    ValueError, x509.InvalidVersion, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType,
+)  # fmt: skip
+"""What `cryptography` raises for certificates that OpenSSL takes, and that any machine may show."""
 MakePem = Callable[[], bytes]
 NOT_BEFORE = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 NOT_AFTER = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
 """RFC 5280 section 4.1.2.5: no well-defined expiration."""
+ROTATIONS = x509.ObjectIdentifier("2.25.203118837520611862131527046105712046913")
+"""The extension with `GatewayRotations` in msgpack; an identifier from a UUID needs no registration (X.667)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +80,65 @@ def peer_spki_hash(connection: ssl.SSLObject | ssl.SSLSocket | None) -> bytes:
     try:
         if certificate:
             return spki_hash(certificate)
-    except ValueError:
+    except UNREADABLE:
         pass  # reported below
     raise RemoteProtocolError("tls", "the gateway shows no certificate that can be read")
 
 
-def new_identity(not_before: dt.datetime = NOT_BEFORE, not_after: dt.datetime = NOT_AFTER) -> bytes:
-    """A fresh key and its self-signed certificate, both in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def trusted(pin: Pin, connection: ssl.SSLObject | ssl.SSLSocket | None) -> Pin:
+    """The pin itself where the machine at the other end has its TLS key, or that of the gateway's rotated identity.
+
+    Raises RemoteProtocolError (`tls`, and those of `successor`).
+    """
+    seen = peer_spki_hash(connection)
+    if seen == pin.spki_hash:
+        return pin
+    assert connection is not None
+    der = connection.getpeercert(binary_form=True)
+    assert der is not None
+    return successor(pin, seen, rotations_in(x509.load_der_x509_certificate(der)), time.time())
+
+
+def rotations_in(certificate: x509.Certificate) -> tuple[GatewayRotation, ...]:
+    """The statements in a certificate, oldest first; none in one that has none, or none that can be read."""
+    try:
+        extension = certificate.extensions.get_extension_for_oid(ROTATIONS).value
+        assert isinstance(extension, x509.UnrecognizedExtension)
+        return msgspec.msgpack.decode(extension.value, type=GatewayRotations)
+    except (*UNREADABLE, x509.ExtensionNotFound, msgspec.DecodeError):
+        return ()
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A fresh TLS key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def public_hash(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The pin of a TLS key (32 bytes)."""
+    der = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).digest()
+
+
+def new_identity(
+    not_before: dt.datetime = NOT_BEFORE,
+    not_after: dt.datetime = NOT_AFTER,
+    key: ec.EllipticCurvePrivateKey | None = None,
+    rotations: GatewayRotations = (),
+) -> bytes:
+    """A key, by default a fresh one, and its self-signed certificate with these statements, both in PEM."""
+    key = key or new_key()
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "edgespec gateway")])
-    certificate = (
+    builder = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(not_before)
         .not_valid_after(not_after)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(key, SHA256())
     )
+    if rotations:
+        statements = x509.UnrecognizedExtension(ROTATIONS, msgspec.msgpack.encode(rotations))
+        builder = builder.add_extension(statements, critical=False)
+    certificate = builder.sign(key, SHA256())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return private + certificate.public_bytes(Encoding.PEM)
 

@@ -34,7 +34,8 @@ class GatewayAddresses:
     ) -> None:
         """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none; `routes`: ways through peers."""
         self._routes = routes
-        self._gateways, self._key, self._configured, self._browser = gateways, key, configured, browser
+        self.key = key
+        self._gateways, self._configured, self._browser = gateways, configured, browser
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def now(self) -> Sequence[Address]:
@@ -42,7 +43,7 @@ class GatewayAddresses:
         address, and ways through peers last, in places of a round that are theirs.
         """
         known = [self._last_good(), self._configured]
-        found = self._browser.found(key_id(self._key)) if self._browser is not None else []
+        found = self._browser.found(key_id(self.key)) if self._browser is not None else []
         announced = [address for one in found for address in one.addresses]
         ways = list(self._routes.now()) if self._routes is not None else []
         direct = list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
@@ -58,27 +59,26 @@ class GatewayAddresses:
             self._browser.failed(address)
 
     def reached(self, address: Address) -> None:
-        """Records that the gateway was authenticated there: from now on this address is tried first.
+        """Records that the gateway is linked there now: from now on this address is tried first.
 
         A way through a peer is not stored: a direct one is always tried before.
         """
-        if isinstance(address, Relayed):
-            return
-        task = asyncio.create_task(asyncio.to_thread(self._remember, address))
+        where = "" if isinstance(address, Relayed) else str(address)
+        task = asyncio.create_task(asyncio.to_thread(self._remember, where))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _last_good(self) -> str:
         try:
-            gateway = self._gateways.get(self._key)
+            gateway = self._gateways.get(self.key)
         except KeyStoreError as error:  # damaged while the worker runs, which keeps its pin
             log.warning("%s", error)
             return ""
         return gateway.address if gateway is not None else ""
 
-    def _remember(self, address: Address) -> None:
+    def _remember(self, address: str) -> None:
         try:
-            self._gateways.moved(self._key, str(address))
+            self._gateways.reached(self.key, address)
         except KeyStoreError as error:  # the next start begins with the former address
             log.warning("%s", error)
 

@@ -71,7 +71,7 @@ class Browser:
         self.problem: str | None = None
         """Why mDNS does not work at present; None while it does."""
         self._only, self._kind = only, kind
-        self._wanted, self._networks = wanted, tuple(ipaddress.ip_network(network) for network in networks)
+        self.wanted, self._networks = wanted, tuple(ipaddress.ip_network(network) for network in networks)
         self._found: Announcements[Found] = Announcements()
         self._dialled: tuple[Network, ...] = ()
         self._changed = asyncio.Event()
@@ -194,7 +194,7 @@ class Browser:
 
     def _note(self, name: str, info: AsyncServiceInfo) -> None:
         found = read_announcement(info, self._dialled, self._kind)
-        if found is None or self._wanted not in (None, found.key_hash):
+        if found is None or self.wanted not in (None, found.key_hash):
             self._found.remove(name)  # its former content is withdrawn
             return
         if self._found.put(name, [address.host for address in found.addresses], found):

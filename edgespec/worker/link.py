@@ -10,7 +10,9 @@ import asyncio
 import logging
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -73,9 +75,9 @@ class Handler(Protocol):
 class Link:
     """One authenticated link, as the service uses it. For use on the event loop."""
 
-    def __init__(self, wire: Wire, handler: Handler, address: Address) -> None:
-        """`address`: where the gateway was reached."""
-        self.address = address
+    def __init__(self, wire: Wire, handler: Handler, address: Address, pin: Pin) -> None:
+        """`address`: where the gateway was reached; `pin`: what it proved."""
+        self.address, self.pin = address, pin
         self._wire, self._handler = wire, handler
         self._looking = False
 
@@ -129,21 +131,22 @@ class _Attempt:
 
     async def run(self, me: WorkerIdentity, pin: Pin, timers: Timers) -> None:
         """Runs the attempt; raises only final errors."""
-        self._me, self._task = me, asyncio.current_task()
-        self.why = await self._try(pin, timers)
+        self._me, self._pin, self._task = me, pin, asyncio.current_task()
+        self.why = await self._try(timers)
         log.warning("link to %s: %s", self.address, self.notice or self.why)
         if self._final is not None:
             raise self._final
 
-    async def _try(self, pin: Pin, timers: Timers) -> str:
+    async def _try(self, timers: Timers) -> str:
         options: dict[str, Any] = {"logger": _quiet, "additional_headers": {FEATURES: SHARE}} | WEBSOCKET_OPTIONS
         try:
-            client = partial(_Client, pin.spki_hash)
+            client = partial(_Client, self._pin)
             async with dialled(self._race, client, self.address, LINK_PATH, **options) as ws:
                 assert isinstance(ws, _Client)
+                self._pin = ws.pin
                 seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
                 now = asyncio.get_running_loop().time()
-                session = WorkerSession(self._me, pin, seen_spki, os.urandom(NONCE_BYTES), now, timers)
+                session = WorkerSession(self._me, ws.pin, seen_spki, os.urandom(NONCE_BYTES), now, timers)
                 return await self._drive(Wire(ws, session, self._take))
         except RemoteProtocolError as error:
             return f"{error} ({error.reason})"
@@ -178,7 +181,7 @@ class _Attempt:
         match event:
             case Linked():
                 self._race.settle(self._task)
-                self.link = Link(self._wire, self._handler, self.address)
+                self.link = Link(self._wire, self._handler, self.address, self._pin)
                 self._linked_at = self._clock()
                 self._handler.on_up(self.link)
             case RttSample(rtt_s):
@@ -228,11 +231,12 @@ async def keep_linked(
     """Keeps one link to the gateway until it is cancelled; then it sends `Bye`.
 
     Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and continues with the first that has the pinned
-    TLS key; `failed` is called for those where the gateway was not, and for a way
-    through a peer whenever a link over it ends; `noticed` is called with what the gateway has against this worker
-    where it may be linked again later. `clock` (seconds, monotonic) measures how long a
-    link lasted. Raises final errors: PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError
-    (`version`), and whatever `addresses` raises.
+    TLS key; `failed` is called for those where the gateway was not, and for a way through a peer whenever a link over
+    it ends; `noticed` is called with what the gateway has against this worker where it may be linked again later.
+    `clock` (seconds, monotonic) measures how long a link lasted. A gateway that has rotated its identity is followed:
+    `Handler.on_up` then gets a link with another pin than the given one, for the caller to store. Raises final errors:
+    PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError (`version`), and whatever `addresses`
+    raises.
     """
     backoff, clock = Backoff(rng), clock or asyncio.get_running_loop().time
     tried: set[Address] = set()
@@ -248,6 +252,7 @@ async def keep_linked(
             if attempt.notice:
                 noticed(attempt.notice)
             if attempt.link is not None:
+                pin = replace(attempt.link.pin, proven_at=time.time())
                 backoff.linked_for(attempt.linked_s, RELAYED_SETTLED_S if is_relayed else SETTLED_S)
             if attempt.why and (attempt.link is None or is_relayed):
                 failed(attempt.address)

@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from edgespec import __version__
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
-from edgespec.core.errors import ModelError, PairingError, RemoteProtocolError
+from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError
 from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, ToWorker, Tree
@@ -158,18 +160,34 @@ class Service:
             one.result()
 
     async def _keep_linked(self) -> None:
-        pin = Pin(self.gateway.key, self.gateway.spki)
-        where = self._addresses
+        where, pin = self._addresses, self.gateway.pin
         rng = random.SystemRandom()
         await keep_linked(
             where.now, self.identity, pin, self, rng=rng, failed=where.failed, noticed=partial(setattr, self, "_notice")
         )
+
+    def _follow(self, pin: Pin) -> None:
+        """The gateway has rotated its identity, and has proven the new one."""
+        former = key_id(self.gateway.key)
+        try:
+            self.gateway = self._gateways.rotate(self.gateway.key, pin)  # on the event loop: it is rare
+        except KeyStoreError as error:  # the next start follows again
+            log.warning("%s", error)
+            self.gateway = msgspec.structs.replace(self.gateway, key=pin.gateway_key, spki=pin.spki_hash)
+        now = key_id(pin.gateway_key)
+        log.info("gateway %s has rotated its identity: (%s) is now (%s)", self.gateway.name, former, now)
+        self._addresses.key = pin.gateway_key
+        self.place.rotated(pin.gateway_key)
+        if self._browser is not None:
+            self._browser.wanted = now
 
     # --- the link's handler ----------------------------------------------------------------------------------------
 
     def on_up(self, link: Link) -> None:
         """The link is authenticated."""
         self._link, self._notice = link, ""
+        if link.pin.gateway_key != self.gateway.key:
+            self._follow(link.pin)
         self._addresses.reached(link.address)
         self.daemon.writable()
         ids = key_id(self.gateway.key), key_id(self.identity.key.public)
@@ -194,6 +212,8 @@ class Service:
 
     def on_down(self, why: str) -> None:
         """The link ended: drops all requests."""
+        if self._link is not None:
+            self._addresses.reached(self._link.address)
         self._link = None
         self.daemon.forget_all()
         sdnotify.notify("STATUS=looking for the gateway")

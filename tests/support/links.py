@@ -28,6 +28,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
+from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.tls import ServerIdentity, certificate_spki, client_context, new_identity, peer_spki_hash
 from edgespec.worker.link import Link
@@ -146,13 +147,19 @@ async def serving(
     listed: PairedWorkers | None = None,
     seen: Seen | None = None,
     port: int = 0,
+    keys: KeyStore | None = None,
 ) -> AsyncIterator[GatewayUnderTest]:
-    """Serves links to the default worker and those in `paired`, or to those in a list on disk, `listed`."""
+    """Serves links to the default worker and those in `paired`, or to those in a list on disk, `listed`; with these
+    `keys`, or `GATEWAY_KEY` and a new TLS key.
+    """
     context, pin = make_certificate(folder)
+    key = GATEWAY_KEY
+    if keys is not None:
+        key, context, pin = keys.identity(), keys.tls_identity().context(), keys.tls_identity().spki_hash
     standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
     names = {me.key.public: me.name for me in (worker_identity(), *paired)}
     seen = seen or Seen()
-    me = GatewayIdentity(GATEWAY_KEY, "gw", pin, TOKENIZER)
+    me = GatewayIdentity(key, "gw", pin, TOKENIZER)
     links = Links(
         me,
         VOCAB,
@@ -166,7 +173,7 @@ async def serving(
     links.inbox = seen
     port = await links.start("127.0.0.1", port, context)
     try:
-        yield GatewayUnderTest(links, seen, port, Pin(GATEWAY_KEY.public, pin), standing, context)
+        yield GatewayUnderTest(links, seen, port, Pin(key.public, pin), standing, context)
     finally:
         await links.stop()
 

@@ -68,11 +68,27 @@ async def serving_worker(
     priority: Literal["idle", "normal"] = "normal",
 ) -> AsyncIterator[Running]:
     """A linked worker with these settings of `[owner]`, and signs of the owner."""
-    model = make_tiny_gguf(tmp_path / "tiny.gguf")
-    state = tmp_path / "state"
-    store = KeyStore(state)
-    key = store.identity()
+    store = KeyStore(tmp_path / "state")
+    async with serving(tmp_path, paired=[listed(store)]) as gateway:
+        PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+        async with service_of(tmp_path, owner, watched, priority) as (service, task, nices):
+            yield Running(gateway, service, task, nices)
 
+
+def listed(store: KeyStore) -> Identity:
+    """The worker with these keys, as a gateway lists it."""
+    return Identity(store.identity(), "w", TOKENIZER, MODEL, VOCAB, 4)
+
+
+@asynccontextmanager
+async def service_of(
+    tmp_path: Path,
+    owner: OwnerSection = ALWAYS,
+    watched: Sequence[Source] | None = None,
+    priority: Literal["idle", "normal"] = "normal",
+) -> AsyncIterator[tuple[Service, asyncio.Task[None], list[int]]]:
+    """The service of the worker whose state is in `tmp_path / "state"`, which is paired; its task and loads."""
+    model = make_tiny_gguf(tmp_path / "tiny.gguf")
     nices: list[int] = []
 
     def load(settings: WorkerSettings) -> Drafter:
@@ -81,18 +97,16 @@ async def serving_worker(
         drafter.tokenizer_digest = TOKENIZER
         return drafter
 
-    async with serving(tmp_path, paired=[Identity(key, "w", TOKENIZER, MODEL, VOCAB, 4)]) as gateway:
-        PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
-        settings = WorkerSettings(
-            gateway=GatewaySection(discover=False),
-            daemon=DaemonSection(name="w", state_dir=str(state), priority=priority),
-            owner=owner,
-        )
-        service = Service(settings, load, watched)
-        task = asyncio.ensure_future(service.run())
-        try:
-            yield Running(gateway, service, task, nices)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            service.daemon.stop()
+    settings = WorkerSettings(
+        gateway=GatewaySection(discover=False),
+        daemon=DaemonSection(name="w", state_dir=str(tmp_path / "state"), priority=priority),
+        owner=owner,
+    )
+    service = Service(settings, load, watched)
+    task = asyncio.ensure_future(service.run())
+    try:
+        yield service, task, nices
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        service.daemon.stop()

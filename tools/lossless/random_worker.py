@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
-from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, ToWorker, Tree
 from edgespec.core.protocol.prefix import Prefix
 from edgespec.shared import folders
@@ -132,7 +132,7 @@ async def serve(settings: config.WorkerSettings, seed: int) -> None:
         return [parse_address(settings.gateway.address or gateway.address)]
 
     rng = random.Random(seed)
-    await keep_linked(addresses, me, Pin(gateway.key, gateway.spki), RandomWorker(rng, vocab_size), rng=rng)
+    await keep_linked(addresses, me, gateway.pin, RandomWorker(rng, vocab_size), rng=rng)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,7 +15,8 @@ Public, by module:
 - `ranges`: all
 - `reasons`: `shown`
 - `records`: `Records`
-- `rotation`: `MAX_ROTATIONS`, `rotation`, `Rotations`, `up_to`
+- `rotation`: `gateway_rotation`, `GatewayRotation`, `GatewayRotations`, `GRACE_S`, `MAX_ROTATIONS`, `rotation`,
+  `Rotations`, `successor`, `up_to`
 - `session`: `DEFAULT_TIMERS`, `Event`, `GatewaySession`, `Linked`, `RttSample`, `Session`, `State`, `Timers`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `spki_hash`, `verify`

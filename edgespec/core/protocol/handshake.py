@@ -70,10 +70,12 @@ class GatewayIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What a worker stored of its gateway at pairing: two times 32 bytes."""
+    """What a worker stored of its gateway at pairing, or when that rotated its identity: two times 32 bytes."""
 
     gateway_key: bytes
     spki_hash: bytes
+    proven_at: float = 0.0
+    """When the gateway proved this key last, in Unix seconds; a successor is accepted for a while after."""
 
 
 Standing = Literal["paired", "unpaired", "revoked", "expired", "quarantined"]

@@ -30,6 +30,7 @@ GATEWAY_CHALLENGE = "gateway-challenge"
 GATEWAY_REFUSE = "gateway-refuse"
 WORKER_PROOF = "worker-proof"
 KEY_ROTATION = "key-rotation"
+GATEWAY_ROTATION = "gateway-rotation"
 
 SIGNATURE_BYTES = 64
 HEADER_BYTES = SIGNATURE_BYTES + 2

@@ -100,7 +100,7 @@ def _name_of(signer: bytes) -> str | None:
     """What this machine's worker calls the gateway, where it is paired with it."""
     try:
         folder = folders.state_dir("worker", config.load().daemon.state_dir) / "keys"
-        known = PairedGateways(folder).get(signer) if os.access(folder, os.R_OK) else None
+        known = PairedGateways(folder).with_key(signer) if os.access(folder, os.R_OK) else None
     except (ConfigError, KeyStoreError):  # another command says what is wrong there
         return None
     return known.name if known else None

@@ -14,7 +14,7 @@ from edgespec.core.errors import EdgespecError, NoGatewayError, RemoteProtocolEr
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
 from edgespec.core.protocol.messages import ToWorker
 from edgespec.shared.address import Address
-from edgespec.shared.tls import client_context, peer_spki_hash
+from edgespec.shared.tls import client_context, trusted
 from edgespec.worker.discovery import Browser
 from edgespec.worker.doctor.findings import Finding
 from edgespec.worker.link import Link, keep_linked
@@ -27,8 +27,8 @@ LINK_S = 15.0
 """For the handshake; the gateway's own limit is shorter."""
 
 
-async def address(where: Address, spki: bytes) -> Finding:
-    """Whether the paired gateway is at this address: name, TCP, TLS, the pinned key."""
+async def address(where: Address, pin: Pin) -> Finding:
+    """Whether the paired gateway is at this address: name, TCP, TLS, the pinned key or its successor."""
     check = f"address {where}"
     try:
         async with asyncio.timeout(CONNECT_S):
@@ -47,15 +47,19 @@ async def address(where: Address, spki: bytes) -> Finding:
         do = "check the network cable, the route and the firewall of this machine"
         return Finding(check, f"no connection can be made ({error.strerror or type(error).__name__})", do, 69)
     with contextlib.closing(writer):
-        return pinned(check, peer_spki_hash(writer.get_extra_info("ssl_object")), spki)
+        return pinned(check, pin, writer.get_extra_info("ssl_object"))
 
 
-def pinned(check: str, seen: bytes, spki: bytes) -> Finding:
-    """Whether the TLS key is that of the paired gateway; both as SHA-256."""
-    if seen == spki:
+def pinned(check: str, pin: Pin, connection: ssl.SSLObject) -> Finding:
+    """Whether the machine at the other end has the TLS key of the paired gateway."""
+    try:
+        found = trusted(pin, connection)
+    except RemoteProtocolError as error:
+        do = "correct the address; if the gateway got new keys, ask its operator for a code and pair again"
+        return Finding(check, f"another machine answers than the paired gateway: {error}", do, 77)
+    if found == pin:
         return Finding(check, "the paired gateway answers")
-    do = "correct the address; if the gateway got new keys, ask its operator for a code and pair again"
-    return Finding(check, "another machine answers than the paired gateway: its TLS key is not the pinned one", do, 77)
+    return Finding(check, "the paired gateway answers; it has rotated its identity, which the next link stores")
 
 
 async def multicast(browser: Browser, needed: bool, wait_s: float = MDNS_S) -> Finding:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from edgespec.core.errors import AddressError, EdgespecError
-from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.step_time import step_curve
 from edgespec.shared import control, folders
@@ -65,7 +65,7 @@ async def examine(path: Path | None) -> AsyncIterator[Finding]:
     where = await GatewayAddresses(gateways, gateway.key, settings.gateway.address, None).now()
     reached: list[Address] = []
     for one in where:
-        finding = await network.address(one, gateway.spki)
+        finding = await network.address(one, gateway.pin)
         if not finding.exit_code:
             reached.append(one)
         yield finding
@@ -113,4 +113,4 @@ async def _not_running(
             1,
             store.rotations(),
         )
-        yield await network.handshake(me, Pin(gateway.key, gateway.spki), reached)
+        yield await network.handshake(me, gateway.pin, reached)

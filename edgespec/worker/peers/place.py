@@ -78,12 +78,19 @@ class Place:
             if part is not None:
                 await part.close()
 
+    def rotated(self, gateway: bytes) -> None:
+        """The gateway that this daemon drafts for has this key now."""
+        self._gateway = self.routes.gateway = gateway
+
     def addresses_of(self, gateway: bytes) -> Sequence[Address]:
-        """Where a paired gateway was authenticated last, and where the admin says that it is: never from mDNS."""
-        known = self._gateways.get(gateway)
+        """Where a paired gateway was authenticated last, and where the admin says that it is: never from mDNS.
+
+        A caller may not have met its present key yet.
+        """
+        known = self._gateways.with_key(gateway)
         if known is None:
             return []
-        texts = [known.address, self._configured if gateway == self._gateway else ""]
+        texts = [known.address, self._configured if known.key == self._gateway else ""]
         found: list[Address] = []
         for text in filter(None, texts):
             try:

@@ -22,7 +22,8 @@ class Routes:
 
     def __init__(self, peers: PairedPeers, caller: Caller, gateway: bytes, browser: Browser | None) -> None:
         """`gateway`: its Ed25519 key; `browser`: announcements of peers."""
-        self._peers, self._caller, self._gateway, self._browser = peers, caller, gateway, browser
+        self.gateway = gateway
+        self._peers, self._caller, self._browser = peers, caller, browser
         self._failures: dict[bytes, int] = {}
         """Relay's key -> attempts that failed, and links that ended, through it."""
 
@@ -48,4 +49,4 @@ class Routes:
 
     def _through(self, peer: PairedPeer, where: Sequence[Address]) -> Relayed:
         address = where[self._failures.get(peer.key, 0) % len(where)]
-        return way(self._caller, peer, address, self._gateway)
+        return way(self._caller, peer, address, self.gateway)

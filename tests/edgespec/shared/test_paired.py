@@ -142,14 +142,15 @@ def test_a_key_made_to_have_anothers_id_is_not_stored(folder: Path, monkeypatch:
 def test_a_gateway_is_stored_moved_and_forgotten(folder: Path) -> None:
     gateways = PairedGateways(folder)
     gateways.add(A, B, "dept", "10.0.0.1:7443", 1)
-    gateways.moved(A, "10.0.0.2:7443")
-    gateways.moved(C, "10.0.0.3:7443")
+    gateways.reached(A, "10.0.0.2:7443")
+    gateways.reached(C, "10.0.0.3:7443")
     again = PairedGateways(folder)
     (known,) = again.all()
     assert (known.key, known.spki, known.name, known.address, known.min_version) == (A, B, "dept", "10.0.0.2:7443", 1)
     assert again.get(A) == known
     stamp = (folder / "gateways.json").stat().st_mtime_ns
-    again.moved(A, "10.0.0.2:7443")
+    again.reached(A, "10.0.0.2:7443")
+    again.reached(A, "")
     assert (folder / "gateways.json").stat().st_mtime_ns == stamp
     again.forget(A)
     again.forget(A)

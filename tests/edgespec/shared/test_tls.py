@@ -8,6 +8,10 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgespec.core.errors import KeyStoreError, RemoteProtocolError
 from edgespec.shared import tls
@@ -63,6 +67,31 @@ async def test_older_tls_is_refused(tmp_path: Path) -> None:
 def test_a_made_certificate_is_valid_from_long_ago_and_without_end() -> None:
     assert tls.NOT_BEFORE.year == 2000
     assert tls.NOT_AFTER.year == 9999
+
+
+async def test_a_certificate_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
+    """OpenSSL takes it, and `cryptography` has an exception of its own for it."""
+    key, certificate = tls.new_identity().split(b"-----BEGIN CERT")
+    der = ssl.PEM_cert_to_DER_cert((b"-----BEGIN CERT" + certificate).decode())
+    sixth = der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05", 1)
+    (tmp_path / "tls.pem").write_bytes(key + ssl.DER_cert_to_PEM_cert(sixth).encode())
+    with pytest.raises(RemoteProtocolError, match="no certificate that can be read"):
+        await seen_pin(tls.ServerIdentity(tmp_path / "tls.pem", b""), tls.client_context())
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_in_the_extension_are_no_statements_or_are_read(data: bytes) -> None:
+    key = tls.new_key()
+    name = x509.Name([])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(tls.NOT_BEFORE)
+        .not_valid_after(tls.NOT_AFTER)
+        .add_extension(x509.UnrecognizedExtension(tls.ROTATIONS, data), critical=False)
+        .sign(key, SHA256())
+    )
+    assert tls.rotations_in(certificate) == () or data[0] & 0xF0 == 0x90
 
 
 def test_a_file_with_a_certificate_but_another_key_is_reported(tmp_path: Path) -> None:

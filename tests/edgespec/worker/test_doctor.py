@@ -13,6 +13,7 @@ import pytest
 
 from edgespec import __main__ as command
 from edgespec.core.presence import REASONS
+from edgespec.core.protocol.handshake import Pin
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
@@ -26,6 +27,7 @@ from tests.support.owner import Scripted
 from tests.support.services import serving_worker, until
 from tests.support.tiny_gguf import make_tiny_gguf
 
+NOBODY = Pin(bytes(32), bytes(32))
 WELL: dict[str, Any] = {
     "linked": True, "gateway": "gw", "paused": None, "owner": {"because": None}, "requests": 3,
     "tokens_committed": 1000, "tokens_matched": 700, "step_ms": 4.0,
@@ -66,8 +68,8 @@ def test_the_first_fault_gives_the_exit_code() -> None:
 
 async def test_a_gateway_with_another_tls_key_is_not_the_paired_one(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway:
-        assert (await network.address(gateway.address, gateway.pin.spki_hash)).exit_code == 0
-        other = await network.address(gateway.address, b"\1" * 32)
+        assert (await network.address(gateway.address, gateway.pin)).exit_code == 0
+        other = await network.address(gateway.address, Pin(gateway.pin.gateway_key, b"\1" * 32))
         assert other.exit_code == 77 and "pair again" in other.do
 
 
@@ -79,10 +81,10 @@ async def test_a_port_without_a_program_or_with_another_one_is_said() -> None:
 
     server = await asyncio.start_server(plain, "127.0.0.1", 0)
     where = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    assert "TLS" in (await network.address(where, b"")).says
+    assert "TLS" in (await network.address(where, NOBODY)).says
     server.close()
     await server.wait_closed()
-    assert "no program listens" in (await network.address(where, b"")).says
+    assert "no program listens" in (await network.address(where, NOBODY)).says
 
 
 async def test_packets_that_are_dropped_are_taken_for_a_firewall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +95,7 @@ async def test_packets_that_are_dropped_are_taken_for_a_firewall(monkeypatch: py
         for one in (first, second):
             one.setblocking(False)
             one.connect_ex(full.getsockname())
-        found = await network.address(Address(*full.getsockname()), b"")
+        found = await network.address(Address(*full.getsockname()), NOBODY)
     assert found.exit_code == 69 and "firewall" in found.says
 
 

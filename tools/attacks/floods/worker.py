@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import EdgespecError
-from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.core.protocol.messages import ROOT, Close, Commit, Open, Pause, Resume, Tree, WorkerBody
 from edgespec.core.protocol.prefix import Prefix
 from edgespec.core.protocol.session import State, Timers, WorkerSession
@@ -103,7 +103,7 @@ class Identity:
         store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
         gateway, model = paired_gateway(PairedGateways(store.folder)), resolve_model(settings.draft.model)
         self.vocab_size = len(gguf_metadata(model)["tokenizer.ggml.tokens"])
-        self.pin = Pin(gateway.key, gateway.spki)
+        self.pin = gateway.pin
         self.me = WorkerIdentity(
             store.identity(), config.worker_name(settings), gguf_tokenizer_digest(model),
             bytes.fromhex(file_sha256(model)), self.vocab_size, 1,

@@ -1,0 +1,115 @@
+"""A gateway that rotates its identity, over real sockets and TLS, with a worker's service and a tiny model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from edgespec.core.errors import KeyStoreError
+from edgespec.core.protocol.names import key_id
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.shared.tls import rotations_in
+from edgespec.worker.doctor import network
+from tests.support.links import serving
+from tests.support.services import listed, service_of, until
+
+
+def stored(worker: KeyStore) -> PairedGateway:
+    (gateway,) = PairedGateways(worker.folder).all()
+    return gateway
+
+
+async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
+    me, old = [listed(worker)], keys.identity().public
+    async with serving(tmp_path, paired=me, keys=keys) as gateway:
+        port = gateway.port
+        PairedGateways(worker.folder).add(old, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+        async with service_of(tmp_path) as (service, task, _):
+            await until(gateway.links.workers)
+            await gateway.links.stop()
+            stolen = KeyStore(tmp_path / "thief")
+            for name in ("identity.key", "tls.pem"):
+                shutil.copy(keys.folder / name, stolen.folder / name)
+            new = keys.rotate_gateway().new_key
+            async with serving(tmp_path, paired=me, keys=keys, port=port) as rotated:
+                await until(lambda: rotated.links.workers() or task.done())
+                assert stored(worker).key == service.gateway.key == new != old
+                assert (stored(worker).spki, stored(worker).formerly) == (keys.tls_identity().spki_hash, (old,))
+                assert f"gw has rotated its identity: ({key_id(old)}) is now ({key_id(new)})" in caplog.text
+            async with serving(tmp_path, paired=me, keys=stolen, port=port) as thief:
+                await until(lambda: "the TLS key is not the one that was pinned at pairing (pin)" in caplog.text)
+                assert not thief.links.workers() and not thief.seen.of("up")
+            async with serving(tmp_path, paired=me, keys=keys, port=port) as again:
+                await until(lambda: again.links.workers() or task.done())
+
+
+async def test_a_worker_that_was_away_for_two_rotations_links_and_doctor_says_so(tmp_path: Path) -> None:
+    worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
+    first = keys.identity().public, keys.tls_identity().spki_hash
+    between, last = keys.rotate_gateway(), keys.rotate_gateway()
+    async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:
+        PairedGateways(worker.folder).add(*first, "gw", str(gateway.address), 1)
+        found = await network.address(gateway.address, stored(worker).pin)
+        assert found.exit_code == 0 and "has rotated its identity" in found.says
+        async with service_of(tmp_path):
+            await until(gateway.links.workers)
+            await until(lambda: stored(worker).key == last.new_key)
+        record = PairedGateways(worker.folder)
+        assert record.with_key(first[0]) == record.with_key(last.new_key) == stored(worker)
+        assert record.with_key(between.new_key) is None, "this worker never met it"
+
+
+async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path: Path) -> None:
+    worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
+    first = keys.identity().public, keys.tls_identity().spki_hash
+    keys.rotate_gateway()
+    async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:
+        gateways = PairedGateways(worker.folder)
+        gateways.add(*first, "gw", str(gateway.address), 1)
+        gateways._replace(first[0], paired_at=1)
+        found = await network.address(gateway.address, stored(worker).pin)
+        assert found.exit_code == 77 and "more than 90 days ago" in found.says and "pair again" in found.do
+        assert not gateway.links.workers()
+
+
+def test_a_rotation_that_stopped_half_way_is_finished_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = KeyStore(tmp_path)
+    old = keys.identity().public, keys.tls_identity().spki_hash
+    monkeypatch.setattr(KeyStore, "_finish", lambda self: None)  # killed before it replaced a file
+    new = keys.rotate_gateway().new_key
+    assert (keys.identity().public, keys.tls_identity().spki_hash) == old
+    monkeypatch.undo()
+    again = KeyStore(tmp_path)
+    assert again.identity().public == new
+    assert again.tls_identity().spki_hash != old[1] and again.tls_identity().context()
+    assert not (keys.folder / "rotated.json").exists()
+
+
+def test_the_latest_four_rotations_are_shown(tmp_path: Path) -> None:
+    keys = KeyStore(tmp_path)
+    keys.tls_identity()
+    ids = [keys.identity().public, *(keys.rotate_gateway().new_key for _ in range(6))]
+    shown = rotations_in(x509.load_pem_x509_certificate((keys.folder / "tls.pem").read_bytes()))
+    assert [one.new_key for one in shown] == ids[-4:] and shown[-1].spki_hash == keys.tls_identity().spki_hash
+
+
+def test_keys_that_are_credentials_or_do_not_exist_are_not_rotated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyStoreError, match="does not exist, so there is nothing to rotate"):
+        KeyStore(tmp_path / "none").rotate_gateway()
+    given = KeyStore(tmp_path / "given")
+    given.identity()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
+    with pytest.raises(KeyStoreError, match="identity.key is a credential, which is never written"):
+        KeyStore(tmp_path / "gateway").rotate_gateway()

@@ -1,0 +1,27 @@
+"""What a daemon among peers takes for the addresses of a gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgespec.core.protocol.handshake import Pin
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways
+from edgespec.worker.peers.config import RelaySection
+from edgespec.worker.peers.place import Place
+from tests.support.peers import HOME
+
+OLD, NEW, OTHER = b"a" * 32, b"b" * 32, b"c" * 32
+
+
+def test_a_relay_finds_a_gateway_by_its_key_before_a_rotation_too(tmp_path: Path) -> None:
+    """A caller that was away asks for the key that it has paired; the gateway itself shows it the rotation."""
+    store = KeyStore(tmp_path)
+    gateways = PairedGateways(store.folder)
+    gateways.add(OLD, b"s" * 32, "gw", "10.0.0.1:7443", 1)
+    place = Place(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
+    gateways.rotate(OLD, Pin(NEW, b"t" * 32))
+    place.rotated(NEW)
+    assert [one.host for one in place.addresses_of(OLD)] == ["10.0.0.1", "10.0.0.9"]
+    assert place.addresses_of(NEW) == place.addresses_of(OLD) and place.addresses_of(OTHER) == []
+    assert place.routes.gateway == NEW and place._drafting_for() == [NEW]
