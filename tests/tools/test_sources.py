@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.models.drafts.medusa import Heads
 from cloud_gateway.models.target_model.load import folder_digest
 from edgespec.core.errors import ConfigError
+from edgespec.lab.tune import arms
+from edgespec.lab.tune.arms import ARMS, Arm
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target
 from tools.bench import sources
@@ -34,7 +37,15 @@ def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
 def test_self_draft_and_heads_have_rows_where_they_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sources.TEXTS, "chat", ("hello there", "good morning"))
+    monkeypatch.setitem(sources.TEXTS, "chat", ("hello there",))
+    always = replace(ARMS["self"].asks, policy="colocated", k=2)  # `adaptive` may find that it does not pay
+    monkeypatch.setattr(arms, "ARMS", {**ARMS, "self": Arm(always, "self")})
+    seen, figures = dict[str, Usage](), sources.figures
+    monkeypatch.setattr(
+        sources,
+        "figures",
+        lambda kind, arm, found, base: seen.update({arm: found[0]}) or figures(kind, arm, found, base),
+    )
     folder = make_tiny_target(tmp_path / "target", vocab=320, layers=3)
     draft, heads, out = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320), tmp_path / "heads", tmp_path / "out"
     embedding = load_tiny(folder).get_output_embeddings().weight.detach()
@@ -45,7 +56,8 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     rows = {row["arm"]: row for row in json.loads(out.read_text())["rows"]}
     assert list(rows) == ["plain", "lookup", "medusa", "colocated", "draft", "self", "merge"]
     assert rows["self"]["local passes"] > 0 == rows["medusa"]["local passes"]
-    assert rows["medusa"]["accepted / drafted"] is not None and rows["plain"]["accepted / drafted"] is None
+    assert seen["medusa"].sources["medusa"]["proposed"] > 0 and "medusa" in seen["merge"].sources
+    assert "medusa" not in seen["lookup"].sources
     assert main([*options, "--arms", "plain", "medusa"]) == ConfigError.exit_code
     assert "The arm medusa cannot run: give --heads." in capsys.readouterr().err
 

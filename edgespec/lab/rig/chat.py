@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -12,6 +12,8 @@ from edgespec.lab.rig.processes import RigError
 
 ANSWER_S = 300.0
 """Maximum silence of the chat API."""
+Prompt = str | Sequence[Mapping[str, str]]
+"""What a user says first, or the messages of a dialogue."""
 
 
 class ChatClient:
@@ -47,10 +49,10 @@ class ChatClient:
         return response
 
 
-def greedy(prompt: str, max_tokens: int, edgespec: Mapping[str, Any]) -> dict[str, Any]:
+def greedy(prompt: Prompt, max_tokens: int, edgespec: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a greedy completion; `edgespec` is the request's extension."""
     return {
-        "messages": [{"role": "user", "content": prompt}],
+        "messages": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt),
         "max_tokens": max_tokens,
         "temperature": 0,
         "edgespec": dict(edgespec),

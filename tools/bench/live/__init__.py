@@ -23,6 +23,7 @@ from rich.console import Console
 from edgespec.core.errors import ConfigError
 from edgespec.lab import deep_target
 from edgespec.lab.demo import DRAFTS, PROMPTS, read_prompts, target_model
+from edgespec.lab.rig.chat import Prompt
 from edgespec.shared import models
 from tools import options as checked
 from tools import peers, verbs
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measured(
-    systems: Systems, wanted: Sequence[Arm], work: Sequence[tuple[int, list[str]]], max_tokens: int,
+    systems: Systems, wanted: Sequence[Arm], work: Sequence[tuple[int, Sequence[Prompt]]], max_tokens: int,
     done: Callable[[Batch], None],
 ) -> list[Batch]:  # fmt: skip
     """Every batch of prompts by every arm, in turns."""

@@ -19,10 +19,10 @@ from typing import Any
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo import PHI
 from edgespec.lab.rig import Processes, Rig, machine_time_s
-from edgespec.lab.rig.chat import ChatClient, greedy
+from edgespec.lab.rig.chat import ChatClient, Prompt, greedy
 from edgespec.lab.rig.neighbour import Neighbour
 from tools.bench.live.answers import Answer, Batch, read
-from tools.bench.live.arms import DRAFT, SERIAL, Arm
+from tools.bench.live.arms import ASYNC, DRAFT, SERIAL, WIDE, Arm
 
 LOAD_S = 180.0
 PEER_BODY = {"cache_prompt": False}
@@ -89,9 +89,10 @@ class Systems:
     def pids(self) -> list[int]:
         """Process ids of all that the comparison runs, and of itself."""
         found = [pid for rig in self.rigs for pid in rig.pids()] + self.processes.pids()
+        found += [rig.own_worker_pid() for rig in self.rigs if rig.folder.name == ASYNC]
         return [*found, *(self.neighbour.pids() if self.neighbour else ()), os.getpid()]
 
-    def ask(self, arm: Arm, prompts: Sequence[str], max_tokens: int, number: int) -> Batch:
+    def ask(self, arm: Arm, prompts: Sequence[Prompt], max_tokens: int, number: int) -> Batch:
         """All prompts at the same time. Raises RigError."""
         beside = self.neighbour if arm.shared else None
         with beside.drafting() if beside else contextlib.nullcontext():
@@ -116,9 +117,10 @@ class Systems:
         if arm.peer:
             return self.processes.pid(_file_name(arm)), 0
         rig = next(rig for rig in self.rigs if rig.folder.name == arm.system)
-        return rig.pid("gateway"), rig.pid("worker") if arm.worker else 0
+        worker = 0 if not arm.worker else rig.own_worker_pid() if arm.system == ASYNC else rig.pid("worker")
+        return rig.pid("gateway"), worker
 
-    def _one(self, arm: Arm, prompt: str, max_tokens: int) -> Answer:
+    def _one(self, arm: Arm, prompt: Prompt, max_tokens: int) -> Answer:
         body = greedy(prompt, max_tokens, arm.asks)
         if arm.peer:
             del body["edgespec"]
@@ -153,12 +155,27 @@ class Systems:
         """A gateway that completes one request after the other."""
         self._start_alone(closing, SERIAL, {"target.slots": 1})
 
+    def start_async(self, closing: contextlib.ExitStack) -> None:
+        """A gateway with a local draft that also runs in a process of its own."""
+        options = {"local_draft.mode": "async-local", "local_draft.cpu": [self.cores[-1]]}
+        self._start_rig(closing, self._rig(ASYNC, str(self.scene.draft), **options)).wait_own_worker()
+
+    def start_wide(self, closing: contextlib.ExitStack) -> None:
+        """A gateway with a local draft, each with a thread on both cores."""
+        rig = self._rig(WIDE, str(self.scene.draft), **{"target.threads": 2, "local_draft.threads": 2})
+        rig.cores, rig.within = (None, None), {"gateway": ["taskset", "-c", ",".join(map(str, self.cores))]}
+        self._start_rig(closing, rig)
+
     def _start_alone(self, closing: contextlib.ExitStack, name: str, options: dict[str, Any]) -> None:
         """A gateway without a draft model or worker."""
-        rig = closing.enter_context(self._rig(name, "", **{"local_draft.model": "", **options}))
+        self._start_rig(closing, self._rig(name, "", **{"local_draft.model": "", **options}))
+
+    def _start_rig(self, closing: contextlib.ExitStack, rig: Rig) -> Rig:
+        closing.enter_context(rig)
         rig.start_gateway()
         rig.create_key()
-        self._serves(name, rig)
+        self._serves(rig.folder.name, rig)
+        return rig
 
     def _serves(self, name: str, rig: Rig) -> None:
         self.rigs.append(rig)
@@ -202,6 +219,10 @@ def started(scene: Scene, arms: Sequence[Arm], folder: Path) -> Iterator[Systems
             systems.start_ngram(closing)
         if SERIAL in names:
             systems.start_serial(closing)
+        if ASYNC in names:
+            systems.start_async(closing)
+        if WIDE in names:
+            systems.start_wide(closing)
         closing.enter_context(systems.processes)
         for arm in arms:
             if arm.peer:
