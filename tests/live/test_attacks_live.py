@@ -12,8 +12,7 @@ import pytest
 
 from tools.attacks.floods import all_floods
 from tools.attacks.measure import broken, row
-from tools.attacks.processes import ROOT
-from tools.attacks.runner import Runner
+from tools.attacks.runner import ROOT, Runner
 from tools.attacks.scene import Scene
 
 pytestmark = pytest.mark.live

@@ -11,17 +11,17 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgespec.core.pairing.messages import Code, check_number
+from edgespec.lab.rig import Processes, module
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.words import parse_code
 from tests.support.canary import ANSWER, KEY, PROMPT, requests, traces_of
@@ -35,38 +35,23 @@ WORDS = "quokka-wombat-numbat"
 GROUPS = "a worker of another group", "a worker of the key's group"
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
-
-
 @dataclass
 class Pair:
     """A gateway and a worker below one folder."""
 
     folder: Path
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: Processes
     key: str = ""
 
     def start(self, side: str, *argv: str) -> None:
-        command = [sys.executable, "-m", "tests.support.faulty", side, str(self.folder), *argv]
-        out, err = (self.folder / f"{side}.{name}" for name in ("out", "err"))
-        with out.open("ab") as stdout, err.open("ab") as stderr:
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            self.running[side] = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+        self.processes.start(side, [*module("tests.support.faulty"), side, str(self.folder), *argv])
 
-    def stop(self, side: str, *signals: int) -> None:
-        for one in signals:
-            self.running[side].send_signal(one)
-            time.sleep(0.2)
-        self.running[side].wait(WAIT_S)
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        self.processes.wait_for("gateway", condition, WAIT_S)
 
     def command(self, side: str, *argv: str) -> subprocess.CompletedProcess[str]:
-        module = "cloud_gateway" if side == "gateway" else "edgespec"
-        command = [sys.executable, "-m", module, *argv, "--config", str(self.folder / f"{side}.toml")]
+        program = module("cloud_gateway" if side == "gateway" else "edgespec")
+        command = [*program, *argv, "--config", str(self.folder / f"{side}.toml")]
         return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
     @property
@@ -76,8 +61,9 @@ class Pair:
     def send(self, data: bytes, enough: bytes = b"") -> bytes:
         """The response to raw bytes, until the gateway hangs up, or `enough` is in it."""
         with socket.create_connection(("127.0.0.1", self.ready["api"]["port"]), 20) as connection:
-            connection.sendall(data)
             received = b""
+            with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+                connection.sendall(data)
             with contextlib.suppress(TimeoutError, ConnectionError):
                 while part := connection.recv(65536):
                     received += part
@@ -117,7 +103,7 @@ def configure(folder: Path) -> None:
 
 def pair(both: Pair) -> list[str]:
     """With a code that is none, and one that is wrong, first; returns the codes."""
-    command = [sys.executable, "-m", "cloud_gateway", "pair", "--json", "--config", str(both.folder / "gateway.toml")]
+    command = [*module("cloud_gateway"), "pair", "--json", "--config", str(both.folder / "gateway.toml")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as operator:
         assert operator.stdout is not None
         first = json.loads(operator.stdout.readline())
@@ -131,7 +117,7 @@ def pair(both: Pair) -> list[str]:
         assert both.command("worker", "pair", first["address"], wrong).returncode != 0
         events = (json.loads(line) for line in operator.stdout)
         second = next(event["code"] for event in events if "code" in event)
-        until(lambda: both.command("worker", "pair", first["address"], second).returncode == 0)  # it may have to wait
+        both.wait_for(lambda: both.command("worker", "pair", first["address"], second).returncode == 0)
         operator.wait(WAIT_S)
     return ["-".join(parse_code(code).words) for code in (first["code"], wrong, second)]
 
@@ -187,16 +173,16 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("canary")
     configure(folder)
-    both = Pair(folder)
-    try:
+    with Processes(folder, last=["gateway"]) as processes:
+        both = Pair(folder, processes)
         both.start("gateway", "serve", "--config", f"{folder}/gateway.toml", "--ready-file", f"{folder}/ready.json")
-        until(lambda: (folder / "ready.json").exists() or both.running["gateway"].poll() is not None)
+        both.wait_for((folder / "ready.json").exists)
         both.key = json.loads(both.command("gateway", "keys", "create", "--name", "ann", "--offload", "--json").stdout)[
             "key"
         ]
         codes = pair(both)
         both.start("worker", "run", "--config", f"{folder}/worker.toml", "--set", "daemon.log_level=debug")
-        until(both.linked)
+        both.wait_for(both.linked)
         responses = fail_in_every_way(both)
         written = {"ready": (folder / "ready.json").read_text(), "metrics": scrape(both)}
         written["audit"] = both.command("gateway", "audit", "--json").stdout
@@ -204,27 +190,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         with socket.create_connection(("127.0.0.1", both.ready["api"]["port"])) as running:
             running.sendall(both.chat_request(stream=True, max_tokens=400))
             assert running.recv(4096)
-            both.stop("gateway", signal.SIGTERM, signal.SIGTERM)
-        both.stop("worker", signal.SIGTERM)
-        for path in (
-            *folder.glob("*.out"),
-            *folder.glob("*.err"),
-            *(folder / "traces").iterdir(),
-            *folder.glob("g/audit/*"),
-        ):
+            os.kill(processes.pid("gateway"), signal.SIGTERM)
+            time.sleep(0.2)
+            processes.stop("gateway")
+        processes.stop("worker")
+        for path in (*folder.glob("*.log"), *(folder / "traces").iterdir(), *folder.glob("g/audit/*")):
             written[path.name] = path.read_bytes().decode(errors="backslashreplace")
         secrets = [KEY, both.key.rpartition("-")[2], PROMPT, ANSWER, *codes, *WORDS.split("-")]
-        yield Run(written, responses, secrets)
-    finally:
-        for process in both.running.values():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+    yield Run(written, responses, secrets)
 
 
-@pytest.mark.parametrize(
-    "name", ["gateway.err", "gateway.out", "worker.err", "worker.out", "ready", "metrics", "audit", "status"]
-)
+@pytest.mark.parametrize("name", ["gateway.log", "worker.log", "ready", "metrics", "audit", "status"])
 def test_nothing_that_is_written_holds_a_secret(run: Run, name: str) -> None:
     assert traces_of(run.secrets, run.written[name]) == []
 
@@ -245,15 +221,15 @@ def test_every_way_to_fail_was_gone(run: Run) -> None:
     assert set(failed.values()) <= {b"200", b"500"}
     assert set(refused.values()) <= {b"400", b"401", b"404", b"413"}
     assert ANSWER.encode() in run.responses["a completion"]
-    assert "pairing from 127.0.0.1 refused: code" in run.written["gateway.err"]
+    assert "pairing from 127.0.0.1 refused: code" in run.written["gateway.log"]
     assert b"LocalProtocolError" in run.responses["a control request"]
     entries = [json.loads(line) for line in run.written["audit"].splitlines()]
     assert {"assigned", "released", "declined"} <= {entry["event"] for entry in entries}
-    log = run.written["gateway.err"]
+    log = run.written["gateway.log"]
     assert "RuntimeError" in log, "the target failed"
     assert "bytes to standard error; they are withheld" in log
     assert " library: reported by support/faulty.py" in log
-    assert "RuntimeError" in run.written["worker.err"]
+    assert "RuntimeError" in run.written["worker.log"]
 
 
 def test_groups_decide_which_worker_is_given_a_prompt(run: Run) -> None:
@@ -268,6 +244,6 @@ def test_each_completion_left_one_line_with_its_id(run: Run) -> None:
         line for line in run.responses["a completion"].decode().split("\r\n") if line.lower().startswith("x-request-id")
     ]
     request_id = found.split(": ")[1]
-    lines = [line for line in run.written["gateway.err"].splitlines() if request_id in line]
+    lines = [line for line in run.written["gateway.log"].splitlines() if request_id in line]
     assert len([line for line in lines if "of API key ann (" in line and line.endswith(", stop")]) == 1
     assert request_id in run.written["audit"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+from edgespec.lab.rig import Processes, module
 from tools.attacks import __main__ as command
 from tools.attacks.aim import SOURCE, Aim, Pace
 from tools.attacks.attacker import Orders
@@ -16,7 +19,7 @@ from tools.attacks.floods import all_floods
 from tools.attacks.floods.http import _bomb
 from tools.attacks.floods.keyed import bomb
 from tools.attacks.measure import MAX_RATIO, Event, Outcome, Window, percentile, row
-from tools.attacks.processes import ROOT, Attacker
+from tools.attacks.runner import ROOT
 
 
 def steady(start: float, end: float, gap_s: float) -> list[Event]:
@@ -99,7 +102,7 @@ def test_the_list_names_every_flood_and_a_wrong_name_is_refused(capsys: pytest.C
     assert "no flood is called nonsense" in capsys.readouterr().err
 
 
-async def test_an_attacking_process_floods_until_it_is_stopped_and_counts() -> None:
+async def test_an_attacking_process_floods_until_it_is_stopped_and_counts(tmp_path: Path) -> None:
     sources: Counter[str] = Counter()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,11 +114,13 @@ async def test_an_attacking_process_floods_until_it_is_stopped_and_counts() -> N
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     aim = Aim(server.sockets[0].getsockname()[1], 0, "m", "key", "")
     orders = Orders("wrong-keys", True, str(ROOT), 0.0, [0], 20.0, asdict(aim))
-    attacker = await asyncio.to_thread(Attacker, orders)
+    processes = Processes(tmp_path)
+    processes.start("attacker", module("tools.attacks.attacker"), piped=True)
+    processes.say("attacker", orders.line())
     async with asyncio.timeout(20):
         while sources[SOURCE] < 20:  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.01)
-    await asyncio.to_thread(attacker.stop)
+    output = await asyncio.to_thread(processes.stop, "attacker", None)
     server.close()
     assert set(sources) == {SOURCE}
-    assert 10 <= attacker.result()["count"]["status 401"] <= sources[SOURCE]
+    assert 10 <= json.loads(output.splitlines()[-1])["count"]["status 401"] <= sources[SOURCE]

@@ -21,9 +21,8 @@ from edgespec.core.errors import EdgespecError
 from tools import options
 from tools.attacks import measure
 from tools.attacks.floods import all_floods
-from tools.attacks.processes import ROOT
 from tools.attacks.report import table
-from tools.attacks.runner import Runner
+from tools.attacks.runner import ROOT, Runner
 from tools.attacks.scene import Scene
 
 

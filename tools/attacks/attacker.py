@@ -46,7 +46,7 @@ class Orders:
 
     def line(self) -> bytes:
         """As one line of JSON."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        return json.dumps(asdict(self)).encode()
 
 
 def main() -> int:

@@ -43,17 +43,17 @@ class Processes:
             self.stop(name)
 
     def start(self, name: str, command: Sequence[str], core: int | None = None, *, piped: bool = False) -> None:
-        """Starts a command; `piped`: its standard input and output are `say` and `line`, otherwise a log takes both."""
+        """Starts a command that `say` writes to; `piped`: `line` reads its output, otherwise a log takes that too."""
         pin = [] if core is None else ["taskset", "-c", str(core)]
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
-            pipe = subprocess.PIPE if piped else None
+            pipe, out = subprocess.PIPE, subprocess.PIPE if piped else log
             self._running[name] = subprocess.Popen(
-                [*pin, *command], stdin=pipe, stdout=pipe or log, stderr=log, env=self.environment
+                [*pin, *command], stdin=pipe, stdout=out, stderr=log, env=self.environment
             )
 
     def say(self, name: str, line: bytes) -> None:
-        """One line to a piped process. Raises RigError where it has ended."""
+        """One line to a process. Raises RigError where it has ended."""
         stdin = self._running[name].stdin
         assert stdin is not None
         try:
