@@ -200,6 +200,19 @@ def test_a_round_here_is_a_thousandth_of_the_posts_bytes() -> None:
     assert found["ours_up_streamed"] == 5 * found["ours_up_at_once"], "both are padded to the smallest size"
 
 
+def test_the_posts_drafts_stand_beside_their_formula_and_what_is_simulated() -> None:
+    config = load("cluster")
+    config["run"] |= {"tokens": 150}
+    found = tables.draft_cells(config, 8)
+    rows = rows_of([cell for _, _, cell in found], processes=1)
+    table = {row["draft"]: row for row in tables.draft_table(config, [(name, arm) for name, arm, _ in found], rows)}
+    assert table["Llama 7B"]["formula"] == 1.91 and table["Llama 7B"]["printed"] == 2.2
+    assert all(row["colocated"] == pytest.approx(row["formula"], rel=0.1) for row in table.values())
+    for name, draft in config["drafts"].items():
+        assert ("adaptive" in table[name]) == ("rolling-k" in table[name]) == draft["pool"], "others are in the target"
+    assert table["Llama 7B"]["adaptive"] > table["Llama 7B"]["colocated"]
+
+
 @pytest.mark.parametrize(("data", "alpha"), [("HumanEval", 0.717), ("MT-Bench", 0.484), ("RefactorChat", 0.842)])
 def test_amusds_baseline_column_fixes_the_acceptance(data: str, alpha: float) -> None:
     config = load("amusd")

@@ -59,10 +59,44 @@ def tables(out: Path, processes: int, progress: Progress, runs: int | None = Non
             Arm(f"adaptive, α={alpha}", "adaptive", WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32),
         ]
         cells += [Cell(arm, kind, net, steps, want["tokens"], runs or want["runs"]) for arm in arms]
-    rows = rows_of(cells, processes, progress)
-    found["simulated_bytes_per_round"] = _carried(rows)
-    plots.bars(rows, out, "Cluster post: steps of 15 and 2 ms, round trip 0.5 ms")
+    named = draft_cells(config, runs or want["runs"])
+    rows = rows_of([*cells, *(cell for _, _, cell in named)], processes, progress)
+    found["simulated_bytes_per_round"] = _carried(rows[: len(cells)])
+    found["drafts"] = draft_table(config, [(name, arm) for name, arm, _ in named], rows[len(cells) :])
+    plots.bars(rows[: len(cells)], out, "Cluster post: steps of 15 and 2 ms, round trip 0.5 ms")
     return {"figure": "tables", "rows": rows, "tables": found, "text": _text(found, rows)}
+
+
+def draft_cells(config: dict[str, Any], runs: int) -> list[tuple[str, str, Cell]]:
+    """Of each draft of the post's table its name, an arm's policy, and the cell: at its best k in the target's place,
+    and as a worker where it has machines of its own."""
+    want, made = config["run"], []
+    for name, draft in config["drafts"].items():
+        steps = steps_of(config | {"steps": config["steps"] | {"draft_ms": {"1": draft["draft_ms"]}}})
+        k = best_k(draft["alpha"], draft["draft_ms"], steps.verify(1) * 1000)
+        arms = [Arm(f"{name}: co-located k={k}", "colocated", k=k)]
+        if draft["pool"]:
+            arms += [Arm(f"{name}: rolling-k", "rolling-k", CHAIN, k=5, phi=99.0)]
+            arms += [Arm(f"{name}: adaptive", "adaptive", WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32)]
+        net = LinkModel(want["rtt_ms"] / 1000)
+        made += [
+            (name, arm.policy, Cell(arm, Iid(match=draft["alpha"]), net, steps, want["tokens"], runs)) for arm in arms
+        ]
+    return made
+
+
+def draft_table(config: dict[str, Any], arms: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[Row]:
+    """The post's table of drafts: speed-up over plain decoding as printed, by its own formula, and simulated."""
+    verify, network = steps_of(config).verify(1) * 1000, config["run"]["rtt_ms"]
+    found = []
+    for name, draft in config["drafts"].items():
+        times = draft["draft_ms"], verify, network if draft["pool"] else 0.0
+        k = best_k(draft["alpha"], *times)
+        row = {"draft": name, "printed": draft["speedup"], "best_k": k}
+        row |= {"formula": round(speedup(draft["alpha"], k, *times), 2)}
+        own = [(policy, one) for (of, policy), one in zip(arms, rows, strict=True) if of == name]
+        found.append(row | {policy: round(verify / one["ms_per_token"], 2) for policy, one in own})
+    return found
 
 
 def _beside(printed: dict[str, Any], columns: str, ours: Callable[[float, Any], float]) -> list[Row]:
@@ -133,6 +167,7 @@ def _text(found: dict[str, Any], rows: list[Row]) -> str:
     lines.append(f"best K: {found['best_k']}; with a draft twice as slow: {found['best_k_draft_twice_as_slow']}")
     lines.append(f"bytes per round: {found['bytes_per_round']}")
     lines += [f"  simulated, {config}: {bytes_}" for config, bytes_ in found["simulated_bytes_per_round"].items()]
+    lines += ["drafts: speed-up over plain decoding", *(f"  {row}" for row in found["drafts"])]
     lines += [f"overview: {row}" for row in found["overview"]]
     lines += [f"{row['config']:28} {row['latency_ratio']:.3f} / {row['draft_ratio']:.2f}" for row in rows]
     return "\n".join(lines)
