@@ -44,6 +44,7 @@ class BestFirst(Drafting):
         self.best_first = rule or BestFirstRule()
         super().__init__(request, epoch, prompt_len, self.best_first)
         self.calibrator = calibrator or Calibrator()
+        self.calibrator.begin()
         self.step_s = step_s
         self._pending: dict[Node, Sequence[tuple[int, float, float]]] = {}
         """Children not sent yet: token, calibrated cost, entropy, best first."""

@@ -86,15 +86,19 @@ class Calibrator:
         return [*self._weights, *self._squares]
 
     def resume(self, state: Sequence[float]) -> None:
-        """Goes on from such a state. The squared gradients are bounded, so that what was learnt can still be unlearnt.
+        """Goes on from such a state with another request.
 
         Raises ValueError for a state that is not of this kind.
         """
         count = len(self._weights)
         if len(state) != 2 * count or not all(map(isfinite, state)):
             raise ValueError(f"a calibration has {2 * count} finite numbers, not {len(state)}")
-        self._weights = list(state[:count])
-        self._squares = [min(max(square, 4.0), MAX_SQUARE) for square in state[count:]]
+        self._weights, self._squares = list(state[:count]), list(state[count:])
+        self.begin()
+
+    def begin(self) -> None:
+        """Another request begins. The squared gradients are bounded, so that what was learnt can still be unlearnt."""
+        self._squares = [min(max(square, 4.0), MAX_SQUARE) for square in self._squares]
 
 
 def _clipped(score: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.shares import Part
-from edgespec.core.protocol.messages import Commit, Decline, Open, Sampling, Share, StepTimes, Tree
+from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, Share, StepTimes, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.worker.daemon import FIRST_BATCH, MAX_BATCH_S, Daemon, Outlet
@@ -50,6 +50,24 @@ def step(daemon: Daemon) -> tuple[int, int, int]:
     assert work is not None
     daemon._draft(*work)
     return work[0].request, len(work[1]), daemon.drafter.rows - before
+
+
+def test_the_ranks_that_were_right_in_one_request_serve_the_next(model: Path) -> None:
+    daemon, _ = by_hand(model)
+    daemon.take(opened(1))
+    prefix = list(PROMPT)
+    for turn in range(30):
+        step(daemon)
+        best, second, *_ = daemon._requests[1].tree.root.children.values()
+        assert turn or best.cost < second.cost, "at first by the draft's own probabilities"
+        daemon.take(Commit(1, 1, len(prefix), [second.token], prefix_hash([*prefix, second.token])))
+        prefix.append(second.token)
+    daemon.take(Close(1, 1, "stop"))
+    daemon.take(opened(2))
+    step(daemon)
+    best, second, *_ = daemon._requests[2].tree.root.children.values()
+    assert second.cost < best.cost
+    daemon.drafter.shutdown()
 
 
 def test_a_long_prompt_is_read_in_batches_of_a_tenth_of_a_second(model: Path) -> None:
