@@ -120,10 +120,6 @@ class LinkView:
     points: Points = ()
     """The draft step's curve as the worker reports it; empty: as `step_s` at any number of leaves."""
 
-    def draft_s(self, leaves: int) -> float:
-        """Seconds of a draft step over this many leaves at the worker."""
-        return at(self.points, leaves) if self.points else self.step_s
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
