@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from cloud_gateway.process import commands
 from edgespec.shared import command
 
 EPILOG = "docs/operations.md describes how to set a gateway up; exit codes are those of sysexits.h."
+_verb = partial(command.add_verb, "gateway.toml")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -98,24 +100,6 @@ def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     _verb(keys, "list", commands.list_keys, "show the API keys, without their secrets")
     revoke = _verb(keys, "revoke", commands.revoke_key, "refuse an API key from now on")
     revoke.add_argument("id", help="its id, as `keys list` shows it")
-
-
-def _verb(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    run: commands.Command,
-    text: str,
-    *,
-    json: bool = True,
-) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.add_argument(
-        "--config", type=Path, metavar="PATH", help="gateway.toml (default: the one in ~/.config/edgespec)"
-    )
-    if json:
-        parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edgespec import __version__
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
 EPILOG = "docs/operations.md explains how to set up a worker; exit codes are those of sysexits.h."
-Command = Callable[[argparse.Namespace], int]
+_verb = partial(command.add_verb, "worker.toml")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=VERSION)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
-    run = _verb(verbs, "run", _run, "run the worker", reports=False)
+    run = _verb(verbs, "run", _run, "run the worker", json=False)
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as draft.theta=1")
     run.add_argument("--end-with-input", action="store_true", help="stop when standard input ends, as a child process")
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
@@ -94,8 +94,8 @@ def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     keys = verbs.add_parser("keys", help="rotate this machine's key", description="Rotate this machine's key.")
     actions = keys.add_subparsers(dest="what", required=True, metavar="ACTION")
     _verb(actions, "rotate", _rotate, "make a new key, which gateways accept because the old one signs it")
-    install = _verb(verbs, "install-service", _install, "run the worker as a systemd service", reports=False)
-    remove = _verb(verbs, "uninstall", _uninstall, "stop and remove the service; keeps the keys", reports=False)
+    install = _verb(verbs, "install-service", _install, "run the worker as a systemd service", json=False)
+    remove = _verb(verbs, "uninstall", _uninstall, "stop and remove the service; keeps the keys", json=False)
     for one in (install, remove):
         one.add_argument("--user", action="store_true", help="a service of this user, not of the system")
         one.add_argument("--dry-run", action="store_true", help="only show what would be done")
@@ -104,19 +104,6 @@ def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     return command.run(build_parser(), argv)
-
-
-def _verb(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, text: str, reports: bool = True
-) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.add_argument(
-        "--config", type=Path, metavar="PATH", help="worker.toml (default: the one in ~/.config/edgespec)"
-    )
-    if reports:
-        parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -26,6 +26,14 @@ class Stream:
             self._ended = True
             self._on_cancel()
 
+    async def whole(self) -> tuple[list[int], DoneEvent]:
+        """All tokens of the answer, and its end."""
+        tokens: list[int] = []
+        while not isinstance(event := await self._events.get(), DoneEvent):
+            tokens += event.tokens
+        self._ended = True
+        return tokens, event
+
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
             event = await self._events.get()

@@ -12,7 +12,7 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from edgespec import __version__
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.shared import control, folders
 
-Command = Callable[[argparse.Namespace], int]
 Row = Mapping[str, Any]
 AUDIT_LINE = "{:19}  {:28}  {:24}  {:9}  {:28}  {:>6}  {}"
 VERSION = f"cloud-gateway {__version__} (Python {platform.python_version()})"

@@ -5,11 +5,33 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from argparse import ArgumentParser
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace, _SubParsersAction
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import logs
+
+Command = Callable[[Namespace], int]
+
+
+def add_verb(
+    settings: str,
+    verbs: _SubParsersAction[ArgumentParser],
+    name: str,
+    run: Command,
+    text: str,
+    *,
+    json: bool = True,
+) -> ArgumentParser:
+    """A verb that reads the configuration file `settings`, and with `json` can print JSON. Returns its parser."""
+    parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    text = f"{settings} (default: the one in ~/.config/edgespec)"
+    parser.add_argument("--config", type=Path, metavar="PATH", help=text)
+    if json:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+    return parser
 
 
 def run(parser: ArgumentParser, argv: Sequence[str] | None) -> int:

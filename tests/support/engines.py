@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
 from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings as settings_of
@@ -67,11 +67,5 @@ def engine_settings(**changes: Any) -> EngineSettings:
 
 async def complete(engine: Engine, request: GenerationRequest) -> tuple[list[int], DoneEvent]:
     """Tokens and end of one completion."""
-    tokens: list[int] = []
     async with asyncio.timeout(TIMEOUT_S):
-        async for event in engine.submit(request):
-            if isinstance(event, TokensEvent):
-                tokens += event.tokens
-            else:
-                return tokens, event
-    raise AssertionError("the stream ended without a DoneEvent")
+        return await engine.submit(request).whole()

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cloud_gateway.core.requests.request import GenerationRequest, Speculation, TokensEvent, Usage
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.settings import MAX_ANSWERS
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.loop import Engine
@@ -150,17 +150,12 @@ class Bench:
         return await wanted
 
     async def _ask(self, count: int, speculation: Speculation, prompt: Sequence[int]) -> tuple[list[int], Usage]:
-        tokens: list[int] = []
         sampling = Sampling(temperature=self._args.temperature, seed=1 if self._args.temperature else None)
         asked = GenerationRequest(prompt, self._args.max_tokens, sampling, speculation=speculation)
-        async for event in self._engines[count].submit(asked):
-            if isinstance(event, TokensEvent):
-                tokens += event.tokens
-                continue
-            if event.error is not None:
-                raise ModelError(event.error)
-            return tokens, event.usage
-        raise AssertionError("a stream ends with a DoneEvent")
+        tokens, end = await self._engines[count].submit(asked).whole()
+        if end.error is not None:
+            raise ModelError(end.error)
+        return tokens, end.usage
 
 
 def row(name: str, usages: Sequence[Usage], plain: Sequence[Usage]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
@@ -172,9 +172,8 @@ async def answers(
         for number, prompt in enumerate(prompts):
             sampling = Sampling(temperature=temperature, top_p=args.top_p if temperature else 1.0, seed=number)
             request = GenerationRequest(prompt, args.max_tokens, sampling, speculation=Speculation())
-            async for event in engine.submit(request):
-                if isinstance(event, DoneEvent):
-                    usages.append(event.usage)
+            _, end = await engine.submit(request).whole()
+            usages.append(end.usage)
             rounds += watched.rounds[:-1]  # the last one was cut short by the end of the answer
             watched.rounds.clear()
             step()

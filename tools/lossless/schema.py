@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.grammar import Grammars, Schema
 from cloud_gateway.models.text import Text
@@ -68,18 +68,13 @@ class Bench:
             speculation=Speculation(policy="colocated", k=args.k),
             constraint=self.schema.constraint() if grammar else None,
         )
-        tokens: list[int] = []
-        async for event in self.engine.submit(request):
-            if isinstance(event, TokensEvent):
-                tokens += event.tokens
-            elif isinstance(event, DoneEvent):
-                usage, text = event.usage, self.text.decode(tokens)
-                return {
-                    "topic": topic, "valid": valid(text), "finish": event.finish, "error": event.error,
-                    "tokens": usage.completion_tokens, "rounds": usage.rounds,
-                    "accepted": sum(usage.accepted.values()), "drafted": sum(usage.drafted.values()), "text": text,
-                }  # fmt: skip
-        raise AssertionError("the stream ended without a DoneEvent")
+        tokens, end = await self.engine.submit(request).whole()
+        usage, text = end.usage, self.text.decode(tokens)
+        return {
+            "topic": topic, "valid": valid(text), "finish": end.finish, "error": end.error,
+            "tokens": usage.completion_tokens, "rounds": usage.rounds,
+            "accepted": sum(usage.accepted.values()), "drafted": sum(usage.drafted.values()), "text": text,
+        }  # fmt: skip
 
 
 def summary(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:

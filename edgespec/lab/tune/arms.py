@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.process.config import SELF, GatewaySettings
@@ -87,13 +87,8 @@ class Arms:
 
     async def _completion(self, arm: Arm, prompt: Sequence[int], count: int) -> Completed:
         """A greedy one."""
-        tokens: list[int] = []
         wanted = GenerationRequest(prompt, count, Sampling(temperature=0), speculation=arm.asks)
-        async for event in self._engines[arm.draft].submit(wanted):
-            if isinstance(event, TokensEvent):
-                tokens += event.tokens
-            if isinstance(event, DoneEvent):
-                if event.error is not None:
-                    raise ModelError(event.error)
-                return tokens, event.usage
-        raise AssertionError("a stream ends with a DoneEvent")
+        tokens, end = await self._engines[arm.draft].submit(wanted).whole()
+        if end.error is not None:
+            raise ModelError(end.error)
+        return tokens, end.usage
