@@ -57,8 +57,7 @@ def test_with_300_file_descriptors_half_open_connections_deny_nothing(limited: R
         with urllib.request.urlopen(ready["metrics"]["url"] + "/metrics", timeout=SHORT_S) as response:
             assert response.status == 200
         assert time.monotonic() - began < 3 * SHORT_S
-    limited.process.terminate()
-    _, log = limited.process.communicate(timeout=60)
+    _, _, log = limited.end()
     assert len(log) < 10_000 and "Traceback" not in log, log[:2000]
 
 

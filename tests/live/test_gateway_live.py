@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import openai
 import pytest
 
+from edgespec.lab.rig import Processes, module
 from tests.support.tiny_target import make_tiny_target
 
 pytestmark = pytest.mark.live
@@ -30,7 +30,11 @@ class Running:
     """A gateway process and its folder."""
 
     folder: Path
-    process: subprocess.Popen[str]
+    processes: Processes
+
+    @property
+    def pid(self) -> int:
+        return self.processes.pid("gateway")
 
     @property
     def ready(self) -> Any:
@@ -46,15 +50,16 @@ class Running:
         return openai.OpenAI(base_url=self.ready["api"]["url"] + "/v1", api_key=key, max_retries=0, timeout=60)
 
     def wait_ready(self) -> None:
-        deadline = time.monotonic() + LOAD_S
-        while not (self.folder / "ready.json").exists():
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        self.processes.wait_for("gateway", (self.folder / "ready.json").exists, LOAD_S)
+
+    def end(self, sig: signal.Signals | None = signal.SIGTERM) -> tuple[int, str, str]:
+        """Exit status, output and log; `sig` None: it was sent a signal before."""
+        output = self.processes.stop("gateway", sig)
+        return self.processes.ended["gateway"], output, self.processes.log("gateway")
 
 
 def cli(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cloud_gateway", *argv, "--config", str(folder / "gateway.toml")]
+    command = [*module("cloud_gateway"), *argv, "--config", str(folder / "gateway.toml")]
     return subprocess.run(command, capture_output=True, text=True, timeout=LOAD_S, check=False)
 
 
@@ -67,17 +72,10 @@ def gateway(folder: Path, *options: str, within: Sequence[str] = ()) -> Iterator
         f'[api]\nport = 0\n[link]\nhost = "127.0.0.1"\nport = 0\nmdns = false\n[metrics]\nport = 0\n'
         f'[daemon]\nstate_dir = "{folder}/state"\n'
     )
-    command = [sys.executable, "-m", "cloud_gateway", "serve", "--config", str(folder / "gateway.toml"), *options]
-    process = subprocess.Popen(
-        [*within, *command, "--ready-file", str(folder / "ready.json")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        yield Running(folder, process)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    files = ["--config", str(folder / "gateway.toml"), "--ready-file", str(folder / "ready.json")]
+    with Processes(folder) as processes:
+        processes.start("gateway", [*within, *module("cloud_gateway"), "serve", *files, *options], piped=True)
+        yield Running(folder, processes)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +132,7 @@ def test_a_stop_string_ends_generation_and_text_alike(running: Running, key: str
 
 def test_commands_reach_the_running_gateway(running: Running, key: str) -> None:
     status = json.loads(running.command("status", "--json"))
-    assert (status["state"], status["model"], status["pid"]) == ("serving", "tiny", running.process.pid)
+    assert (status["state"], status["model"], status["pid"]) == ("serving", "tiny", running.pid)
     assert json.loads(running.command("workers", "list", "--json")) == {"workers": []}
     assert "No worker is paired" in running.command("workers", "list")
     assert "No machine called `unknown`" in running.command("workers", "revoke", "unknown", code=77)
@@ -151,7 +149,7 @@ def test_a_revoked_key_is_refused_within_a_second(running: Running) -> None:
 
 
 def test_pair_shows_a_code_and_ctrl_c_closes_the_window(running: Running) -> None:
-    command = [sys.executable, "-m", "cloud_gateway", "pair", "--config", str(running.folder / "gateway.toml")]
+    command = [*module("cloud_gateway"), "pair", "--config", str(running.folder / "gateway.toml")]
     for _ in range(2):  # the second one shows that the first window was closed
         with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as pairing:
             assert pairing.stdout is not None
@@ -215,7 +213,7 @@ async def test_sigterm_lets_the_answer_end_and_refuses_new_ones(tmp_path: Path) 
         ask = {"model": "tiny", "prompt": "hello", "max_tokens": 200, "extra_body": ENDLESS}
         stream = await client.completions.create(**ask, stream=True)
         first = await anext(stream)
-        running.process.terminate()
+        os.kill(running.pid, signal.SIGTERM)
         while True:
             try:
                 await client.models.list()
@@ -226,8 +224,8 @@ async def test_sigterm_lets_the_answer_end_and_refuses_new_ones(tmp_path: Path) 
         assert first.choices
         assert rest[-1].choices[0].finish_reason == "length"
         await client.close()
-        out, err = await asyncio.to_thread(running.process.communicate, timeout=60)
-    assert running.process.returncode == 0
+        code, out, err = await asyncio.to_thread(running.end, None)
+    assert code == 0
     assert out.splitlines() == [
         f"API      {ready['api']['url']}/v1 serves tiny",
         f"workers  {ready['link']['url']}",
@@ -246,9 +244,8 @@ def test_sigterm_while_loading_ends_at_once(tmp_path: Path) -> None:
             time.sleep(0.02)
         assert json.loads(running.command("status", "--json"))["state"] == "loading"
         assert "still loading" in running.command("pair", code=77)
-        running.process.terminate()
-        out, err = running.process.communicate(timeout=60)
-    assert (running.process.returncode, out) == (0, "")
+        code, out, err = running.end()
+    assert (code, out) == (0, "")
     assert "Traceback" not in err
 
 
@@ -260,6 +257,6 @@ def test_systemd_is_notified_when_the_gateway_is_ready(tmp_path: Path, monkeypat
         with gateway(tmp_path) as running:
             assert systemd.recv(999).decode().splitlines() == ["READY=1", "STATUS=serving tiny"]
             assert (tmp_path / "ready.json").exists()
-            running.process.terminate()
+            os.kill(running.pid, signal.SIGTERM)
             assert systemd.recv(999) == b"STOPPING=1"
-            assert running.process.wait(60) == 0
+            assert running.end(None)[0] == 0

@@ -33,7 +33,7 @@ def test_it_drafts_for_every_key_and_is_replaced_when_it_dies(tmp_path: Path) ->
         until(lambda: linked(running))
         assert complete(running, key)[0] == text
 
-        running.process.kill()
+        os.kill(running.pid, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{last}").exists())
 
 
@@ -55,7 +55,7 @@ def linked(running: Running) -> bool:
 
 def child_of(running: Running) -> int:
     """The process id of the worker, the gateway's child that runs `edgespec`; 0 while there is none."""
-    return next((one for one in children(running.process.pid) if "--end-with-input" in words(one)), 0)
+    return next((one for one in children(running.pid) if "--end-with-input" in words(one)), 0)
 
 
 def children(parent: int) -> list[int]:

@@ -33,6 +33,8 @@ class Processes:
         self.folder, self._last = folder, last
         self.environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | dict(environment or {})
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.ended: dict[str, int] = {}
+        """Exit statuses of those that were stopped."""
 
     def __enter__(self) -> Processes:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -100,6 +102,7 @@ class Processes:
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
+        self.ended[name] = process.returncode
         return (output or b"").decode(errors="replace")
 
     def runs(self, name: str) -> bool:
