@@ -182,9 +182,9 @@ def plot(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
             axes.bar(places, [row[column] or 0 for row in own], 0.8 / len(methods), label=method, align="edge")
         printed = [(place, row["printed"]) for place, row in zip(places, own, strict=True) if row["printed"]]
         speed.plot([place + 0.4 / len(methods) for place, _ in printed], [value for _, value in printed], "k_")
-    for axes, label in ((speed, "speed-up of decoding over plain, one core (–: printed)"), (cost, "CPU ms per token")):
+    for axes, label in ((speed, "speed-up over plain decoding (–: printed)"), (cost, "CPU ms per token")):
         axes.set_xticks(range(len(kinds)), kinds)
         axes.set_ylabel(label)
-    speed.legend(fontsize=7)
+    figure.legend(*speed.get_legend_handles_labels(), loc="outside lower center", ncols=len(methods), fontsize=7)
     for suffix in (".png", ".svg"):
         figure.savefig(out.with_suffix(suffix))
