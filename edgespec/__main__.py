@@ -59,35 +59,23 @@ def build_parser() -> argparse.ArgumentParser:
     meet.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
     forget = _verb(actions, "forget", _forget, "end the pairing with a peer")
     forget.add_argument("peer", metavar="ID", help="its id, first digits of it, or its name")
-    demo = verbs.add_parser("demo", help="show gateway and worker together on this machine")
-    from edgespec.lab import demo as demonstration
-
-    demo.description = demonstration.__doc__
-    demonstration.add_arguments(demo)
-    demo.set_defaults(run=demonstration.run)
-    replay = verbs.add_parser("replay", help="look at traces of a gateway: who signed, what was decided, what if")
-    from edgespec.lab import replay as replaying
-
-    replay.description = replaying.__doc__
-    replaying.add_arguments(replay)
-    replay.set_defaults(run=replaying.run)
-    models = verbs.add_parser("models", help="list models, say whether two pair, and fetch them")
-    from edgespec.lab import models as cache
-
-    models.description = cache.__doc__
-    cache.add_arguments(models)
-    tune = verbs.add_parser("tune", help="measure every source of drafts here, and recommend a gateway's settings")
-    from edgespec.lab import tune as tuning
-
-    tune.description = tuning.__doc__
-    tuning.add_arguments(tune)
-    survey = verbs.add_parser("survey", help="measure the latency of chat endpoints over days, and show it")
-    from edgespec.lab import survey as measurement
-
-    survey.description = measurement.__doc__
-    measurement.add_arguments(survey)
+    _add_lab(verbs)
     verbs.add_parser("version", help="show the version", description="Show the version.").set_defaults(run=_version)
     return parser
+
+
+def _add_lab(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The verbs of `edgespec.lab`, each described by its module and with its arguments."""
+    from edgespec.lab import demo, models, replay, survey, tune
+
+    for lab, name, text in (
+        (demo, "demo", "show gateway and worker together on this machine"),
+        (replay, "replay", "look at traces of a gateway: who signed, what was decided, what if"),
+        (models, "models", "list models, say whether two pair, and fetch them"),
+        (tune, "tune", "measure every source of drafts here, and recommend a gateway's settings"),
+        (survey, "survey", "measure the latency of chat endpoints over days, and show it"),
+    ):
+        lab.add_arguments(verbs.add_parser(name, help=text, description=lab.__doc__))
 
 
 def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

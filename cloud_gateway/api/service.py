@@ -239,24 +239,16 @@ class Api:
         )
         max_running = self.limits.key_running if self.several_keys() else None
         requests = [
-            replace(
-                one,
-                id=request[ID],
-                key=key.id,
-                key_name=key.name,
-                groups=workers,
-                max_running=max_running,
-            )
+            replace(one, id=request[ID], key=key.id, key_name=key.name, groups=workers, max_running=max_running)
             for one in requests
         ]
         visit.reserve_tokens(sum(len(one.tokens) + one.max_tokens for one in requests), time.monotonic())
         asked = body.edgespec is None or body.edgespec.offload != "never"
+        reason, text = KEY_FORBIDS if asked and not workers else None, backend.text
         answers: list[Answer] = []
         try:
             for one in requests:
                 stream = backend.engine.submit(one)
-                text = backend.text
-                reason = KEY_FORBIDS if asked and not workers else None
                 spell = text.spell if one.top_logprobs is not None else None
                 call_text = CallText(prepared.tools) if prepared.tools else None
                 stops = text.stops(one.stop)

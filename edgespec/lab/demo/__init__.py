@@ -45,6 +45,7 @@ WATCHED = "Tell me in a few sentences how a lighthouse works."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `edgespec demo`."""
+    parser.set_defaults(run=run)
     parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
     parser.add_argument("--engine", choices=("torch", "llamacpp"), default="torch", help="what computes the target")
     parser.add_argument("--target", choices=("plain", "deep"), default="plain", help="deep: a pass costs several times")

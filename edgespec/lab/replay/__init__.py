@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `edgespec replay`."""
+    parser.set_defaults(run=run)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="files of a gateway's `traces.folder`")
     parser.add_argument("--key", metavar="KEY", help="refuse traces not signed by this gateway (key id or public key)")
     parser.add_argument(
