@@ -272,7 +272,7 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     engine = Engine(target, None, settings, link, clock=lambda: target.now, recorder=recorder)
     stream = engine.submit(GenerationRequest(list(range(100, 190)), 10**6, ignore_eos=True))
     engine.use_loop(asyncio.get_running_loop())
-    parts: dict[str, list[float]] = {"receive": [], "engine": [], "send": [], "engine_and_send": [], "round": []}
+    spans: list[tuple[float, float, float]] = []
     tokens = frames_seen = 0
     spare_rounds()  # as `cloud-gateway serve` does
     while not engine.stats.rounds:  # admits the request, reads its prompt, waits for no frame, decodes plainly
@@ -299,20 +299,17 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
         chunk = json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * len(event.tokens)}}]})
         sent = time.perf_counter()
         if number >= WARM_UP:
-            parts["receive"].append(received - began)
-            parts["engine"].append(turned - received)
-            parts["send"].append(sent - resumed)
-            parts["engine_and_send"].append(turned - received + sent - resumed)
-            parts["round"].append(turned - began + sent - resumed)
+            spans.append((received - began, turned - received, sent - resumed))
             tokens += len(event.tokens)
             frames_seen += len(frames)
         assert chunk
-    medians = {f"{name}_us": round(statistics.median(values) * 1e6, 1) for name, values in parts.items()}
-    slowest = {f"{name}_p99_us": round(float(np.percentile(v, 99)) * 1e6, 1) for name, v in parts.items()}
+    receive, run, send = np.array(spans).T * 1e6
+    both = run + send
+    parts = {"receive": receive, "engine": run, "send": send, "engine_and_send": both, "round": receive + both}
     return {
         "rounds": setup.rounds,
-        **medians,
-        **slowest,
+        **{f"{name}_us": round(float(np.median(values)), 1) for name, values in parts.items()},
+        **{f"{name}_p99_us": round(float(np.percentile(values, 99)), 1) for name, values in parts.items()},
         "views_of_100_workers_us": round(views_us(), 1),
         "frames_per_round": round(frames_seen / setup.rounds, 2),
         "tokens_per_round": round(tokens / setup.rounds, 2),
