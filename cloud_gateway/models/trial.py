@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import select
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ClientError, EdgespecError
+from edgespec.shared.procstat import task_stat
 from edgespec.shared.throttle import Throttle
 
 log = logging.getLogger("cloud_gateway.models.trial")
@@ -150,6 +150,6 @@ def _starved(pid: int, used_s: float) -> bool:
 
 
 def _progress(pid: int) -> tuple[str, float]:
-    """State and seconds of processor time of a process that was not waited for: proc_pid_stat(5), fields 3, 14, 15."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """State and seconds of processor time of a process that was not waited for."""
+    stat = task_stat(Path(f"/proc/{pid}"))
+    return stat.state, stat.cpu_s

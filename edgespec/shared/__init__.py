@@ -25,6 +25,7 @@ Public, by module:
 - `models`: all
 - `occasional`: `Occasional`
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedPeer`, `PairedPeers`, `PairedWorker`, `PairedWorkers`
+- `procstat`: `task_stat`, `TaskStat`
 - `reduced`: `cause`, `kind_of`, `origin`, `places`
 - `sdnotify`: all
 - `settings`: all

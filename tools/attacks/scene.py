@@ -20,6 +20,7 @@ from typing import Any
 from edgespec.core.errors import EdgespecError
 from edgespec.lab.rig import Rig, RigError, cpu_time_s, machine_time_s
 from edgespec.shared import models
+from edgespec.shared.procstat import task_stat
 from tools.attacks.aim import Aim
 
 QUICK_S = 0.1
@@ -172,7 +173,7 @@ class Scene:
         """CPU seconds of the gateway's process, and of its event loop's thread alone; 0 once it has ended."""
         with suppress(OSError, KeyError):
             pid = self.stage.pid("gateway")
-            return _used_s(Path(f"/proc/{pid}/stat")), _used_s(Path(f"/proc/{pid}/task/{pid}/stat"))
+            return task_stat(Path(f"/proc/{pid}")).cpu_s, task_stat(Path(f"/proc/{pid}/task/{pid}")).cpu_s
         return 0.0, 0.0
 
     def others_s(self, pids: Sequence[int]) -> float:
@@ -182,8 +183,3 @@ class Scene:
             with suppress(OSError):  # one that has just ended
                 ours += cpu_time_s([pid])
         return machine_time_s() - ours
-
-
-def _used_s(path: Path) -> float:
-    fields = path.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from cloud_gateway.process.config import SELF
 from edgespec.core.numbers import interpolate
 
 PAYS = 0.97
@@ -14,8 +15,6 @@ MAX_BUSY = 0.3
 """Above it times say more of the other programs than of the models."""
 SOURCES = ("lookup", "medusa")
 """Arms without a draft model, named as in `policy.sources`."""
-SELF = "self"
-"""The arm of the self-draft, and its `local_draft.model`."""
 MAX_K = 8
 WIDTHS = (4, 8, 16, 32)
 """Candidates of a pass that are compared."""

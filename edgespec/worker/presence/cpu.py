@@ -6,6 +6,7 @@ import math
 import os
 from pathlib import Path
 
+from edgespec.shared.procstat import TaskStat, task_stat
 from edgespec.worker.presence.source import Rate, Source, Unavailable
 
 MAX_GROUPS = 32
@@ -40,26 +41,22 @@ class OtherPrograms(Source):
         """Processor seconds of others since boot (proc_stat(5), proc_pid_stat(5))."""
         try:
             user, _nice, system, _idle, _iowait, irq, softirq = map(int, self._stat.read_text().split(maxsplit=8)[1:8])
-            own_user, own_system, _ = _times(self._self)
-            threads = [_times(path) for path in self._self.glob("task/*")]
+            own = task_stat(self._self)
+            threads = [_thread(path) for path in self._self.glob("task/*")]
         except (OSError, ValueError, IndexError) as error:
             raise Unavailable(f"{self._stat} cannot be read ({type(error).__name__})") from None
-        if any(nice > 0 for _, _, nice in threads):  # it drafts in those; niced user time is counted apart
-            own_user = sum(user for user, _, nice in threads if nice <= 0)
-        own = own_system + own_user
-        return (user + system + irq + softirq - own) / os.sysconf("SC_CLK_TCK")
+        own_user_s = own.user_s
+        if any(thread.nice > 0 for thread in threads):  # it drafts in those; niced user time is counted apart
+            own_user_s = sum(thread.user_s for thread in threads if thread.nice <= 0)
+        return (user + system + irq + softirq) / os.sysconf("SC_CLK_TCK") - own.system_s - own_user_s
 
 
-def _times(task: Path) -> tuple[int, int, int]:
-    """Ticks in user mode and in the kernel, and nice value, of a process or thread; zeros where it has ended."""
+def _thread(folder: Path) -> TaskStat:
+    """Zeros where it has ended."""
     try:
-        text = (task / "stat").read_text()
+        return task_stat(folder)
     except OSError:
-        if task.parent.name == "task":
-            return 0, 0, 0
-        raise
-    fields = text.rpartition(")")[2].split()  # the name in brackets may contain anything
-    return int(fields[11]), int(fields[12]), int(fields[16])
+        return TaskStat("X", 0.0, 0.0, 0)
 
 
 class OtherGroups(Source):

@@ -21,6 +21,7 @@ from edgespec.lab.demo import PHI
 from edgespec.lab.rig import Processes, Rig, machine_time_s
 from edgespec.lab.rig.chat import ChatClient, Prompt, greedy
 from edgespec.lab.rig.neighbour import Neighbour
+from edgespec.shared.procstat import task_stat
 from tools.bench.live.answers import Answer, Batch, read
 from tools.bench.live.arms import ASYNC, DRAFT, SERIAL, WIDE, Arm
 
@@ -242,13 +243,12 @@ def warm_up(systems: Systems, arms: Sequence[Arm], levels: Sequence[int], max_to
 
 
 def used_s(pids: Sequence[int]) -> float:
-    """Core seconds of these processes so far, with those of threads that have ended (proc_pid_stat(5), 14 and 15)."""
-    ticks = 0
+    """Core seconds of these processes so far, with those of threads that have ended."""
+    total_s = 0.0
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended; what asks it will say so
-            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(after_name[11]) + int(after_name[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+            total_s += task_stat(Path(f"/proc/{pid}")).cpu_s
+    return total_s
 
 
 def free_port() -> int:
