@@ -10,13 +10,14 @@ Public, by module:
 - `advertise`: `Advertiser`
 - `command`: all
 - `control`: all
+- `counted`: `connected`
 - `desk`: `PairingDesk`
 - `digests`: `model_digest`
 - `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `Hours`, `hours`, `LogLevel`, `machine_name`,
   `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `read_private`, `write_private`
 - `folders`: all
-- `guarded`: `GuardedClient`, `PinnedClient`
+- `guarded`: `CountedClient`, `GuardedClient`, `PinnedClient`
 - `guarded_server`: `GuardedConnection`, `GuardedServer`
 - `hub`: all
 - `keystore`: `KeyStore`

@@ -22,16 +22,14 @@ from functools import partial
 from typing import Any
 
 from edgespec.core.admission import Admission, AdmissionLimits, Refused
-from edgespec.core.protocol.records import Records
 from edgespec.shared.address import source_of
+from edgespec.shared.counted import CountedSocket
 from edgespec.shared.occasional import Occasional
 
 BACKLOG = 256
 """Connections that the kernel completes and holds until they are accepted."""
 ACCEPTS_AT_ONCE = 16
 """Connections taken in one turn of the event loop: as many TLS handshakes may then begin in the next one."""
-ENCRYPTED_AT_ONCE = 8192
-"""Bytes taken from one TLS connection in one turn of the event loop: at most 370 records, of a byte each."""
 RETRY_S = 0.2
 """Pause after an `accept` that failed for want of descriptors or memory: the socket stays readable meanwhile."""
 SSL_SHUTDOWN_S = 2.0
@@ -55,8 +53,6 @@ class Seat:
         self.transport: asyncio.BaseTransport | None = None
         """Set once the connection is set up, TLS included."""
         self.is_proven = False
-        self.is_flooding = False
-        """Whether it has sent more TLS records than allowed; it is being dropped."""
 
     def proven(self) -> bool:
         """The peer has proven a key: it is no longer dropped for newer connections. False where the port is full."""
@@ -72,19 +68,10 @@ class Seat:
                 self._sock.shutdown(socket.SHUT_RDWR)
 
 
-class _Socket(socket.socket):
-    """A connection's socket that passes on what it has read, and reports when its descriptor is closed."""
+class _Socket(CountedSocket):
+    """A connection's socket that reports when its descriptor is closed."""
 
     on_close: Callable[[], None] | None = None
-    allows: Callable[[memoryview], bool] | None = None
-    """Called with the encrypted bytes; after the first False, reads return the end of the stream."""
-
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        if self.allows is None:
-            return super().recv_into(buffer, nbytes, flags)
-        view = memoryview(buffer)[:ENCRYPTED_AT_ONCE]
-        count = super().recv_into(view, min(nbytes, len(view)), flags)
-        return count if self.allows(view[:count]) else 0
 
     def close(self) -> None:
         super().close()
@@ -207,21 +194,16 @@ class Acceptor:
         seat = Seat(self, verdict.ticket, address, source, sock)
         self._seats[verdict.ticket] = self._by_descriptor[sock.fileno()] = seat
         if self._ssl:
-            sock.allows = partial(self._allows, seat, Records())
+            sock.count(lambda: seat.is_proven, partial(self._flooded, seat))
         descriptor = sock.fileno()
         sock.on_close = lambda: self._closed(verdict.ticket, descriptor)
         task = self._loop.create_task(self._set_up(seat, sock))
         self._setting_up.add(task)
         task.add_done_callback(self._setting_up.discard)
 
-    def _allows(self, seat: Seat, records: Records, data: memoryview) -> bool:
-        if seat.is_flooding:
-            return False
-        seat.is_flooding = not records.take(data, seat.is_proven, self._loop.time())
-        if seat.is_flooding:
-            self._loop.call_soon(seat.drop)
-            self._refused("flood", f"{records.count} TLS records from {seat.source}")
-        return not seat.is_flooding
+    def _flooded(self, seat: Seat, records: int) -> None:
+        self._loop.call_soon(seat.drop)
+        self._refused("flood", f"{records} TLS records from {seat.source}")
 
     async def _set_up(self, seat: Seat, sock: _Socket) -> None:
         try:

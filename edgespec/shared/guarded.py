@@ -12,11 +12,13 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
 from websockets.client import ClientProtocol
+from websockets.exceptions import WebSocketException
 from websockets.protocol import OPEN, SEND_EOF
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.handshake import Pin
-from edgespec.core.protocol.inflow import Inflow, InflowLimits
+from edgespec.core.protocol.inflow import Inflow, InflowLimits, flood
+from edgespec.shared.counted import CountedSocket
 from edgespec.shared.tls import trusted
 
 ABORT_S = 1.0
@@ -28,14 +30,17 @@ class Guarded(Connection):
 
     inflow_limits = InflowLimits()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio after TCP and TLS handshakes."""
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.inflow = Inflow(self.inflow_limits)
         self.flooded: RemoteProtocolError | None = None
         """Set once the peer has exceeded its budget, which ends the connection."""
         self._held = bytearray()
         self._queue_full = self._reading_paused = False
         self._wake: asyncio.Handle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio after TCP and TLS handshakes."""
         super().connection_made(transport)
         self.recv_messages.pause, self.recv_messages.resume = self._pause_for_queue, self._resume_for_queue
 
@@ -132,6 +137,29 @@ class Guarded(Connection):
 class GuardedClient(Guarded, ClientConnection):
     """For `websockets.asyncio.client.connect(create_connection=GuardedClient)`."""
 
+    async def handshake(self, *args: Any, **options: Any) -> None:
+        """The upgrade to WebSocket. Raises RemoteProtocolError (`flood`), and what `websockets` does."""
+        try:
+            await super().handshake(*args, **options)
+        except (OSError, EOFError, WebSocketException):
+            if self.flooded is not None:
+                raise self.flooded from None
+            raise
+
+
+class CountedClient(GuardedClient):
+    """Counts the TLS records of its connected socket too, from the handshake on."""
+
+    def __init__(self, sock: CountedSocket, protocol: ClientProtocol, **options: Any) -> None:
+        super().__init__(protocol, **options)
+        sock.count(lambda: self.inflow.proven, self._too_many)
+
+    def _too_many(self, records: int) -> None:
+        self.flooded = flood(f"{records} TLS records, more than are allowed")
+        transport: asyncio.Transport | None = getattr(self, "transport", None)
+        if transport is not None:  # before the end of the TLS handshake the end of the stream fails it
+            self.loop.call_soon(transport.abort)
+
 
 class PinnedClient(GuardedClient):
     """Sends nothing, not even an HTTP request, to a machine whose TLS key is not the pinned one or its successor."""
@@ -142,6 +170,6 @@ class PinnedClient(GuardedClient):
         """What the other side must prove; from `handshake` on it may be what took the place of the given one."""
 
     async def handshake(self, *args: Any, **options: Any) -> None:
-        """The upgrade to WebSocket, once the key is right. Raises RemoteProtocolError as `trusted` does."""
+        """The upgrade to WebSocket, once the key is right. Raises RemoteProtocolError: `flood`, those of `trusted`."""
         self.pin = trusted(self.pin, self.transport.get_extra_info("ssl_object"))
         await super().handshake(*args, **options)

@@ -26,8 +26,8 @@ class GuardedConnection(Guarded, ServerConnection):
     def __init__(
         self, protocol: ServerProtocol, server: Server, acceptor: Acceptor, limits: InflowLimits, **options: Any
     ) -> None:
-        super().__init__(protocol, server, **options)
         self.inflow_limits = limits
+        super().__init__(protocol, server, **options)
         self._acceptor = acceptor
         self._seat: Seat | None = None
 

@@ -4,7 +4,7 @@ Public, by module:
 
 - `handshake`: `CloseCode`, `final_error`, `GatewayIdentity`, `NONCE_BYTES`, `Pin`, `quarantine_notice`, `Standing`,
   `standing_error`, `WorkerIdentity`
-- `inflow`: `Bucket`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
+- `inflow`: `Bucket`, `flood`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
 - `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `encode`,
   `Frame`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`, `MAX_LEAVES`, `MAX_MICROS`, `MAX_NODES`,
   `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENS_PER_FRAME`, `Message`, `Name`, `Open`, `Pause`, `PROTOCOL`, `Refuse`,

@@ -102,7 +102,7 @@ class Inflow:
         found = data.find(_HEAD_END, max(0, self._scanned - len(_HEAD_END)))
         self._scanned = len(data)
         if (len(data) if found < 0 else found) > MAX_HEAD_BYTES:
-            raise _flood(f"an HTTP head of more than {MAX_HEAD_BYTES} bytes")
+            raise flood(f"an HTTP head of more than {MAX_HEAD_BYTES} bytes")
         self._in_head = found < 0
         self._is_websocket = not data.startswith(b"HTTP/") or data.startswith(b"HTTP/1.1 101")
         return found + len(_HEAD_END)
@@ -125,7 +125,7 @@ class Inflow:
     def _idle(self, now: float) -> None:
         self._idle_rate.take(1, now)
         if self.proven and self._idle_rate.free_at > now:
-            raise _flood(f"more than {self._limits.idle_per_s:g} frames without a message a second")
+            raise flood(f"more than {self._limits.idle_per_s:g} frames without a message a second")
 
     def _passed(self, count: int, frames: int, now: float) -> int:
         self.bytes += count
@@ -134,7 +134,7 @@ class Inflow:
             self._frame_rate.take(frames, now)
             self._byte_rate.take(count, now)
         elif self.frames > self._limits.unproven_frames or self.bytes > self._limits.unproven_bytes:
-            raise _flood(f"{self.frames} frames and {self.bytes} bytes before it has proven a key")
+            raise flood(f"{self.frames} frames and {self.bytes} bytes before it has proven a key")
         return count
 
 
@@ -150,5 +150,6 @@ def _header(data: bytearray, at: int) -> tuple[int, int] | None:
     return (size, length) if len(data) >= at + size else None
 
 
-def _flood(text: str) -> RemoteProtocolError:
+def flood(text: str) -> RemoteProtocolError:
+    """The error of a peer that has sent more than allowed, which is `text`."""
     return RemoteProtocolError("flood", text, close_code=CloseCode.FLOOD)

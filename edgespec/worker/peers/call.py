@@ -8,9 +8,10 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import RemoteProtocolError
@@ -26,6 +27,8 @@ from edgespec.core.peers.messages import (
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PEER_PATH, Address
+from edgespec.shared.counted import connected
+from edgespec.shared.guarded import CountedClient
 from edgespec.shared.paired import PairedPeer
 from edgespec.shared.reduced import cause
 from edgespec.shared.tls import client_context, peer_spki_hash
@@ -59,7 +62,8 @@ class Caller:
     async def presence(self, peer: PairedPeer, address: Address) -> tuple[Granted, str]:
         """What the peer says of itself, and the address of this machine on the way there.
 
-        Raises PeerUnavailable where it is not reached, or refuses; RemoteProtocolError where it is another machine.
+        Raises PeerUnavailable where it is not reached, or refuses; RemoteProtocolError where it is another machine, or
+        floods this one.
         """
         async with self._called(peer, address, "presence", NO_GATEWAY) as (ws, granted):
             return granted, str(ws.local_address[0])
@@ -96,6 +100,8 @@ class Caller:
                     opened.set_result(None)
                     await forward(ws, reader, writer, lambda size: 0.0)
                     log.info("the tunnel through %s has ended", peer.name)
+                    if ws.flooded is not None:
+                        log.warning("the peer %s was dropped: %s", peer.name, ws.flooded)
         except (PeerUnavailable, RemoteProtocolError) as error:
             if not opened.done():
                 opened.set_exception(error)
@@ -105,36 +111,40 @@ class Caller:
     @asynccontextmanager
     async def _called(
         self, peer: PairedPeer, address: Address, what: Purpose, gateway: bytes
-    ) -> AsyncIterator[tuple[ClientConnection, Granted]]:
+    ) -> AsyncIterator[tuple[CountedClient, Granted]]:
         ws = await self._dial(peer, address)
         try:
             try:
                 async with asyncio.timeout(STEP_S):
                     granted = await self._shake(ws, peer, what, gateway)
             except (TimeoutError, OSError, WebSocketException) as error:
-                raise _silent(peer, address, error) from None
+                raise ws.flooded or _silent(peer, address, error) from None
             yield ws, granted
         finally:
             await hang_up(ws)
 
-    async def _dial(self, peer: PairedPeer, address: Address) -> ClientConnection:
-        options: dict[str, Any] = {**OPTIONS, "host": address.host, "port": address.port}
+    async def _dial(self, peer: PairedPeer, address: Address) -> CountedClient:
+        options: dict[str, Any] = {**OPTIONS, "ssl": client_context(), "proxy": None, "user_agent_header": None}
         try:
             async with asyncio.timeout(STEP_S):
-                return await connect(
-                    address.url(PEER_PATH), ssl=client_context(), proxy=None, user_agent_header=None, **options
-                )
+                sock = await connected(address)
+                options |= {"sock": sock, "create_connection": partial(CountedClient, sock)}
+                ws = await connect(address.url(PEER_PATH), **options)
         except (TimeoutError, OSError, EOFError, WebSocketException) as error:
             raise _silent(peer, address, error) from None
+        assert isinstance(ws, CountedClient)
+        return ws
 
-    async def _shake(self, ws: ClientConnection, peer: PairedPeer, what: Purpose, gateway: bytes) -> Granted:
+    async def _shake(self, ws: CountedClient, peer: PairedPeer, what: Purpose, gateway: bytes) -> Granted:
         set_nodelay(ws)
         spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
         handshake = CallerHandshake(self._key, peer.key, peer.name, spki, os.urandom(32))
         await ws.send(encode(handshake.hello))
         ask = handshake.challenged(decode_peer(await ws.recv()), what, gateway)
         await ws.send(encode(ask))
-        return handshake.answered(decode_peer(await ws.recv()))
+        granted = handshake.answered(decode_peer(await ws.recv()))
+        ws.inflow.proven = True
+        return granted
 
 
 def _silent(peer: PairedPeer, address: Address, error: Exception) -> PeerUnavailable:
