@@ -96,7 +96,7 @@ class KeyStore:
             pem, new = _new_key()
             key = tls.new_key()
             before = tls.rotations_in(x509.load_pem_x509_certificate(former.read_bytes()))
-            made = gateway_rotation(old, new, tls.public_hash(key))
+            made = gateway_rotation(old, new, tls.spki_hash(key.public_key()))
             chain = (*(before if before and before[-1].new_key == old.public else ()), made)[-MAX_ROTATIONS:]
             both = {"identity.key": pem, "tls.pem": tls.new_identity(key=key, rotations=chain)}
             write_private(self.folder / "rotated.json", msgspec.json.encode(both))

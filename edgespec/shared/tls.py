@@ -20,13 +20,13 @@ import msgspec
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from edgespec.core.errors import KeyStoreError, RemoteProtocolError
 from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.rotation import GatewayRotation, GatewayRotations, successor
-from edgespec.core.protocol.signing import spki_hash
 
 UNREADABLE = (
     ValueError, x509.InvalidVersion, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType,
@@ -76,13 +76,7 @@ def peer_spki_hash(connection: ssl.SSLObject | ssl.SSLSocket | None) -> bytes:
 
     Raises RemoteProtocolError (reason `tls`) without TLS or with a certificate that cannot be read.
     """
-    certificate = connection.getpeercert(binary_form=True) if connection is not None else None
-    try:
-        if certificate:
-            return spki_hash(certificate)
-    except UNREADABLE:
-        pass  # reported below
-    raise RemoteProtocolError("tls", "the gateway shows no certificate that can be read")
+    return _shown(connection)[1]
 
 
 def trusted(pin: Pin, connection: ssl.SSLObject | ssl.SSLSocket | None) -> Pin:
@@ -90,13 +84,20 @@ def trusted(pin: Pin, connection: ssl.SSLObject | ssl.SSLSocket | None) -> Pin:
 
     Raises RemoteProtocolError (`tls`, and those of `successor`).
     """
-    seen = peer_spki_hash(connection)
-    if seen == pin.spki_hash:
-        return pin
-    assert connection is not None
-    der = connection.getpeercert(binary_form=True)
-    assert der is not None
-    return successor(pin, seen, rotations_in(x509.load_der_x509_certificate(der)), time.time())
+    certificate, seen = _shown(connection)
+    return pin if seen == pin.spki_hash else successor(pin, seen, rotations_in(certificate), time.time())
+
+
+def _shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[x509.Certificate, bytes]:
+    """The certificate of the machine at the other end, and its pin (32 bytes). Raises RemoteProtocolError (`tls`)."""
+    der = connection.getpeercert(binary_form=True) if connection is not None else None
+    try:
+        if der:
+            certificate = x509.load_der_x509_certificate(der)
+            return certificate, spki_hash(certificate.public_key())
+    except UNREADABLE:
+        pass  # reported below
+    raise RemoteProtocolError("tls", "the gateway shows no certificate that can be read")
 
 
 def rotations_in(certificate: x509.Certificate) -> tuple[GatewayRotation, ...]:
@@ -114,9 +115,9 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def public_hash(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The pin of a TLS key (32 bytes)."""
-    der = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+def spki_hash(key: CertificatePublicKeyTypes) -> bytes:
+    """The pin of a TLS key (32 bytes): SHA-256 of its SubjectPublicKeyInfo (RFC 5280 section 4.1), as in RFC 7469."""
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).digest()
 
 
@@ -146,7 +147,7 @@ def new_identity(
 def certificate_spki(path: Path, pem: bytes) -> bytes:
     """The pin of the first certificate in `pem`, which was read from `path`. Raises KeyStoreError."""
     try:
-        return spki_hash(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
+        return spki_hash(x509.load_pem_x509_certificate(pem).public_key())
     except ValueError:
         raise KeyStoreError(
             f"{path} holds no certificate; restore it from a backup, or remove it and pair every worker again."

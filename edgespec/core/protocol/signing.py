@@ -9,10 +9,6 @@ verifies in about two thirds of the time that `cryptography` takes, and detects 
 
 from __future__ import annotations
 
-import hashlib
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from nacl.bindings import (
     crypto_core_ed25519_is_valid_point,
     crypto_sign,
@@ -111,12 +107,6 @@ def unseal(public: bytes, kind: str, frame: bytes, max_payload: int = MAX_PAYLOA
     if end - 2 > max_payload:
         raise RemoteProtocolError("oversize", f"the payload of a {kind} has {end - 2} bytes, more than {max_payload}")
     return rest[2:end]
-
-
-def spki_hash(certificate_der: bytes) -> bytes:
-    """SHA-256 of a certificate's SubjectPublicKeyInfo (RFC 5280 section 4.1), the pin of RFC 7469 section 2.4."""
-    key = x509.load_der_x509_certificate(certificate_der).public_key()
-    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def _domain(kind: str) -> bytes:
