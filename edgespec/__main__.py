@@ -194,9 +194,8 @@ def _rotate(args: argparse.Namespace) -> int:
     from edgespec.core.protocol.names import key_id
     from edgespec.shared.keystore import KeyStore
 
-    store = KeyStore(folders.state_dir("worker", config.load(args.config).daemon.state_dir))
-    old = key_id(store.identity().public)
-    new = key_id(store.rotate().public)
+    made = KeyStore(folders.state_dir("worker", config.load(args.config).daemon.state_dir)).rotate()
+    old, new = key_id(made.old_key), key_id(made.new_key)
     text = (
         f"This machine's key {old} is replaced by {new}. Restart `edgespec run`: its gateway then takes the new key in "
     )

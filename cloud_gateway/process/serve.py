@@ -70,6 +70,7 @@ class Gateway:
         """Reads keys and lists. Raises KeyStoreError, ConfigError."""
         self.settings, self._ready_file = settings, ready_file
         store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
+        store.note_credentials()
         self.identity, self.tls = store.identity(), store.tls_identity()
         self.name = machine_name(settings.link.name)
         self.paired = PairedWorkers(store.folder)

@@ -6,10 +6,12 @@
                                     statements of the latest changes of the gateway's identity
         rotated.json          0600  the new contents of both while they are replaced (gateway only)
         rotations.json        0600  statements of the latest changes of identity.key (worker only)
+        credentials.txt       0600  paths of the credentials that the daemon last started with, one a line
         gateways.json         0600  paired gateways (worker only, paired.py)
         workers.json          0600  paired workers (gateway only, paired.py)
 
 `identity.key` and `tls.pem` may also come from systemd's LoadCredential=, which has precedence and is never written.
+Commands in a shell see no credentials, so the daemon notes them.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from edgespec.core.errors import KeyStoreError
+from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.messages import Rotation
 from edgespec.core.protocol.rotation import MAX_ROTATIONS, GatewayRotation, Rotations, gateway_rotation, rotation, up_to
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import tls
 from edgespec.shared.files import locked, private_folder, read_private, write_private
+
+_NAMES = ("identity.key", "tls.pem")
 
 
 class KeyStore:
@@ -66,30 +70,30 @@ class KeyStore:
         """The statements that lead to the identity, oldest first."""
         return up_to(self._rotations(), self.identity().public)
 
-    def rotate(self) -> SigningKey:
-        """Makes a new identity, and a statement of it that the present one signs too; returns the new one.
-
-        The statement is written first: without the new key it is of no effect.
+    def rotate(self) -> Rotation:
+        """Makes a new identity; returns the statement of it, which the present one signs too. The statement is written
+        first: without the new key it is of no effect. Raises ConfigError where the identity is a credential.
         """
         self._check_writable("identity.key")
         old = self.identity()
         with locked(self.folder):
             pem, new = _new_key()
-            chain = (*up_to(self._rotations(), old.public), rotation(old, new))[-MAX_ROTATIONS:]
+            made = rotation(old, new)
+            chain = (*up_to(self._rotations(), old.public), made)[-MAX_ROTATIONS:]
             write_private(self.folder / "rotations.json", msgspec.json.encode(chain))
             write_private(self.folder / "identity.key", pem)
-        return new
+        return made
 
     def rotate_gateway(self) -> GatewayRotation:
         """Makes a new identity and a new TLS key; returns the statement of both, which the present identity signs too
-        and the new certificate has. A running gateway keeps the old ones until it starts again.
+        and the new certificate has. A running gateway keeps the old ones until it starts again. Raises ConfigError
+        where one of them is a credential.
         """
-        for name in ("identity.key", "tls.pem"):
+        for name in _NAMES:
             self._check_writable(name)
             if not (self.folder / name).exists():
                 raise KeyStoreError(
-                    f"{self.folder / name} does not exist, so there is nothing to rotate: start the gateway once; one "
-                    "that has its keys from LoadCredential= gets other keys there, and its workers are paired again."
+                    f"{self.folder / name} does not exist, so there is nothing to rotate: start the gateway once."
                 )
         old, former = self.identity(), self.tls_identity().pem
         with locked(self.folder):
@@ -117,11 +121,27 @@ class KeyStore:
             write_private(self.folder / name, pem)
         path.unlink()
 
+    def note_credentials(self) -> None:
+        """Notes, at a daemon's start, which keys are credentials, for `rotate` and `rotate_gateway`."""
+        path = self.folder / "credentials.txt"
+        lines = "".join(f"{given}\n" for name in _NAMES if (given := self._credential(name)))
+        if lines or path.exists():
+            with locked(self.folder):
+                write_private(path, lines.encode())
+
+    def _credential(self, name: str) -> Path | None:
+        path = self._credentials / name if self._credentials is not None else None
+        return path if path is not None and path.exists() else None
+
     def _check_writable(self, name: str) -> None:
-        if self._credentials is not None and (self._credentials / name).exists():
-            raise KeyStoreError(
-                f"{self._credentials / name} is a credential, which is never written; remove LoadCredential= from the "
-                "unit, or pair again with another key."
+        given: Path | str | None = self._credential(name)
+        if self._credentials is None:  # a command in a shell
+            noted = (read_private(self.folder / "credentials.txt") or b"").decode(errors="replace").splitlines()
+            given = next((path for path in noted if Path(path).name == name), None)
+        if given is not None:
+            raise ConfigError(
+                f"{given} is a credential, which is never written: put this key into {self.folder / name} (mode 0600), "
+                "remove its LoadCredential= from the unit, restart the service, and rotate then."
             )
 
     def _rotations(self) -> tuple[Rotation, ...]:

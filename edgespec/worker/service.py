@@ -68,6 +68,7 @@ class Service:
         self.settings = settings
         state = folders.state_dir("worker", settings.daemon.state_dir)
         store = KeyStore(state)
+        store.note_credentials()
         self._gateways = PairedGateways(store.folder)
         self.gateway = paired_gateway(self._gateways)
         pin(settings.daemon.cpu)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from edgespec.core.errors import KeyStoreError
+from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
@@ -111,5 +111,5 @@ def test_keys_that_are_credentials_or_do_not_exist_are_not_rotated(
     given = KeyStore(tmp_path / "given")
     given.identity()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
-    with pytest.raises(KeyStoreError, match="identity.key is a credential, which is never written"):
+    with pytest.raises(ConfigError, match="identity.key is a credential, which is never written"):
         KeyStore(tmp_path / "gateway").rotate_gateway()

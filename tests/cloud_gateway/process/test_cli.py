@@ -86,6 +86,24 @@ def test_the_gateways_identity_is_rotated_and_both_ids_are_shown(
     assert "Restart the gateway" in shown and "within 90 days" in shown
 
 
+def test_a_services_credential_is_not_rotated_in_a_shell(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, store = KeyStore(home / "given"), KeyStore(home / "xdg_state_home" / "edgespec" / "gateway")
+    for keys in (given, store):  # the service had keys of its own before
+        before = keys.identity().public, keys.tls_identity().spki_hash
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
+    assert main(["serve", "--set", f"target.model={home}/none.gguf"]) == 66
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    capsys.readouterr()
+    assert main(["identity", "rotate"]) == 78
+    shown = capsys.readouterr().err
+    assert (
+        f"{given.folder}/identity.key is a credential, which is never written: put" in shown and shown.count("\n") == 1
+    )
+    assert (store.identity().public, store.tls_identity().spki_hash) == before
+
+
 def test_a_configuration_chooses_the_folder_of_the_keys(home: Path) -> None:
     config = home / "gateway.toml"
     config.write_text(f'[daemon]\nstate_dir = "{home}/elsewhere"\n')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
-from edgespec.core.errors import KeyStoreError
+from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import verify
 from edgespec.shared.keystore import KeyStore
@@ -112,7 +113,22 @@ def test_a_key_id_is_short_and_stable() -> None:
 def test_a_key_from_a_credential_is_not_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = KeyStore(tmp_path / "made")
     before = made.identity().public
-    assert made.rotate().public == made.identity().public != before
+    assert made.rotate().new_key == made.identity().public != before
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "made" / "keys"))
-    with pytest.raises(KeyStoreError, match="is a credential, which is never written"):
+    with pytest.raises(ConfigError, match="is a credential, which is never written"):
         KeyStore(tmp_path / "state").rotate()
+
+
+def test_a_services_credential_is_not_rotated_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, store = KeyStore(tmp_path / "given"), KeyStore(tmp_path / "state")
+    public = given.identity().public
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
+    KeyStore(tmp_path / "state").note_credentials()
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    put = f"put this key into {store.folder}/identity.key .*, remove its LoadCredential= from the unit"
+    with pytest.raises(ConfigError, match=f"{given.folder}/identity.key is a credential, .*{put}"):
+        store.rotate()
+    assert not (store.folder / "identity.key").exists(), "no other key was made"
+    shutil.copy(given.folder / "identity.key", store.folder / "identity.key")
+    store.note_credentials()  # the service starts again, without credentials
+    assert store.rotate().old_key == public != store.identity().public

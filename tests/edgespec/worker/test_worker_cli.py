@@ -91,3 +91,16 @@ def test_a_key_is_rotated_and_both_ids_are_shown(
     assert json.loads(capsys.readouterr().out) == {"old": before, "new": key_id(store.identity().public)}
     assert main(["keys", "rotate", "--config", str(config)]) == 0
     assert "Restart `edgespec run`" in capsys.readouterr().out
+
+
+def test_the_services_credential_is_not_rotated_in_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = KeyStore(tmp_path / "given")
+    given.identity()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
+    assert main(["run"]) == 77  # it has read its keys, and is not paired
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    capsys.readouterr()
+    assert main(["keys", "rotate"]) == 78
+    assert f"{given.folder}/identity.key is a credential, which is never written: put" in capsys.readouterr().err
