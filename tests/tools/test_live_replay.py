@@ -5,31 +5,41 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replaced
 
+from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.world import Result
+from tools.sim.__main__ import parser
+from tools.sim.experiment import Cell, simulate
 from tools.sim.live import replay
 from tools.sim.live.gateway import Reported
 from tools.sim.live.replay import Pair, arm_of
 from tools.sim.live.setting import Setting
+from tools.sim.workers import shared
 
 ARM = arm_of("adaptive")
 SETTING = Setting({1: 23.4}, {1: 7.5}, {"match": 0.82}, "", 40).of_arm(ARM, 15.0, 0.0)
 WORKER = {"steps": 60, "host_us_per_step": 300.0, "p50_us": 0.1}
 
 
-def reported(seconds: float, passes: int) -> Reported:
-    return Reported(seconds, 40, True, 20, passes, 50, host_s=0.01, rtt_s=0.016, step_s=0.0078)
+def brought(fresh: int, accepted: int) -> dict[str, int]:
+    return {"frames": 25, "fresh": fresh, "verified": fresh, "accepted": accepted}
+
+
+def reported(seconds: float, passes: int, *workers: dict[str, int]) -> Reported:
+    accepted = sum(worker["accepted"] for worker in workers)
+    return Reported(seconds, 40, True, 20, passes, 50, 0.01, 0.016, 0.0078, accepted, list(workers))
 
 
 def pair(seconds: float, *, passes: int = 5, waited: float = 0.0) -> Pair:
-    sim = Result(seconds=0.5, tokens=40, rounds=18, local_passes=4)
+    sim = Result(0.5, 40, 18, 4, accepted=18, by_worker=[brought(25, 11), brought(12, 7)])
     return Pair(
         reported(1.0, 20), reported(seconds, passes), Result(seconds=1.0, tokens=40, local_passes=20), sim, waited
     )
 
 
 def row(*pairs: Pair) -> dict[str, object]:
-    return replay._row(ARM, SETTING, pairs, WORKER, 2)
+    return replay._row(ARM, SETTING, pairs, [WORKER], 2)
 
 
 def test_ratios_are_medians_over_answers_and_differences_are_points() -> None:
@@ -58,10 +68,50 @@ def test_the_reference_beside_a_neighbour_gives_ratios_of_its_own() -> None:
 
 def test_the_hosts_time_makes_the_simulated_answers_slower() -> None:
     found = row(pair(0.5))
-    idle = replay._row(ARM, SETTING, [pair(0.5)], {}, 2)
+    idle = replay._row(ARM, SETTING, [pair(0.5)], [], 2)
     assert float(str(found["sim_latency_ratio_with_host"])) > float(str(idle["sim_latency_ratio_with_host"]))
 
 
 def test_recorded_tokens_get_the_threshold_of_figure_9() -> None:
     assert arm_of("wanspec").phi == 0.5 and arm_of("wanspec", "without-14").phi == 2.2
     assert arm_of("wanspec").depth == 2
+
+
+def test_what_each_worker_brought_is_summed_by_its_place_in_the_answer() -> None:
+    two = replace(pair(0.5), arm=reported(0.5, 6, brought(30, 14), brought(9, 3)))
+    late = replace(pair(0.5), arm=reported(0.5, 5, brought(20, 12)))
+    found = replay._row(ARM, replaced(SETTING, workers=2), [two, late], [WORKER, WORKER | {"steps": 20}], 2)
+    assert (found["fresh_by_worker"], found["accepted_by_worker"]) == ([50, 9], [26, 3])
+    assert (found["accepted_per_round"], found["gateway_passes"]) == (29 / 40, 5.5)
+    assert (found["sim_accepted_per_round"], found["sim_gateway_passes"]) == (1.0, 4)
+    assert "accepted of each: [26, 3], simulated [22, 14]" in replay.table([found])
+
+
+def test_a_step_of_several_workers_is_the_mean_over_all_their_steps() -> None:
+    slow = {"steps": 20, "host_us_per_step": 700.0}
+    assert replay._row(ARM, SETTING, [pair(0.5)], [WORKER, slow], 1)["worker_host_us_per_step"] == 400.0
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_the_arms_of_several_workers_are_the_simulators(local: bool) -> None:
+    options = parser().parse_args(["replay-live", "--workers", "1", "2", *([] if local else ["--no-local"])])
+    one, two = replay._arms(options)
+    assert replace(two, local=False) == shared(2) and one.local is two.local is local
+    setting = replay._setting(options).of_arm(two, 20.0, 0.0)
+    assert (setting.workers, setting.policy.workers_per_request, setting.local) == (2, 2, local)
+    assert setting.verify_ms[1] == 10.34 and setting.draft_ms[16] == 3.73, "WANSpec's steps, as `tools.sim workers`"
+    assert setting.of_arm(one, 20.0, 0.0).policy.workers_per_request == 1
+
+
+def test_policies_and_numbers_of_workers_are_not_combined(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["replay-live", "--workers", "2", "--policy", "adaptive"])
+    assert "--policy: not allowed with argument --workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_simulator_reports_what_each_worker_brought(count: int) -> None:
+    (result,) = simulate(Cell(shared(count), SETTING.kind, LinkModel(0.02), SETTING.steps, 60, runs=1))
+    assert len(result.by_worker) == count and min(one["fresh"] for one in result.by_worker) > 0
+    assert sum(one["accepted"] for one in result.by_worker) == result.accepted == result.tokens - result.rounds
+    assert result.local_passes == 0

@@ -74,7 +74,7 @@ class Arm:
         """As the gateway's configuration would have them."""
         return replaced(
             DEFAULTS, name=self.policy, k=self.k, phi=self.phi, verify_nodes=self.verify_nodes, depth=self.depth,
-            prefer=self.prefer,
+            prefer=self.prefer, workers_per_request=self.worker.count if self.worker else 1,
         )  # fmt: skip
 
     def controller(self, before: Learnt | None = None) -> Controller:

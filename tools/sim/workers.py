@@ -13,12 +13,14 @@ COUNTS, RTTS_MS = (1, 2, 4), (0, 20, 50)
 LEAVES = 16
 
 
+def shared(count: int, leaves: int = LEAVES) -> Arm:
+    """So many workers that share an answer, each with so many leaves a step; nothing is drafted at the gateway."""
+    return Arm(f"{count} x {leaves} leaves", "adaptive", WorkerSpec("bestfirst", 4, 0.0, leaves, count), local=False)
+
+
 def arms() -> list[Arm]:
     """So many workers; one with as many leaves a step as two or four have together, which bounds them; the oracle."""
-    made = [
-        Arm(f"{count} x {leaves} leaves", "adaptive", WorkerSpec("bestfirst", 4, 0.0, leaves, count), local=False)
-        for count, leaves in [*((count, LEAVES) for count in COUNTS), *((1, count * LEAVES) for count in COUNTS[1:])]
-    ]
+    made = [*map(shared, COUNTS), *(shared(1, count * LEAVES) for count in COUNTS[1:])]
     return [*made, Arm("oracle", "adaptive", WorkerSpec("oracle", 4, 0.0, 1), local=False)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
@@ -71,6 +71,10 @@ class Result:
     up_bytes: int = 0
     down_bytes: int = 0
     fallbacks: int = 0
+    accepted: int = 0
+    """Candidates."""
+    by_worker: list[dict[str, int]] = field(default_factory=list)
+    """Of each worker, the first one first, as in the usage of a request."""
 
 
 class States:
@@ -345,6 +349,8 @@ def run(
     result.down_bytes = sum(worker.down.bytes for worker in workers)
     result.worker_steps = sum(worker.count for worker in workers)
     result.fallbacks = controller.fallbacks
+    usage = gateway.generation.usage
+    result.accepted, result.by_worker = sum(usage.accepted.values()), list(usage.by_worker.values())
     emitted = gateway.tree.prefix.tokens[len(prompt) :]
     if emitted != list(process.targets[1 : len(emitted) + 1]):
         raise AssertionError("the answer is not the target's")

@@ -36,7 +36,7 @@ class Asked(msgspec.Struct, frozen=True):
     seed: int
     policy: str
     worker: bool
-    """Whether to wait until one is linked."""
+    """Whether the workers draft for it, and so whether to wait until all are linked; otherwise it is the reference."""
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -56,12 +56,16 @@ class Reported(msgspec.Struct, frozen=True):
     """As the gateway measured it."""
     step_s: float
     """The worker's step, as the gateway measured it."""
+    accepted: int
+    """Candidates."""
+    by_worker: list[dict[str, int]]
+    """Of each worker, the first one first, as in the usage of a request."""
     late_us: dict[str, float] = {}
     """By how much the target's passes took longer than modelled, so far."""
 
 
 class Gateway:
-    """Engine and links of one replay. Lives on the event loop."""
+    """Engine and links of one replay, and the engine of the reference. Lives on the event loop."""
 
     def __init__(self, setting: Setting, state: Path) -> None:
         self._setting = setting
@@ -75,33 +79,37 @@ class Gateway:
         self._prefill_s = setting.rtt_ms / 2000
         self.target = SleepingTarget(setting, self._prefill_s)
         settings = engine_settings(GatewaySettings(policy=setting.policy))
-        self._engine = self._links.inbox = Engine(self.target, SleepingDraft(setting), settings, self._links)
+        self._reference = Engine(SleepingTarget(setting, self._prefill_s), SleepingDraft(setting), settings)
+        draft = SleepingDraft(setting) if setting.local else None
+        self._engine = self._links.inbox = Engine(self.target, draft, settings, self._links)
 
     async def start(self) -> int:
         """Returns the port for workers."""
+        self._reference.start()
         self._engine.start()
         return await self._links.start("127.0.0.1", 0, self._tls.context())
 
     async def stop(self) -> None:
         await self._links.stop()
-        await asyncio.to_thread(self._engine.stop)
+        for engine in (self._engine, self._reference):
+            await asyncio.to_thread(engine.stop)
 
     async def answer(self, asked: Asked) -> Reported:
         """One answer, timed where its tokens arrive."""
+        setting, engine = self._setting, self._engine if asked.worker else self._reference
         if asked.worker:
             async with asyncio.timeout(LINK_S):
-                while not self._links.linked():  # noqa: ASYNC110 - the links tell the engine, not us
+                while len(self._links.linked()) < setting.workers:  # noqa: ASYNC110 - the links tell the engine, not us
                     await asyncio.sleep(0.01)
-        setting, stats = self._setting, self._engine.stats
         process = setting.kind.make(asked.seed, setting.length)
         speculation = Speculation(policy=asked.policy, offload="auto" if asked.worker else "never")
         request = GenerationRequest(
             setting.prompt(asked.seed), setting.length, ignore_eos=True, speculation=speculation
         )
         tokens: list[int] = []
-        host_s, last = stats.host_s, 0.0
+        host_s, last = engine.stats.host_s, 0.0
         began = time.perf_counter()
-        async for event in self._engine.submit(request):
+        async for event in engine.submit(request):
             if isinstance(event, TokensEvent):
                 tokens += event.tokens
                 last = time.perf_counter()
@@ -115,9 +123,11 @@ class Gateway:
             rounds=usage.rounds,
             local_passes=usage.local_draft_passes,
             frames=usage.frames["received"],
-            host_s=stats.host_s - host_s,
+            host_s=engine.stats.host_s - host_s,
             rtt_s=linked.rtt_s if linked else 0.0,
             step_s=linked.step_s if linked else 0.0,
+            accepted=sum(usage.accepted.values()),
+            by_worker=list(usage.by_worker.values()),
             late_us=self.target.sleeper.summary(),
         )
 

@@ -14,7 +14,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edgespec.core.errors import ConfigError
+from edgespec.core.protocol.messages import MAX_SHARES
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.lab.sim.world import Curve, Result, Steps
 from edgespec.shared import models
+from tools.options import number
 from tools.sim import plots
 from tools.sim.config import load
 from tools.sim.experiment import BASE, Arm, Cell, WorkerSpec, simulate
@@ -33,6 +36,7 @@ from tools.sim.live.gateway import Reported
 from tools.sim.live.setting import Setting
 from tools.sim.live.stage import Stage
 from tools.sim.recording import Recorded
+from tools.sim.workers import shared
 
 POLICIES = ("adaptive", "amusd", "wanspec")
 DISTURBED = 0.03
@@ -99,8 +103,8 @@ def measure(
                     beside = stage.ask(seed, BASE.policy, worker=False)
             pairs.append(Pair(base, reported, sim_base[seed], sim_arm[seed], waited, beside))
             progress()
-        worker = stage.end_worker()
-    return _row(arm, setting, pairs, worker, answers)
+        workers = stage.end_workers()
+    return _row(arm, setting, pairs, workers, answers)
 
 
 def _simulated(arm: Arm, setting: Setting, steps: Steps, answers: int, rtt_ms: float) -> list[Result]:
@@ -123,14 +127,17 @@ def _slowed(setting: Setting, engine_s: float, worker_s: float) -> Steps:
     return Steps(curve(setting.verify_ms, engine_s), curve(draft, 0.0), curve(draft, worker_s), catch_up_s=0.0)
 
 
-def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str, Any], answers: int) -> dict[str, Any]:
+def _row(
+    arm: Arm, setting: Setting, all_pairs: Sequence[Pair], workers: Sequence[dict[str, Any]], answers: int
+) -> dict[str, Any]:
     pairs = [pair for pair in all_pairs if pair.waited <= DISTURBED] or all_pairs
     reported = [pair.arm for pair in pairs]
     rounds, tokens = sum(t.rounds for t in reported), sum(t.tokens for t in reported)
     engine_s = sum(t.host_s for t in reported) / rounds
     base_s = sum(pair.base.host_s for pair in pairs) / sum(pair.base.rounds for pair in pairs)
     rtt_ms = statistics.median(t.rtt_s for t in reported) * 1e3
-    worker_s = worker.get("host_us_per_step", 0.0) / 1e6
+    steps = sum(worker["steps"] for worker in workers)
+    worker_s = sum(worker["steps"] * worker["host_us_per_step"] for worker in workers) / max(steps, 1) / 1e6
     explained = _simulated(arm, setting, _slowed(setting, engine_s, worker_s), answers, rtt_ms)
     references = _base(setting, answers, base_s)
     live, sim = _ratios(pairs)
@@ -138,6 +145,8 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
     return {
         "rtt_ms": setting.rtt_ms,
         "config": arm.config,
+        "workers": setting.workers,
+        "gateway_drafts": setting.local,
         **live,
         **{f"sim_{name}": value for name, value in sim.items()},
         "latency_points": points["latency_ratio"],
@@ -148,6 +157,8 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
         "sim_ms_per_token": round(sum(p.sim_arm.seconds for p in pairs) / tokens * 1e3, 3),
         "base_ms_per_token": round(sum(p.base.seconds for p in pairs) / tokens * 1e3, 3),
         "sim_base_ms_per_token": round(sum(p.sim_base.seconds for p in pairs) / tokens * 1e3, 3),
+        **_drafted(reported),
+        **{f"sim_{name}": value for name, value in _drafted([pair.sim_arm for pair in pairs]).items()},
         **_beside(pairs),
         "rounds": rounds,
         "sim_rounds": sum(p.sim_arm.rounds for p in pairs),
@@ -158,11 +169,27 @@ def _row(arm: Arm, setting: Setting, all_pairs: Sequence[Pair], worker: dict[str
         "rtt_measured_ms": round(rtt_ms, 2),
         "step_measured_ms": round(statistics.median(t.step_s for t in reported) * 1e3, 2),
         "target_late": all_pairs[-1].arm.late_us,
-        "worker_late": {name: value for name, value in worker.items() if name.endswith("_us")},
+        "worker_late": [{name: late for name, late in one.items() if name.endswith("_us")} for one in workers],
         "answers": len(pairs),
         "disturbed": sum(pair.waited > DISTURBED for pair in all_pairs),
         "waited_share": round(max(pair.waited for pair in all_pairs), 4),
     }
+
+
+def _drafted(made: Sequence[Reported | Result]) -> dict[str, Any]:
+    """Candidates accepted per round, the gateway's draft passes per answer, and candidates by their first source."""
+    return {
+        "accepted_per_round": round(sum(one.accepted for one in made) / sum(one.rounds for one in made), 3),
+        "gateway_passes": round(statistics.fmean(one.local_passes for one in made), 2),
+        "fresh_by_worker": _by_worker(made, "fresh"),
+        "accepted_by_worker": _by_worker(made, "accepted"),
+    }
+
+
+def _by_worker(made: Sequence[Reported | Result], what: str) -> list[int]:
+    """Sums over answers, the first worker of each first."""
+    counts = ([worker[what] for worker in one.by_worker] for one in made)
+    return [sum(column) for column in zip_longest(*counts, fillvalue=0)]
 
 
 def _beside(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -196,8 +223,14 @@ def _median(values: Iterable[float]) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.sim replay-live`."""
     parser.add_argument("--rtt-ms", type=float, nargs="+", default=[15.0], help="round trips (default: 15)")
-    parser.add_argument("--policy", choices=POLICIES, nargs="+", default=["wanspec", "adaptive"])
-    parser.add_argument("--target-ms", type=float, help="a target pass (default: configs/sim/wanspec-cloud.toml)")
+    arms = parser.add_mutually_exclusive_group()
+    arms.add_argument("--policy", choices=POLICIES, nargs="+", default=["wanspec", "adaptive"])
+    counts = "so many workers share each answer, as in `tools.sim workers`, at its steps and with its tokens"
+    arms.add_argument("--workers", type=number(int, 1, MAX_SHARES), nargs="+", default=[], help=counts)
+    parser.add_argument(
+        "--no-local", action="store_true", help="nothing is drafted at the gateway, but by the reference"
+    )
+    parser.add_argument("--target-ms", type=float, help="a target pass (default: as configs/sim has it)")
     parser.add_argument("--draft-ms", type=float, help="a draft step, here and at the worker (default: likewise)")
     parser.add_argument("--jitter-ms", type=float, default=0.0, help="mean extra delay, each way")
     parser.add_argument("--draft", default="", help="a draft of the shipped recording (default: synthetic tokens)")
@@ -209,7 +242,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measures, prints and writes. Raises ConfigError, and RigError where a process fails."""
-    cells = [(arm_of(name, options.draft), rtt) for rtt in options.rtt_ms for name in options.policy]
+    cells = [(arm, rtt) for rtt in options.rtt_ms for arm in _arms(options)]
     setting = _setting(options)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     rows = []
@@ -234,7 +267,13 @@ def run(options: argparse.Namespace) -> int:
 PANELS = (
     ("latency_ratio", "latency / co-located k = 2"),
     ("offload", "offload share (1 - draft passes / co-located k = 2)"),
+    ("accepted_per_round", "candidates accepted a round"),
 )
+
+
+def _arms(options: argparse.Namespace) -> list[Arm]:
+    arms = [shared(count) for count in options.workers] or [arm_of(name, options.draft) for name in options.policy]
+    return [replace(arm, local=not options.no_local) for arm in arms]
 
 
 def _neighbour(closing: contextlib.ExitStack) -> Neighbour:
@@ -254,7 +293,7 @@ def _setting(options: argparse.Namespace) -> Setting:
         raise ConfigError("--rtt-ms takes 0 to 2000, --jitter-ms 0 to 1000.")
     if options.draft:
         Recorded(options.draft).make(0, 1)  # says what is wrong before any process is started
-    config = load("wanspec-cloud")
+    config = load("pareto" if options.workers else "wanspec-cloud")
     verify, draft = config["steps"]["verify_ms"], config["steps"]["draft_ms"]
     return Setting(
         {1: options.target_ms} if options.target_ms else {int(rows): ms for rows, ms in verify.items()},
@@ -266,17 +305,22 @@ def _setting(options: argparse.Namespace) -> Setting:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per row: measured, simulated, and the difference in points; then what the hosts took, and neighbours."""
-    head = ("", "RTT", "latency", "sim", "points", "offload", "sim", "points")
-    lines = ["{:20}{:>6}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}".format(*head)]
+    """One line per row: measured, simulated, and the difference in points; then what the hosts took, what each worker
+    brought, and neighbours. Candidates accepted are per round, the gateway's draft passes per answer."""
+    head = ("", "RTT", "latency", "sim", "points", "offload", "sim", "points", "accepted", "sim", "passes", "sim")
+    lines = ["{:20}{:>6}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}{:>8}".format(*head)]
     for row in rows:
         lines.append(
             f"{row['config']:20}{row['rtt_ms']:6g}{row['latency_ratio']:10.3f}{row['sim_latency_ratio']:8.3f}"
             f"{row['latency_points']:+8.1f}{row['offload']:10.3f}{row['sim_offload']:8.3f}{row['offload_points']:+8.1f}"
+            f"{row['accepted_per_round']:10.2f}{row['sim_accepted_per_round']:8.2f}"
+            f"{row['gateway_passes']:8.1f}{row['sim_gateway_passes']:8.1f}"
         )
     for row in rows:
         engine, worker = row["engine_host_us_per_round"], row["worker_host_us_per_step"]
         line = f"{row['config']} at {row['rtt_ms']:g} ms: host {engine:.0f} us a round, worker {worker:.0f} us a step"
+        if row["workers"] > 1:
+            line += f"; accepted of each: {row['accepted_by_worker']}, simulated {row['sim_accepted_by_worker']}"
         if "neighbour_factor" in row:
             line += f"; beside a neighbour the reference takes {row['neighbour_factor']:.3f} as long"
             line += f", latency to that {row['latency_ratio_beside']:.3f}"

@@ -39,6 +39,10 @@ class Setting(msgspec.Struct, frozen=True):
     branching: int = 1
     theta: float = 0.0
     sequences: int = 1
+    workers: int = 1
+    """Workers that share each answer."""
+    local: bool = True
+    """Whether the gateway has a draft of its own; the reference always has."""
 
     @property
     def kind(self) -> Kind:
@@ -71,6 +75,7 @@ class Setting(msgspec.Struct, frozen=True):
             self,
             rtt_ms=rtt_ms, jitter_ms=jitter_ms, policy=arm.settings,
             rule=worker.rule, branching=worker.branching, theta=worker.theta, sequences=worker.sequences,
+            workers=worker.count, local=arm.local,
         )  # fmt: skip
 
     def write(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sets the stage of a live replay: gateway, proxy and worker, each a process of its own, and what they tell."""
+"""Sets the stage of a live replay: gateway, proxy and workers, each a process of its own, and what they print."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Stage:
         """`folder` takes keys, the setting and logs."""
         self.setting, self._folder = setting, folder
         self._processes = Processes(folder)
+        self._workers = [f"worker-{number}" for number in range(1, setting.workers + 1)]
 
     def __enter__(self) -> Stage:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -34,24 +35,24 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end_worker()
+        self.end_workers()
         self._processes.stop("gateway", sig=None)  # it ends with its standard input
         self._processes.stop("proxy")
 
     def _start_all(self) -> None:
         """Pairing is skipped: each side's list gets the other's keys."""
-        setting, state = self.setting, {name: self._folder / name for name in ("gateway", "worker")}
-        gateway, worker = KeyStore(state["gateway"]), KeyStore(state["worker"])
-        PairedWorkers(gateway.folder).add(worker.identity().public, "replay-worker")
-        own = ["tools.sim.live.gateway", str(self._folder / "setting.json"), str(state["gateway"])]
-        port = self._start("gateway", own)["port"]
+        setting, written = self.setting, str(self._folder / "setting.json")
+        gateway, *workers = (KeyStore(self._folder / name) for name in ("gateway", *self._workers))
+        for name, worker in zip(self._workers, workers, strict=True):
+            PairedWorkers(gateway.folder).add(worker.identity().public, name)
+        port = self._start("gateway", ["tools.sim.live.gateway", written, str(self._folder / "gateway")])["port"]
         link = ["--rtt-ms", str(setting.rtt_ms), "--jitter-ms", str(setting.jitter_ms)]
         proxy = self._start("proxy", ["edgespec.lab.wan", "--to", f"127.0.0.1:{port}", *link])
         address = f"wss://127.0.0.1:{proxy}"
         spki = gateway.tls_identity().spki_hash
-        PairedGateways(worker.folder).add(gateway.identity().public, spki, "replay", address, 1)
-        own = ["tools.sim.live.worker", str(self._folder / "setting.json"), str(state["worker"]), address]
-        self._start("worker", own, wait=False)
+        for name, worker in zip(self._workers, workers, strict=True):
+            PairedGateways(worker.folder).add(gateway.identity().public, spki, "replay", address, 1)
+            self._start(name, ["tools.sim.live.worker", written, str(self._folder / name), address], wait=False)
 
     def ask(self, seed: int, policy: str, *, worker: bool) -> Reported:
         """One answer. Raises RigError, also where its tokens are not the process's."""
@@ -61,10 +62,10 @@ class Stage:
             raise RigError(f"Policy {policy} gave other tokens for answer {seed} than the target process says.")
         return reported
 
-    def end_worker(self) -> dict[str, Any]:
-        """Ends the worker; returns what it says of its steps, nothing where it does not."""
-        output = self._processes.stop("worker").splitlines()
-        return dict(msgspec.json.decode(output[-1])) if output else {}
+    def end_workers(self) -> list[dict[str, Any]]:
+        """Ends the workers; returns what each prints of its steps, nothing for one that prints nothing."""
+        outputs = [self._processes.stop(name).splitlines() for name in self._workers]
+        return [dict(msgspec.json.decode(output[-1])) for output in outputs if output]
 
     def waited_s(self) -> float:
         """How long the processes' threads have waited for a core so far."""
