@@ -28,6 +28,8 @@ class Answer:
     """Milliseconds of decoding by the server's own clock."""
     drafted: int
     accepted: int
+    sent_s: float = 0.0
+    """Seconds after its batch began: the threads of the clients do not begin at once."""
 
     @property
     def between_ms(self) -> float:
@@ -87,7 +89,8 @@ class Batch:
 def _plain(answer: Answer) -> dict[str, Any]:
     found = asdict(answer)
     del found["text"]
-    return found | {"times": [round(one, 4) for one in answer.times], "total_s": round(answer.total_s, 4)}
+    times = {name: round(found[name], 4) for name in ("total_s", "sent_s")}
+    return found | times | {"times": [round(one, 4) for one in answer.times]}
 
 
 def read(chunks: Iterable[tuple[float, Mapping[str, Any]]]) -> Answer:

@@ -101,7 +101,7 @@ class Systems:
             ours, everyone, began = used_s(pids), machine_time_s(), time.monotonic()
             target, worker = (used_s([pid] if pid else []) for pid in serving)
             pool = ThreadPoolExecutor(len(prompts))
-            answers = list(pool.map(lambda prompt: self._one(arm, prompt, max_tokens), prompts))
+            answers = list(pool.map(lambda prompt: self._one(arm, prompt, max_tokens, began), prompts))
             pool.shutdown()  # not where a signal ends this: the threads end when the servers do
             seconds = time.monotonic() - began
             others = (machine_time_s() - everyone) - (used_s(pids) - ours)
@@ -121,14 +121,16 @@ class Systems:
         worker = 0 if not arm.worker else rig.own_worker_pid() if arm.system == ASYNC else rig.pid("worker")
         return rig.pid("gateway"), worker
 
-    def _one(self, arm: Arm, prompt: Prompt, max_tokens: int) -> Answer:
+    def _one(self, arm: Arm, prompt: Prompt, max_tokens: int, batch_began: float) -> Answer:
         body = greedy(prompt, max_tokens, arm.asks)
         if arm.peer:
             del body["edgespec"]
             body |= PEER_BODY
         began = time.monotonic()
         chunks = self.clients[arm.system].chunks(body)
-        return read((time.monotonic() - began, chunk) for chunk in chunks)
+        answer = read((time.monotonic() - began, chunk) for chunk in chunks)
+        answer.sent_s = began - batch_began
+        return answer
 
     def _rig(self, name: str, draft: str, **options: Any) -> Rig:
         core, other = self.cores[0], self.cores[-1]
