@@ -73,6 +73,35 @@ def places(every: Sequence[Figures]) -> str:
     return "\n\n".join(parts)
 
 
+def summary(every: Sequence[Figures]) -> str:
+    """A row for each draft and round trip of the deep target, both preferences in it."""
+    deep = [figures for figures in every if figures["setting"]["target"] == "deep"]
+    head = (
+        "draft",
+        "round trip",
+        "`balanced` ÷ k = 2",
+        "÷ best k",
+        "passes",
+        "`latency` ÷ k = 2",
+        "÷ best k",
+        "passes",
+    )
+    lines = markdown(head, [])
+    for figures in deep:
+        places: dict[float, dict[str, Figures]] = {}
+        for row in figures["rows"]:
+            places.setdefault(row["rtt_ms"], {})[row["prefer"]] = row
+        for rtt_ms, rows in places.items():
+            cells = [cell for prefer in ("balanced", "latency") for cell in _summary_cells(rows[prefer])]
+            lines.append(line((figures["setting"]["draft"], f"{rtt_ms:g} ms", *cells)))
+    return "\n\n".join((LEGEND, _conditions(deep), "\n".join(local_table(deep)), "\n".join(lines)))
+
+
+def _summary_cells(row: Figures) -> tuple[str, str, str]:
+    decoding = row["decoding"]
+    return ratio(decoding, "k2"), f"{decoding['best']['median']:.2f}", f"{row['passes_to_k2']:.2f}"
+
+
 def loads(every: Sequence[Figures]) -> str:
     """The same beside other jobs on the worker's core."""
     groups = _by_target(every)
@@ -139,9 +168,11 @@ def simulator(every: Sequence[Figures]) -> str:
     return "\n".join(lines)
 
 
-WRITERS: Mapping[str, Callable[[Sequence[Figures]], str]] = {
-    "places": places, "loads": loads, "worst": worst, "simulator": simulator,
+WRITERS: Mapping[str, tuple[str, Callable[[Sequence[Figures]], str]]] = {
+    "summary": ("places", summary), "places": ("places", places), "loads": ("loads", loads), "worst": ("worst", worst),
+    "simulator": ("simulator", simulator),
 }  # fmt: skip
+"""Of each block the kind of results that it shows, and what writes it."""
 
 
 def line(cells: Sequence[object]) -> str:
@@ -158,8 +189,8 @@ def written(text: str, results: Mapping[str, Sequence[Figures]]) -> str:
     """The document with every block that has results written from them."""
 
     def block(found: re.Match[str]) -> str:
-        name = found[2]
-        body = f"\n{WRITERS[name](results[name])}\n\n" if results.get(name) else found[3]
+        kind, write = WRITERS[found[2]]
+        body = f"\n{write(results[kind])}\n\n" if results.get(kind) else found[3]
         return found[1] + body + found[4]
 
     return BLOCK.sub(block, text)

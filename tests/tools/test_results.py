@@ -75,6 +75,16 @@ def test_a_row_shows_the_ratio_with_its_interval() -> None:
     assert "16.0 (k = 5)" in shown and "--rtt-ms 0,80" in shown
 
 
+def test_the_summary_has_both_preferences_of_a_round_trip_in_one_row() -> None:
+    made = figures()
+    other = figures() | {"setting": figures()["setting"] | {"target": "plain"}}
+    rows = [line for line in results.summary([made, other]).splitlines() if " ms | " in line]
+    assert len(rows) == len({row["rtt_ms"] for row in made["rows"]})
+    row = {row["prefer"]: row for row in made["rows"] if row["rtt_ms"] == 80}
+    cells = [results.ratio(row[prefer]["decoding"], "k2") for prefer in ("balanced", "latency")]
+    assert rows[-1].startswith(f"| quantised | 80 ms | {cells[0]} |") and f"| {cells[1]} |" in rows[-1]
+
+
 def test_a_block_without_results_stays_as_it_is() -> None:
     text = "<!-- results: places -->\nold\n<!-- end of results -->\n"
     assert results.written(text, {}) == text
