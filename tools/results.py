@@ -22,9 +22,8 @@ RESULTS = ROOT / "docs/results"
 DOCUMENTS = ("README.md", "docs/demo.md")
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 LEGEND = """Times are milliseconds per token while decoding; ratios are medians over prompts of the ratio on the same
-prompt, in brackets the interval of the median. "Better": the better of plain decoding and co-located k = 2. "Draft
-passes": at the gateway, over those of k = 2
-([docs/demo.md](docs/demo.md#several-places-in-one-run))."""
+prompt, in brackets the interval of the median. "Draft passes": at the gateway, over those of k = 2."""
+MORE = "Whole completions, and the plain target: [docs/demo.md](docs/demo.md#several-places-in-one-run)."
 Figures = Mapping[str, Any]
 
 
@@ -67,7 +66,7 @@ def local_table(every: Sequence[Figures]) -> list[str]:
 
 def places(every: Sequence[Figures]) -> str:
     """A row for each draft, round trip and preference, by target."""
-    parts = [LEGEND]
+    parts = [f'{LEGEND} "Better": the better of plain decoding and co-located k = 2.']
     for group in _by_target(every):
         parts += [_conditions(group), "\n".join(local_table(group)), "\n".join(_rows(group, with_load=False))]
     return "\n\n".join(parts)
@@ -94,7 +93,7 @@ def summary(every: Sequence[Figures]) -> str:
         for rtt_ms, rows in places.items():
             cells = [cell for prefer in ("balanced", "latency") for cell in _summary_cells(rows[prefer])]
             lines.append(line((figures["setting"]["draft"], f"{rtt_ms:g} ms", *cells)))
-    return "\n\n".join((LEGEND, _conditions(deep), "\n".join(local_table(deep)), "\n".join(lines)))
+    return "\n\n".join((f"{LEGEND}\n{MORE}", _conditions(deep), "\n".join(local_table(deep)), "\n".join(lines)))
 
 
 def _summary_cells(row: Figures) -> tuple[str, str, str]:
