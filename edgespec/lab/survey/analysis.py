@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,14 +107,18 @@ def measured(values: Floats) -> Floats:
     return values[~np.isnan(values)]
 
 
+def percentiles(groups: Iterable[Floats], q: float) -> Floats:
+    """The q-th percentile (0 to 100) of each group of values; NaN where nothing was measured."""
+    return np.array([np.percentile(there, q) if there.size else np.nan for there in map(measured, groups)])
+
+
 def percentile(values: Floats, q: float) -> float | None:
     """The q-th percentile (0 to 100); None without values."""
-    there = measured(values)
-    return round(float(np.percentile(there, q)), 3) if there.size else None
+    (found,) = percentiles([values], q)
+    return None if np.isnan(found) else round(float(found), 3)
 
 
 def hourly(one: Series, quantity: str, q: float) -> tuple[Floats, NDArray[np.int64]]:
     """A percentile for each hour of the day [24], NaN where there is nothing, and the numbers of values [24]."""
     groups = [one.of_hour(quantity, hour) for hour in range(HOURS)]
-    figures = [np.percentile(group, q) if group.size else np.nan for group in groups]
-    return np.array(figures), np.array([group.size for group in groups])
+    return percentiles(groups, q), np.array([group.size for group in groups])

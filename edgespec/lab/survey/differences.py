@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.lab.survey.analysis import FEW, Floats, Series, hourly, measured, percentile
+from edgespec.lab.survey.analysis import FEW, Floats, Series, hourly, measured, percentile, percentiles
 
 RESAMPLES = 200
 MIN_BLOCKS = 6
@@ -78,7 +78,7 @@ def _resampled(one: Series, seed: int) -> dict[tuple[str, int], Floats]:
     for name, pieces in parts.items():
         drawn = [np.concatenate([pieces[block] for block in draw]) for draw in draws]
         for q in (50, 95):
-            result[name, q] = np.array([np.percentile(values, q) if values.size else np.nan for values in drawn])
+            result[name, q] = percentiles(drawn, q)
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.lab.survey.analysis import FEW, HOURS, Floats, Series, hourly
+from edgespec.lab.survey.analysis import FEW, HOURS, Floats, Series, hourly, measured, percentiles
 from edgespec.lab.survey.differences import above_minimum
 from edgespec.lab.survey.drawing import curve, heat, plain_ticks, pyplot, scale_of, short, top, write
 
@@ -117,10 +117,10 @@ def sources(several: Sequence[Series], out: Path, heading: str) -> None:
     grids = {q: np.full((len(rows), len(columns)), np.nan) for q in FEW}
     few = {q: np.ones((len(rows), len(columns)), dtype=bool) for q in FEW}
     for one in several:
-        values = one.values["ttft_ms"][~np.isnan(one.values["ttft_ms"])]
+        values = measured(one.values["ttft_ms"])
         cell = rows.index(one.source), columns.index(one.target)
         for q, least in FEW.items():
-            grids[q][cell] = np.percentile(values, int(q[1:])) if values.size else np.nan
+            grids[q][cell] = percentiles([values], int(q[1:]))[0]
             few[q][cell] = values.size < least
     width, height = 4 + 2 * 0.9 * len(columns), 2.6 + 0.4 * len(rows)
     figure, axes = plt.subplots(1, 2, figsize=(width, height), layout="constrained")
@@ -142,8 +142,8 @@ def timeline(several: Sequence[Series], out: Path, heading: str, stamp: Callable
     hours = np.arange(first, last + 1)
     for axis, q in zip(axes, FEW):
         for number, one in enumerate(several):
-            groups = [values[~np.isnan(values)] for values in _by_hour(one, hours)]
-            figures = np.array([np.percentile(group, int(q[1:])) if group.size else np.nan for group in groups])
+            groups = [measured(values) for values in _by_hour(one, hours)]
+            figures = percentiles(groups, int(q[1:]))
             enough = np.array([group.size >= FEW[q] for group in groups])
             curve(axis, hours - first, figures, enough, number, one.label)
         axis.set_title(f"time to first token, {q} of each hour (ms)", fontsize=10, loc="left")
