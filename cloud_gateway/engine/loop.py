@@ -96,12 +96,10 @@ class Engine:
         `curve`: seconds of a target pass by its rows, as measured before (measure.py).
         """
         self.target, self.settings, self.clock, self._rng = target, settings, clock, rng
-        self.recorder = recorder
-        self.stats = Stats()
+        self.recorder, self.stats = recorder, Stats()
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
         self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
-        self.queue_drafts = QueueDrafts(self.local, settings.sources, target.eos)
         self._ids = itertools.count(1)
         self._queue = Waiting(settings.queue_limit)
         self._active: dict[int, Active] = {}
@@ -110,6 +108,7 @@ class Engine:
         steering = Steering(target, self.local, self.stats, clock, self._emit, self._finish)
         linked, most = workers or NoWorkers(), settings.policy.workers_per_request
         self.offloading = Offloading(linked, self._active, self._outbox_add, steering.step, self.stats.frames, most)
+        self.queue_drafts = QueueDrafts(self.local, settings.sources, target.eos, self.offloading.queued)
         self.recovery = Recovery(target, self.offloading, self.stats, steering)
         steering.offloading, steering.recovery = self.offloading, self.recovery
         pace = Pace(settings.prefill_chunk, settings.prefill_ms / 1000)
@@ -235,6 +234,7 @@ class Engine:
         self._take_in()
         self._admit()
         self.offloading.share()
+        self.queue_drafts.ask(self._queue)
         self._flush()  # a worker can read the prompt while the target does
         verifies, drafts, wake = self._decide(self.clock())
         for active, action in drafts:

@@ -27,6 +27,7 @@ from cloud_gateway.core.requests.steps import (
 )
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.audit import Audit, NoAudit
+from cloud_gateway.engine.queue_workers import QueueWorkers
 from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker
@@ -106,8 +107,13 @@ class Offloading:
     frames: FrameLedger
     workers_per_request: int = DEFAULTS.workers_per_request
     audit: Audit = field(default_factory=NoAudit)
+    queued: QueueWorkers = field(init=False)
+    """Answers that workers write for requests that wait."""
     _changed: bool = False
     """Whether workers may have become idle since `share` last looked."""
+
+    def __post_init__(self) -> None:
+        self.queued = QueueWorkers(self)
 
     def assign(self, active: Active) -> None:
         """Finds a worker for a request that may have one."""
@@ -127,6 +133,7 @@ class Offloading:
         self._give(active, linked[worker])
 
     def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
+        self.queued.release(worker.id, "needed elsewhere")
         name = worker.name or worker.id
         self.audit.assigned(active.request, worker.id, name)
         scope = scope_for(worker.id, active.request.cache_scope)
@@ -139,7 +146,7 @@ class Offloading:
         if self.workers_per_request == 1 or not self._changed:
             return
         self._changed, linked = False, dict(self.workers.linked())
-        busy = {one.worker for active in self.active.values() for one in active.generation.assignments.given}
+        busy = self._busy()
         for active in sorted(self.active.values(), key=lambda active: len(active.generation.assignments.given)):
             generation = active.generation
             given = {one.worker for one in generation.assignments.given}
@@ -153,6 +160,14 @@ class Offloading:
                 busy.add(worker)
                 self._give(active, linked[worker], beside=True)
 
+    def idle(self) -> dict[str, LinkedWorker]:
+        """The linked workers that draft for no request that runs."""
+        busy = self._busy()
+        return {name: worker for name, worker in dict(self.workers.linked()).items() if name not in busy}
+
+    def _busy(self) -> set[str]:
+        return {one.worker for active in self.active.values() for one in active.generation.assignments.given}
+
     def worker_ready(self) -> None:
         """A worker was linked or resumed: requests without one may use it."""
         self._changed = True
@@ -163,21 +178,24 @@ class Offloading:
         """A worker went, paused or was revoked: its requests move on at once, its candidates are dropped."""
         for active in list(self.active.values()):
             self.step(active, event)
+        self.queued.release(event.worker, "moved")
 
     def declined(self, event: Declined) -> None:
         """A worker will not draft for one request."""
         active = self.active.get(event.request)
         if active is not None:
             self.step(active, event)
+        else:
+            self.queued.declined(event)
 
     def frame_arrived(self, event: FrameArrived, at: float) -> None:
         """Hands a frame to its request; one of a request that has ended is stale."""
         active = self.active.get(event.frame.request)
-        if active is None:
+        if active is not None:
+            self.step(active, event, "merging a frame", now=at)
+        elif not self.queued.frame_arrived(event):
             self.frames.count("received")
             self.frames.count("stale")
-        else:
-            self.step(active, event, "merging a frame", now=at)
 
     def carry_out(self, active: Active, output: Send | Diverged | Punish | Released) -> None:
         """What a request's step means for its worker."""

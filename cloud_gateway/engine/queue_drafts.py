@@ -1,12 +1,13 @@
-"""Answers that the local draft writes to a prompt while its request waits (QueueSpec), and earlier completions.
+"""Answers that are written to a prompt while its request waits (QueueSpec), and earlier completions.
 
-They are candidates only, for source `answers` of the request. Lives on the engine's thread.
+They are candidates only, for source `answers` of the request. Idle workers write (queue_workers.py), and here the local
+draft does. Lives on the engine's thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,12 +15,12 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.requests.local_costs import catch_up_batch
 from cloud_gateway.core.requests.steps import LocalWork
-from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.archive import Archive
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
 from cloud_gateway.engine.local_draft import LocalDrafting
+from cloud_gateway.engine.queue_workers import QueueWorkers, Wanted, source_of
 from cloud_gateway.models.drafts import DraftModel
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.protocol.messages import Sampling
@@ -46,42 +47,45 @@ class Queue(Protocol):
 class _Writing:
     """One answer as far as it is written."""
 
-    active: Active
+    wanted: Wanted
     ranker: Ranker
     tokens: list[int] = field(default_factory=list)
 
 
 class QueueDrafts:
-    """Writes one answer at a time, and gives each request what there is when it gets its slot."""
+    """Gives each request what there is when it gets its slot. The local draft writes one answer at a time."""
 
-    def __init__(self, local: LocalDrafting, settings: SourceSettings, eos: Iterable[int]) -> None:
-        self._local, self._settings, self._eos = local, settings, frozenset(eos)
+    def __init__(
+        self, local: LocalDrafting, settings: SourceSettings, eos: Iterable[int], workers: QueueWorkers | None = None
+    ) -> None:
+        self._local, self._settings, self._eos, self._workers = local, settings, frozenset(eos), workers
         self._archive = Archive(settings.kept_tokens)
         self._written: dict[int, int] = {}
         """Request that waits -> answers."""
         self._writing: _Writing | None = None
         self._next_at = 0.0
         self.answers = 0
-        """Written so far, those cut short by a slot included."""
+        """Written by the local draft so far, those cut short by a slot included."""
 
     def give(self, active: Active) -> None:
         """The request gets its slot: an unfinished answer is as good as it goes, and earlier ones are looked up."""
-        if self._writing is not None and self._writing.active is active:
-            self._end()
-        self._written.pop(active.id, None)
-        if (source := _source(active)) is not None:
+        self._stop(active, "admitted")
+        if (source := source_of(active)) is not None:
             for completion in self._archive.find(active.request.cache_scope, active.request.tokens):
                 source.add(completion)
 
     def ended(self, active: Active) -> None:
         """The request is over; what it emitted may serve the next one of the same conversation."""
-        if self._writing is not None and self._writing.active is active:
-            self._end()
-        self._written.pop(active.id, None)
-        if _source(active) is not None:
+        self._stop(active, "cancelled")
+        if source_of(active) is not None:
             request = active.request
             completion = active.generation.tree.prefix.tokens[len(request.tokens) :]
             self._archive.keep(request.cache_scope, request.tokens, completion)
+
+    def ask(self, queue: Queue) -> None:
+        """Lets workers write for requests that wait, before the local draft does."""
+        if self._workers is not None and self._settings.queued_answers:
+            self._workers.turn(queue.all(), self._claim)
 
     def turn(self, queue: Queue) -> float:
         """One pass for a request that waits, where one is due; when the next may be due."""
@@ -101,33 +105,51 @@ class QueueDrafts:
         made, self._next_at = model.passes - passes, now + REST * (now - began)
         self._local.stats.draft_s += now - began
         self._local.stats.local_passes += made
-        writing.active.generation.handle(LocalWork(made, now - began), now)
+        active = writing.wanted.active
+        active.generation.handle(LocalWork(made, now - began), now)
         if caught.error is not None:  # no memory for it, mostly: it is not tried again
-            log.info("request %d waits without a draft: %s", writing.active.id, describe_fault(caught.error))
-            self._written[writing.active.id] = self._settings.queued_answers
+            log.info("request %d waits without a draft: %s", active.id, describe_fault(caught.error))
+            self._written[active.id] = self._settings.queued_answers
             self._end()
         return self._next_at
 
-    def _begin(self, model: DraftModel, waiting: Sequence[Active]) -> _Writing | None:
+    def _stop(self, active: Active, why: str) -> None:
+        """The request waits no more."""
+        if self._workers is not None:
+            self._workers.stop(active, why)
+        if self._writing is not None and self._writing.wanted.active is active:
+            self._end()
+        self._written.pop(active.id, None)
+
+    def _claim(self, waiting: Sequence[Active], may: Callable[[Active], bool]) -> Wanted | None:
         """The next answer: every request gets its first one before any gets a second one."""
-        wanted = [(self._written.get(active.id, 0), number) for number, active in enumerate(waiting) if _source(active)]
-        count, number = min(wanted, default=(self._settings.queued_answers, 0))
-        if count >= self._settings.queued_answers:
-            return None
-        active = waiting[number]
-        with Caught() as caught:
-            model.open(_Key(active.id), active.request.tokens, active.request.cache_scope)
-        if caught.error is not None:
-            self._written[active.id] = self._settings.queued_answers
+        counts = ((self._written.get(active.id, 0), active) for active in waiting if source_of(active) is not None)
+        wanted = ((count, active) for count, active in counts if count < self._settings.queued_answers and may(active))
+        count, active = min(wanted, key=lambda one: one[0], default=(0, None))
+        if active is None:
             return None
         self._written[active.id] = count + 1
-        sampling, request = active.generation.worker_sampling, active.request
-        self._writing = _Writing(active, Ranker(_sampling(sampling, count), request.tokens, spread=Spread(fixed=1.0)))
+        limit = min(self._settings.queued_tokens, active.request.max_tokens)
+        stops = frozenset[int]() if active.request.ignore_eos else self._eos
+        return Wanted(active, _sampling(active.generation.worker_sampling, count), limit, stops)
+
+    def _begin(self, model: DraftModel, waiting: Sequence[Active]) -> _Writing | None:
+        wanted = self._claim(waiting, lambda active: True)
+        if wanted is None:
+            return None
+        request, number = wanted.active.request, wanted.active.id
+        with Caught() as caught:
+            model.open(_Key(number), request.tokens, request.cache_scope)
+        if caught.error is not None:
+            self._written[number] = self._settings.queued_answers
+            return None
+        self._writing = _Writing(wanted, Ranker(wanted.sampling, request.tokens, spread=Spread(fixed=1.0)))
         return self._writing
 
     def _write(self, model: DraftModel, writing: _Writing) -> None:
         """One batch of the prompt, or one token."""
-        key, active = _Key(writing.active.id), writing.active
+        wanted = writing.wanted
+        key = _Key(wanted.active.id)
         if model.backlog(key) > 1:
             model.catch_up(key, catch_up_batch(self._local.verify_s, model.token_s))
             return
@@ -135,8 +157,7 @@ class QueueDrafts:
         token = proposal.tokens[0]
         writing.tokens.append(token)
         writing.ranker.committed([token])
-        limit = min(self._settings.queued_tokens, active.request.max_tokens)
-        if (token in self._eos and not active.request.ignore_eos) or len(writing.tokens) >= limit:
+        if token in wanted.stops or len(writing.tokens) >= wanted.limit:
             self._end()
         else:
             model.commit(key, [token])
@@ -147,8 +168,8 @@ class QueueDrafts:
         assert writing is not None and self._local.model is not None
         self.answers += 1
         with Caught():
-            self._local.model.close(_Key(writing.active.id))
-        if (source := _source(writing.active)) is not None:
+            self._local.model.close(_Key(writing.wanted.active.id))
+        if (source := source_of(writing.wanted.active)) is not None:
             source.add(writing.tokens)
 
 
@@ -157,11 +178,6 @@ class _Key:
     """Names a request that waits in the draft model, where a running one is named by its number."""
 
     request: int
-
-
-def _source(active: Active) -> Answers | None:
-    sources = active.generation.sources
-    return None if sources is None else sources.answers
 
 
 def _sampling(asked: Sampling, number: int) -> Sampling:

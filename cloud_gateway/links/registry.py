@@ -42,6 +42,8 @@ class WorkerInfo:
     """The scope of the request whose tree broke the protocol; None for any other fault."""
     shares: bool = False
     """Whether it takes a share of a request, as it said when it connected."""
+    answers: bool = False
+    """Whether it writes answers for requests that wait, as it said when it connected."""
     trees: int = 0
     nodes: int = 0
     wire: Wire = field(repr=False, kw_only=True)
@@ -65,7 +67,7 @@ class WorkerInfo:
         """As it is now, for the engine."""
         return LinkedWorker(
             self.id, self.rtt_s, self.rtt.high_s, self.step_s, self.paused, self.name, self.groups,
-            self.shares, self.draft_points,
+            self.shares, self.draft_points, self.answers,
         )  # fmt: skip
 
     def __str__(self) -> str:

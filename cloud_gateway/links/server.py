@@ -40,7 +40,7 @@ from edgespec.core.protocol.messages import (
 )
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
-from edgespec.shared.address import FEATURES, LINK_PATH, PAIR_PATH, SHARE
+from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, PAIR_PATH, SHARE
 from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
 from edgespec.shared.occasional import Occasional
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
@@ -349,6 +349,7 @@ class _Link:
     def _linked(self) -> None:
         hello = self._session.hello
         assert hello is not None
+        features = [] if self._ws.request is None else self._ws.request.headers.get_all(FEATURES)
         self.worker = WorkerInfo(
             id=key_id(hello.worker_key),
             name=self._links.paired.name_of(hello.worker_key),
@@ -356,7 +357,8 @@ class _Link:
             address=self._ws.peer,
             hello=hello,
             groups=self._links.paired.groups_of(hello.worker_key),
-            shares=SHARE in self._ws.request.headers.get_all(FEATURES) if self._ws.request is not None else False,
+            shares=SHARE in features,
+            answers=ANSWERS in features,
             wire=self.wire,
         )
         self._sample(self._first_rtt_s)

@@ -5,8 +5,8 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 Public, by module:
 
 - `acceptor`: `Acceptor`, `raise_descriptor_limit`
-- `address`: `Address`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`, `parse_address`,
-  `PEER_PATH`, `SHARE`
+- `address`: `Address`, `ANSWERS`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`,
+  `parse_address`, `PEER_PATH`, `SHARE`
 - `advertise`: `Advertiser`
 - `command`: all
 - `control`: all

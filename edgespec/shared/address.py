@@ -12,8 +12,9 @@ DEFAULT_PORT = 7443
 """Default of `link.port`, on which a gateway listens for workers."""
 DEFAULT_PEER_PORT = 7444
 """Default of `peers.port`, on which a daemon listens for its peers."""
-FEATURES, SHARE = "edgespec-features", "share"
-"""A header of a worker's upgrade to WebSocket, and its value of one that takes a share of a request."""
+FEATURES, SHARE, ANSWERS = "edgespec-features", "share", "answers"
+"""A header of a worker's upgrade to WebSocket, and its values: of one that takes a share of a request, and of one that
+writes answers for requests that wait."""
 LINK_PATH, PAIR_PATH, PEER_PATH = "/link", "/pair", "/peer"
 _FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")

@@ -374,13 +374,15 @@ class Daemon:
         drafting = self._requests.get(message.request)
         if drafting is None or drafting.epoch != message.epoch:
             return
-        matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash)
+        chosen = message.pass_us > 0  # by a pass: neither the rest of a prompt nor a piece of an answer for the queue
+        matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash, chosen=chosen)
         drafting.rhythm.committed(message.pass_us / 1e6, self.clock())
         self.drafter.commit(message.request, message.tokens)
         in_answer = message.prefix_len >= drafting.prompt_len
-        self._rankers[message.request].committed(message.tokens, answer=in_answer)
-        self.stats.committed += len(message.tokens)
-        self.stats.matched += matched
+        self._rankers[message.request].committed(message.tokens, answer=in_answer, chosen=chosen)
+        if chosen:
+            self.stats.committed += len(message.tokens)
+            self.stats.matched += matched
 
     def _decline(self, request: int, epoch: int, reason: str, *, keep: bool = True) -> None:
         self._close(request, keep=keep)

@@ -25,7 +25,7 @@ from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, Sh
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.reasons import shown
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
-from edgespec.shared.address import FEATURES, LINK_PATH, SHARE, Address
+from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, SHARE, Address
 from edgespec.shared.guarded import PinnedClient
 from edgespec.shared.reduced import cause
 from edgespec.shared.tls import peer_spki_hash
@@ -138,7 +138,8 @@ class _Attempt:
             raise self._final
 
     async def _try(self, timers: Timers) -> str:
-        options: dict[str, Any] = {"logger": _quiet, "additional_headers": {FEATURES: SHARE}} | WEBSOCKET_OPTIONS
+        features = [(FEATURES, SHARE), (FEATURES, ANSWERS)]
+        options: dict[str, Any] = {"logger": _quiet, "additional_headers": features} | WEBSOCKET_OPTIONS
         try:
             client = partial(_Client, self._pin)
             async with dialled(self._race, client, self.address, LINK_PATH, **options) as ws:

@@ -1,13 +1,17 @@
-"""`tools.bench queue`: its figures and its plot."""
+"""`tools.bench queue`: its figures, its plot, and its worker on tiny models."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from cloud_gateway.core.requests.request import Usage
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import make_tiny_target
 from tools.bench import queue
+from tools.bench.__main__ import main
 
 
 def usage(rounds: int, seconds: float) -> Usage:
@@ -37,3 +41,15 @@ def test_the_plot_shows_numbers_and_loads(tmp_path: Path) -> None:
     for report in ({"number": arms, "load": load}, {"number": arms, "load": []}):
         queue.plot(report, tmp_path / "out.json")
         assert (tmp_path / "out.png").stat().st_size > 1000 and (tmp_path / "out.svg").exists()
+
+
+def test_a_worker_writes_in_arms_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(queue.TEXTS, "chat", ("hello there",))
+    folder, out = make_tiny_target(tmp_path / "target", vocab=320), tmp_path / "out.json"
+    draft = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)
+    models, rest = ["--target", str(folder), "--draft", str(draft)], ["--worker", "--answers", "1", "--max-tokens", "8"]
+    assert main(["queue", *models, *rest, "--json", str(out)]) == 0, "the same text in every arm"
+    rows = {row["arm"]: row for row in json.loads(out.read_text())["number"]}
+    assert list(rows) == ["plain", "prompt n-grams", "n = 1", "n = 1, by a worker"]
+    local, worker = rows["n = 1"], rows["n = 1, by a worker"]
+    assert local["draft passes"] > 0 == local["frames"] and worker["frames"] > 0 == worker["draft passes"]

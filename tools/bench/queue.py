@@ -4,7 +4,8 @@
              n-grams of prompt and completion (`lookup`), and 0, 1, 2, 4 and 8 queued answers, in turns on each prompt
     load     so many requests at once for one slot, plainly and with queued answers, which cost those that run time
 
-The local draft writes, and drafts nothing else, so that only what waited in the trie is verified.
+The local draft writes, and drafts nothing else, so that only what waited in the trie is verified. With `--worker` a
+worker of this process writes too, in arms of its own; it has gone when the request runs.
 """
 
 from __future__ import annotations
@@ -30,12 +31,17 @@ from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden
 from tools import options, verbs
+from tools.bench.queue_writer import Writer
 from tools.bench.source_prompts import TEXTS
 
 PLAIN, LOOKUP = Speculation(policy="plain"), Speculation(policy="adaptive", sources=("lookup",))
 WRITING_S, LOOK_S = 600.0, 0.05
 """Longest wait for the answers to one prompt, and between two looks at it."""
 ANSWERS = Speculation(policy="adaptive", sources=("answers",))
+LOCAL, WORKER = "local draft", "worker"
+NOBODY = LOCAL, 0
+Key = tuple[str, int]
+"""Who writes, and how many answers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--load", type=options.number(int, 1, 32), nargs="*", default=[], help="requests at once")
     parser.add_argument("--load-answers", type=options.number(int, 1, MAX_ANSWERS), default=1)
     parser.add_argument("--draft", default="auto:requantised", help="what writes: GGUF file, or auto:NAME")
+    parser.add_argument("--worker", action="store_true", help="let a worker write too, with the same draft")
+    parser.add_argument("--target", default="auto:quantised", help="as target.model")
     parser.add_argument("--engine", choices=("torch", "llamacpp"), default="torch")
     parser.add_argument("--temperature", type=options.number(float, 0, 2), default=0.0)
     parser.add_argument("--max-tokens", type=options.number(int, 2, 4096), default=64, help="tokens of each completion")
@@ -68,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _measure(args: argparse.Namespace) -> dict[str, Any]:
     values = {"target.engine": args.engine, "target.threads": args.threads, "target.slots": 1, "target.context": 2048}
-    values |= {"local_draft.model": args.draft, "local_draft.threads": args.threads, "target.exact": "yes"}
+    values |= {"target.model": args.target, "target.exact": "yes"}
+    values |= {"local_draft.model": args.draft, "local_draft.threads": args.threads}
     values |= {"sources.queued_answers": 1, "sources.queued_tokens": args.max_tokens, "sources.kept_tokens": 0}
     settings = overridden(GatewaySettings(), values)
     loaded = load_models(settings)
@@ -81,27 +90,37 @@ async def _measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 class Bench:
-    """Engines over the same models, one for each number of queued answers."""
+    """Engines over the same models, one for each number of queued answers and for who writes them."""
 
     def __init__(self, loaded: Models, settings: GatewaySettings, args: argparse.Namespace) -> None:
         self._text, self._args = loaded.text, args
-        self._engines: dict[int, Engine] = {}
+        self._writer = Writer(args.draft, 2 * settings.target.context, args.threads) if args.worker else None
+        self._engines: dict[Key, Engine] = {}
         for count in {0, *args.answers, args.load_answers}:
             engine = Engine(loaded.target, None, engine_settings(settings))
             writer = LocalDrafting(loaded.local, engine.local.verify_s, engine.stats, engine.clock)
             engine.queue_drafts = QueueDrafts(writer, replace(settings.sources, queued_answers=count), ())
             engine.start()
-            self._engines[count] = engine
+            self._engines[LOCAL, count] = engine
+        for count in {*args.answers} - {0} if args.worker else ():
+            sources = replace(settings.sources, queued_answers=count)
+            engine = Engine(loaded.target, None, engine_settings(replace(settings, sources=sources)), self._writer)
+            engine.start()
+            self._engines[WORKER, count] = engine
 
     def stop(self) -> None:
         """Ends all engines."""
         for engine in self._engines.values():
             engine.stop()
+        if self._writer is not None:
+            self._writer.stop()
 
     async def by_number(self) -> tuple[list[dict[str, Any]], bool]:
         """A row for each arm; whether all gave the same texts."""
-        arms = {"plain": (0, PLAIN), "prompt n-grams": (0, LOOKUP)}
-        arms |= {f"n = {count}": (count, ANSWERS) for count in self._args.answers if count}
+        arms: dict[str, tuple[Key, Speculation]] = {"plain": (NOBODY, PLAIN), "prompt n-grams": (NOBODY, LOOKUP)}
+        for who in (LOCAL, WORKER) if self._writer is not None else (LOCAL,):
+            named = ", by a worker" if who == WORKER else ""
+            arms |= {f"n = {count}{named}": ((who, count), ANSWERS) for count in self._args.answers if count}
         found: dict[str, list[Usage]] = {name: [] for name in arms}
         await self._one(*arms["plain"], self._prompt("Count to ten."))
         same = True
@@ -119,12 +138,12 @@ class Bench:
         rows, prompts = [], [self._prompt(text) for kind in TEXTS.values() for text in kind]
         for load in self._args.load:
             asked = [prompts[number % len(prompts)] for number in range(load)]
-            for name, count, speculation in (
-                ("plain", 0, PLAIN),
-                (f"n = {self._args.load_answers}", self._args.load_answers, ANSWERS),
+            for name, key, speculation in (
+                ("plain", NOBODY, PLAIN),
+                (f"n = {self._args.load_answers}", (LOCAL, self._args.load_answers), ANSWERS),
             ):
                 began = time.perf_counter()
-                ended = await asyncio.gather(*(self._ask(count, speculation, prompt) for prompt in asked))
+                ended = await asyncio.gather(*(self._ask(key, speculation, prompt) for prompt in asked))
                 seconds, tokens = time.perf_counter() - began, sum(len(one) for one, _ in ended)
                 rounds = sum(usage.rounds for _, usage in ended)
                 rows.append({"requests": load, "arm": name, "tokens / s": round(tokens / seconds, 2)})
@@ -134,25 +153,29 @@ class Bench:
     def _prompt(self, text: str) -> list[int]:
         return self._text.render_chat([{"role": "user", "content": text}])
 
-    async def _one(self, count: int, speculation: Speculation, prompt: Sequence[int]) -> tuple[list[int], Usage]:
+    async def _one(self, key: Key, speculation: Speculation, prompt: Sequence[int]) -> tuple[list[int], Usage]:
         """A completion whose answers were all written while it waited."""
-        engine = self._engines[count]
+        engine, (who, count) = self._engines[key], key
         holder = engine.submit(GenerationRequest(prompt, 2048 - len(prompt), ignore_eos=True, speculation=PLAIN))
         async for _ in holder:
             break
-        written = engine.queue_drafts.answers + count
-        wanted = asyncio.create_task(self._ask(count, speculation, prompt))
+        if who == WORKER and self._writer is not None:
+            self._writer.link(engine)
+        written = _answers(engine) + count
+        wanted = asyncio.create_task(self._ask(key, speculation, prompt))
         for _ in range(int(WRITING_S / LOOK_S)):
-            if engine.queue_drafts.answers >= written:
+            if _answers(engine) >= written:
                 break
             await asyncio.sleep(LOOK_S)
+        if self._writer is not None:
+            self._writer.link(None)
         holder.cancel()
         return await wanted
 
-    async def _ask(self, count: int, speculation: Speculation, prompt: Sequence[int]) -> tuple[list[int], Usage]:
+    async def _ask(self, key: Key, speculation: Speculation, prompt: Sequence[int]) -> tuple[list[int], Usage]:
         sampling = Sampling(temperature=self._args.temperature, seed=1 if self._args.temperature else None)
         asked = GenerationRequest(prompt, self._args.max_tokens, sampling, speculation=speculation)
-        tokens, end = await self._engines[count].submit(asked).whole()
+        tokens, end = await self._engines[key].submit(asked).whole()
         if end.error is not None:
             raise ModelError(end.error)
         return tokens, end.usage
@@ -172,6 +195,7 @@ def row(name: str, usages: Sequence[Usage], plain: Sequence[Usage]) -> dict[str,
         "least": round(faster[0], 2),
         "most": round(faster[-1], 2),
         "draft passes": sum(usage.local_draft_passes for usage in usages),
+        "frames": sum(usage.frames["received"] for usage in usages),
     }
 
 
@@ -202,6 +226,11 @@ def plot(report: dict[str, Any], out: Path) -> None:
         right.legend()
     for suffix in (".png", ".svg"):
         figure.savefig(out.with_suffix(suffix))
+
+
+def _answers(engine: Engine) -> int:
+    """Written so far, by workers and the local draft."""
+    return engine.offloading.queued.answers + engine.queue_drafts.answers
 
 
 def _ms(usage: Usage) -> float:

@@ -7,6 +7,7 @@ Public, by module:
 - `generation`: `Generation`, `MAX_RETRIES`
 - `local_costs`: `catch_up_batch`, `draft_costs`
 - `options`: `Extension`, `RequestBounds`
+- `remote_answer`: `RemoteAnswer`
 - `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `TokensEvent`, `Usage`
 - `router`: `choose`, `LinkedWorker`
 - `steps`: all

@@ -9,7 +9,7 @@ from cloud_gateway.core.policies.actions import Controller
 from cloud_gateway.core.policies.registry import guard_change, reason
 from cloud_gateway.core.requests.assignment import Assignment
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.requests.steps import HostTime, LocalWork
+from cloud_gateway.core.requests.steps import HostTime, LocalWork, Wrote
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.candidates import LOCAL
 from cloud_gateway.core.verify.flatten import FlatTree
@@ -64,10 +64,13 @@ class Account:
         """The target has read a part of the prompt."""
         self.usage.prefill_s += seconds
 
-    def charge(self, step: HostTime | LocalWork) -> None:
-        """Time that was spent on the request besides passes of the target."""
+    def charge(self, step: HostTime | LocalWork | Wrote) -> None:
+        """What was spent on the request besides passes of the target."""
         usage = self.usage
-        if isinstance(step, HostTime):
+        if isinstance(step, Wrote):
+            self.assigned(step.worker, step.name)
+            usage.by_worker[step.name]["frames"] += step.frames
+        elif isinstance(step, HostTime):
             usage.host_s += step.seconds
         elif step.reading:
             usage.prefill_s += step.seconds

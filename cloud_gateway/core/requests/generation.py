@@ -20,6 +20,7 @@ from cloud_gateway.core.requests.assignment import Assignment, Assignments
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.core.requests.rounds import RoundBudget, RoundTimes
 from cloud_gateway.core.requests.steps import (
+    SPENT,
     TABLE,
     Admitted,
     Assigned,
@@ -32,11 +33,9 @@ from cloud_gateway.core.requests.steps import (
     Finished,
     FrameArrived,
     FrameTaken,
-    HostTime,
     Input,
     Keep,
     Listener,
-    LocalWork,
     NoWorker,
     Output,
     PassFailed,
@@ -64,7 +63,6 @@ from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import MAX_DEPTH, Sampling
 
-_SPENT = (HostTime, LocalWork)
 MAX_RETRIES = 2
 """Retries of one request in fresh slots; after the last one its passes stay its own."""
 
@@ -158,7 +156,7 @@ class Generation:
         """Takes in what happened. Raises ValueError for what cannot happen in this status."""
         if type(step) not in TABLE[self.status]:
             raise ValueError(f"{type(step).__name__} cannot happen to a request that is {self.status.value}")
-        if isinstance(step, _SPENT):
+        if isinstance(step, SPENT):
             self._account.charge(step)
             return ()
         if self.status is Status.FINISHED:

@@ -25,6 +25,8 @@ class LinkedWorker:
     """Whether it takes a share of a request."""
     draft_points: Points = ()
     """Leaves and seconds of a draft step as the worker reports it: a lie costs time, never a token."""
+    answers: bool = False
+    """Whether it writes answers for requests that wait."""
 
 
 def choose(

@@ -124,6 +124,14 @@ class HostTime(Struct, frozen=True):
     seconds: float
 
 
+class Wrote(Struct, frozen=True):
+    """A worker writes an answer while the request waits: it is given the prompt, or has sent so many frames."""
+
+    worker: str
+    name: str
+    frames: int = 0
+
+
 class Verified(Struct, frozen=True):
     """A pass of the target over its tree succeeded."""
 
@@ -162,8 +170,10 @@ class Stopped(Struct, frozen=True):
 
 Input = (
     Admitted | Prefilled | Assigned | NoWorker | FrameArrived | WorkerGone | Declined | Withdrawn | Drafted | LocalWork
-    | HostTime | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
+    | HostTime | Wrote | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
 )  # fmt: skip
+SPENT = (HostTime, LocalWork, Wrote)
+"""Inputs that are booked and change nothing else, so that no trace holds them."""
 
 
 # --- outputs -----------------------------------------------------------------------------------------------------
@@ -274,7 +284,7 @@ class Listener(Protocol):
 _MOVING: frozenset[Status] = frozenset({Status.PREFILL, Status.DECODE})
 _ABOUT_WORKERS = (Assigned, NoWorker, FrameArrived, WorkerGone, Declined, Withdrawn)
 _LATE: tuple[type, ...] = (
-    FrameArrived, WorkerGone, Declined, Withdrawn, LocalWork, HostTime, SpeculationFailed, Cancelled, Ended,
+    FrameArrived, WorkerGone, Declined, Withdrawn, LocalWork, HostTime, Wrote, SpeculationFailed, Cancelled, Ended,
 )  # fmt: skip
 """What may still come from others when a request is over: it changes nothing."""
 
@@ -290,6 +300,7 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
         Withdrawn: frozenset({Status.QUEUED}),
         LocalWork: frozenset({Status.QUEUED}),
         HostTime: frozenset({Status.QUEUED}),
+        Wrote: frozenset({Status.QUEUED}),
         Ended: frozenset({Status.FINISHED}),
         Stopped: frozenset({Status.FINISHED}),
     },

@@ -74,8 +74,12 @@ class Drafting:
         """Whether the whole prompt has arrived."""
         return len(self.prefix) >= self.prompt_len > 0
 
-    def commit(self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None) -> int:
+    def commit(
+        self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None, *, chosen: bool = True
+    ) -> int:
         """Extends the committed prefix, prunes and re-roots; returns how many tokens the tree held.
+
+        `chosen`: by the target, so that rules that learn do so from these tokens.
 
         Raises RemoteProtocolError (reason `prefix`) where the gateway's prefix differs from this one.
         """

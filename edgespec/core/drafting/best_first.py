@@ -50,11 +50,13 @@ class BestFirst(Drafting):
         """Children not sent yet: token, calibrated cost, entropy, best first."""
         self._proposed: dict[Node, Proposal] = {}
 
-    def commit(self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None) -> int:
-        """Also updates the calibration from the committed tokens, and adds the children that are now likely enough."""
-        if len(self.prefix) >= self.prompt_len:
+    def commit(
+        self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None, *, chosen: bool = True
+    ) -> int:
+        """Also updates the calibration from chosen tokens, and adds the children that are now likely enough."""
+        if chosen and len(self.prefix) >= self.prompt_len:
             self._learn(tokens)
-        matched = super().commit(prefix_len, tokens, digest)
+        matched = super().commit(prefix_len, tokens, digest, chosen=chosen)
         pending = [(node, rest) for node, rest in self._pending.items() if node in self.tree]
         self._pending = {}
         for node, rest in pending:

@@ -117,12 +117,13 @@ class Ranker:
         costs = log_total + (float(scores[best[0]]) - scores[best[:width]].astype(np.float64)) / self._scale
         return Proposal(named[:width].tolist(), np.minimum(costs, MAX_COST / 1000).tolist(), left)
 
-    def committed(self, tokens: Sequence[int], *, answer: bool = True) -> None:
+    def committed(self, tokens: Sequence[int], *, answer: bool = True, chosen: bool = True) -> None:
         """Extends the committed prefix: updates the spread from the rows along it and drops the others.
 
-        `answer` is False for the rest of a long prompt, whose tokens count for the repetition penalty only.
+        `answer` is False for the rest of a long prompt, whose tokens count for the repetition penalty only. `chosen`:
+        by the target; from other tokens nothing is learnt.
         """
-        path, learning = tuple(tokens), self._noisy or self._processor.greedy
+        path, learning = tuple(tokens), chosen and (self._noisy or self._processor.greedy)
         for depth, token in enumerate(path):
             row = self._recent.get(path[:depth])
             if row is not None and learning:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
+from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.queue_workers import FIRST_NUMBER
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
-from edgespec.shared.address import FEATURES, SHARE
+from edgespec.shared.address import ANSWERS, FEATURES, SHARE
 from tests.support.engines import complete, engine_settings
 from tests.support.hostile import ToEngine, opened
 from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving, worker_identity
@@ -186,3 +188,23 @@ async def test_of_two_that_share_a_request_the_honest_one_takes_all(tmp_path: Pa
     assert tokens == expected()
     assert {share.count for share in shares} == {1, 2} and shares[-1] == m.Share(mine.request, mine.epoch, 0, 1)
     assert gateway.links.rejected["shape-ids"] == 1
+
+
+async def test_foreign_tokens_in_an_answer_for_the_queue_end_the_link(tmp_path: Path) -> None:
+    seen, settings = ToEngine(), engine_settings(sources=SourceSettings(queued_answers=1))
+    plain, answers = Speculation(policy="plain"), Speculation(policy="adaptive", sources=("answers",))
+    async with serving(tmp_path, seen=seen) as gateway:
+        engine = seen.engine = Engine(TableTarget(slots=1, pass_s=0.004), None, settings, gateway.links)
+        engine.start()
+        async with client(gateway, additional_headers={FEATURES: ANSWERS}) as hostile:
+            await until(gateway.links.workers)
+            requests = [GenerationRequest(PROMPT, COUNT, ignore_eos=True, speculation=one) for one in (plain, answers)]
+            running = [asyncio.ensure_future(complete(engine, request)) for request in requests]
+            opening = await opened(hostile)
+            assert opening.request >= FIRST_NUMBER and opening.tokens == PROMPT
+            await hostile.send(tree(opening, [0], PROMPT, tokens=[VOCAB]))
+            assert await hostile.closed() == 4400
+            ended = [await one for one in running]
+        engine.stop()
+    assert [tokens for tokens, _ in ended] == [expected()] * 2
+    assert dict(gateway.links.rejected) == {"shape-vocabulary": 1}

@@ -19,7 +19,7 @@ from edgespec.core.protocol.handshake import NONCE_BYTES
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Linked, Timers
-from edgespec.shared.address import FEATURES, SHARE
+from edgespec.shared.address import ANSWERS, FEATURES, SHARE
 from tests.support.links import HASH, Client, client, make_certificate, raw, serving, some_tree, worker_identity
 from tests.support.until import until
 from tools.doubles.limits import link_limits
@@ -62,15 +62,17 @@ async def test_requests_reach_the_worker_in_order_and_its_trees_the_engine(tmp_p
         assert (worker.trees, worker.nodes) == (2, 4)
 
 
-async def test_a_worker_takes_shares_only_where_its_upgrade_says_so(tmp_path: Path) -> None:
+async def test_a_worker_takes_shares_and_answers_only_where_its_upgrade_says_so(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway:
         async with client(gateway):
             await until(gateway.links.workers)
-            assert not gateway.links.linked()[ID].shares, "as a worker from before"
+            view = gateway.links.linked()[ID]
+            assert not view.shares and not view.answers, "as a worker from before"
         await until(lambda: not gateway.links.workers())
-        async with client(gateway, additional_headers={FEATURES: SHARE}) as linked:
+        async with client(gateway, additional_headers=[(FEATURES, SHARE), (FEATURES, ANSWERS)]) as linked:
             await until(gateway.links.workers)
-            assert gateway.links.linked()[ID].shares
+            view = gateway.links.linked()[ID]
+            assert view.shares and view.answers
             gateway.links.send(ID, m.Share(1, 1, 1, 2))
             assert await next_message(linked) == m.Share(1, 1, 1, 2)
 

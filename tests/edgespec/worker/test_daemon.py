@@ -129,7 +129,7 @@ def test_a_commit_moves_the_tree_on_and_the_frames_under_way_still_fit(start: Ca
         best = tree.best_leaf()
         chosen = [*best.path(tree.root)[:2], 3]
         tree.advance(chosen)
-        desk.daemon.take(Commit(1, 1, len(prefix), chosen, prefix_hash([*prefix, *chosen])))
+        desk.daemon.take(Commit(1, 1, len(prefix), chosen, prefix_hash([*prefix, *chosen]), 1, 1))
         prefix += chosen
     for frame in desk.settle():
         assert isinstance(frame, Tree)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.shares import Part
@@ -52,21 +53,26 @@ def step(daemon: Daemon) -> tuple[int, int, int]:
     return work[0].request, len(work[1]), daemon.drafter.rows - before
 
 
-def test_the_ranks_that_were_right_in_one_request_serve_the_next(model: Path) -> None:
+@pytest.mark.parametrize("pass_us", [1000, 0], ids=["chosen by a pass", "of an answer for the queue"])
+def test_the_ranks_that_a_pass_found_right_serve_the_next_request(model: Path, pass_us: int) -> None:
     daemon, _ = by_hand(model)
+    untaught = daemon._spread._loss.copy()
     daemon.take(opened(1))
     prefix = list(PROMPT)
     for turn in range(30):
         step(daemon)
         best, second, *_ = daemon._requests[1].tree.root.children.values()
         assert turn or best.cost < second.cost, "at first by the draft's own probabilities"
-        daemon.take(Commit(1, 1, len(prefix), [second.token], prefix_hash([*prefix, second.token])))
+        digest = prefix_hash([*prefix, second.token])
+        daemon.take(Commit(1, 1, len(prefix), [second.token], digest, pass_us, pass_us))
         prefix.append(second.token)
     daemon.take(Close(1, 1, "stop"))
     daemon.take(opened(2))
     step(daemon)
     best, second, *_ = daemon._requests[2].tree.root.children.values()
-    assert second.cost < best.cost
+    assert (second.cost < best.cost) == bool(pass_us)
+    assert (daemon._spread._loss != untaught).any() == bool(pass_us)
+    assert daemon.stats.committed == (30 if pass_us else 0)
     daemon.drafter.shutdown()
 
 
@@ -122,6 +128,26 @@ def test_nodes_share_a_frame_while_a_pass_of_the_gateway_runs(model: Path) -> No
         daemon._send_one(daemon.clock() + 0.02)
         daemon.writable()
     assert len(sent) - before <= 2
+    daemon.drafter.shutdown()
+
+
+def test_it_writes_an_answer_for_the_queue_and_counts_none_of_it(model: Path) -> None:
+    daemon, sent = by_hand(model)
+    answer = RemoteAnswer(1, PROMPT, 40, frozenset())
+    for body in answer.open(Sampling(), b""):
+        daemon.take(body)
+    while not answer.done:
+        step(daemon)
+        daemon._send_one(math.inf)
+        daemon.writable()
+        while sent:
+            answer.merge(sent.pop(), "w")  # type: ignore[arg-type]
+        if (commit := answer.advance()) is not None:
+            daemon.take(commit)
+    daemon.take(answer.close("written"))
+    daemon._take_in()
+    assert len(answer.tokens) == 40
+    assert daemon.stats.committed == 0 and daemon.open_requests == 0
     daemon.drafter.shutdown()
 
 

@@ -1,0 +1,192 @@
+"""Idle workers write answers to prompts whose requests wait for a slot (QueueSpec). Lives on the engine's thread.
+
+Only workers that may draft for the request when it runs are asked, each for one answer at a time. Answers are
+candidates only, as those of the local draft are (queue_drafts.py). A running request that needs the worker comes first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from cloud_gateway.core.requests.remote_answer import RemoteAnswer
+from cloud_gateway.core.requests.router import LinkedWorker, choose
+from cloud_gateway.core.requests.steps import Declined, FrameArrived, FrameTaken, Input, Send, Wrote
+from cloud_gateway.core.sources.answers import Answers
+from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.audit import Audit
+from cloud_gateway.engine.caught import Caught, describe_fault
+from cloud_gateway.scope import scope_for
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.messages import Sampling, ToWorker
+
+log = logging.getLogger("cloud_gateway.engine.queue_workers")
+
+FIRST_NUMBER = 1 << 62
+"""Answers are numbered from here on the wire, where no request of a client gets to."""
+
+
+class Dispatch(Protocol):
+    """What is needed of `Offloading`, which has the workers."""
+
+    @property
+    def audit(self) -> Audit: ...
+    @property
+    def step(self) -> Callable[[Active, Input], None]: ...
+    def idle(self) -> dict[str, LinkedWorker]: ...
+    def carry_out(self, active: Active, output: Send) -> None: ...
+    def note(self, taken: FrameTaken) -> None: ...
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None: ...
+
+
+class Wanted(NamedTuple):
+    """One answer that is to be written."""
+
+    active: Active
+    sampling: Sampling
+    limit: int
+    """Most tokens."""
+    stops: Set[int]
+    """Tokens that end it."""
+
+
+Claim = Callable[[Sequence[Active], Callable[[Active], bool]], Wanted | None]
+"""The next answer for one of the requests that wait and fulfil the condition; it counts as written from then on."""
+
+
+@dataclass(slots=True, eq=False)
+class _Writing:
+    active: Active
+    worker: LinkedWorker
+    answer: RemoteAnswer
+    frames: int = 0
+    """Of the worker, that brought candidates."""
+
+    @property
+    def name(self) -> str:
+        return self.worker.name or self.worker.id
+
+
+class QueueWorkers:
+    """The answers that workers write now."""
+
+    def __init__(self, offloading: Dispatch) -> None:
+        self._offloading = offloading
+        self._numbers = itertools.count(FIRST_NUMBER)
+        self._writing: dict[int, _Writing] = {}
+        """By their numbers on the wire."""
+        self.answers = 0
+        """Written so far, those cut short included."""
+
+    def turn(self, waiting: Sequence[Active], claim: Claim) -> None:
+        """Leads on those that write, and lets idle workers begin."""
+        for writing in list(self._writing.values()):
+            commit = writing.answer.advance()
+            if writing.answer.done:
+                self._end(writing, "written")
+            elif commit is not None:
+                self._send(writing, commit)
+        idle = self._idle() if waiting else {}
+        while idle and (wanted := claim(waiting, lambda active: _chosen(active, idle) is not None)) is not None:
+            worker = _chosen(wanted.active, idle)
+            assert worker is not None
+            self._begin(wanted, idle.pop(worker))
+
+    def frame_arrived(self, event: FrameArrived) -> bool:
+        """Merges a frame; whether it belongs to an answer that its worker writes."""
+        writing = self._writing.get(event.frame.request)
+        if writing is None or writing.worker.id != event.worker:
+            return False
+        ledger = writing.active.generation.frames
+        ledger.count("received")
+        with Caught() as caught:
+            merged = writing.answer.merge(event.frame, event.worker)
+        if caught.error is not None:
+            ledger.count("rejected")
+            self._punish(writing, caught.error)
+            return True
+        kind = "used" if merged.fresh else "stale"
+        ledger.count(kind)
+        writing.frames += bool(merged.fresh)
+        self._book(writing, frames=1)
+        self._offloading.note(FrameTaken(kind, event.worker, not merged.prefix, merged.useful))
+        return True
+
+    def declined(self, event: Declined) -> None:
+        """A worker writes no answer to this prompt, and is not asked for another one."""
+        writing = self._writing.get(event.request)
+        if writing is not None and writing.worker.id == event.worker:
+            writing.active.generation.excluded_workers.add(event.worker)
+            self._end(writing, "declined")
+
+    def release(self, worker: str, why: str) -> None:
+        """A worker is gone, or a running request needs it; what it has written stays."""
+        for writing in list(self._writing.values()):
+            if writing.worker.id == worker:
+                self._end(writing, why)
+
+    def stop(self, active: Active, why: str) -> None:
+        """The request waits no more; unfinished answers are as good as they go."""
+        for writing in list(self._writing.values()):
+            if writing.active is active:
+                writing.answer.advance()
+                self._end(writing, why)
+
+    def _idle(self) -> dict[str, LinkedWorker]:
+        """The workers that take such requests and have none."""
+        writing = {writing.worker.id for writing in self._writing.values()}
+        found = self._offloading.idle().items()
+        return {name: worker for name, worker in found if worker.answers and name not in writing}
+
+    def _begin(self, wanted: Wanted, worker: LinkedWorker) -> None:
+        request = wanted.active.request
+        answer = RemoteAnswer(next(self._numbers), request.tokens, wanted.limit, wanted.stops)
+        writing = self._writing[answer.number] = _Writing(wanted.active, worker, answer)
+        self._offloading.audit.assigned(request, worker.id, writing.name)
+        self._book(writing, frames=0)
+        for body in answer.open(wanted.sampling, scope_for(worker.id, request.cache_scope)):
+            self._send(writing, body)
+
+    def _end(self, writing: _Writing, why: str) -> None:
+        del self._writing[writing.answer.number]
+        self._close(writing, why)
+        self.answers += 1
+        if (source := source_of(writing.active)) is not None:
+            source.add(writing.answer.tokens)
+
+    def _close(self, writing: _Writing, why: str) -> None:
+        self._send(writing, writing.answer.close(why))
+        self._offloading.audit.released(writing.active.request, writing.worker.id, writing.name, why, writing.frames)
+
+    def _punish(self, writing: _Writing, error: Exception) -> None:
+        """It broke the protocol, or its data the gateway's own code: its answer is dropped and its link ends."""
+        if not isinstance(error, RemoteProtocolError):
+            log.error("an answer of worker %s led to a fault: %s", writing.worker.id, describe_fault(error))
+            error = RemoteProtocolError("fault", "its answer led to a fault of this gateway")
+        writing.active.generation.excluded_workers.add(writing.worker.id)
+        del self._writing[writing.answer.number]
+        self._offloading.punish(writing.worker.id, error, writing.answer.number)
+        self._close(writing, "moved")
+
+    def _book(self, writing: _Writing, frames: int) -> None:
+        self._offloading.step(writing.active, Wrote(writing.worker.id, writing.name, frames))
+
+    def _send(self, writing: _Writing, body: ToWorker) -> None:
+        self._offloading.carry_out(writing.active, Send(writing.worker.id, body))
+
+
+def source_of(active: Active) -> Answers | None:
+    """The request's source `answers`, where it has one."""
+    sources = active.generation.sources
+    return None if sources is None else sources.answers
+
+
+def _chosen(active: Active, idle: dict[str, LinkedWorker]) -> str | None:
+    """The worker that is asked for an answer to this prompt; None where none of these may be."""
+    generation = active.generation
+    if not generation.offload:
+        return None
+    return choose(idle.values(), {}, active.request.groups, exclude=generation.excluded_workers)

@@ -1,0 +1,94 @@
+"""An answer that a worker writes in the queue: led token by token, bounded, and checked as candidates are."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud_gateway.core.requests.remote_answer import NODES_PER_TOKEN, RemoteAnswer
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.messages import MAX_DEPTH, Close, Commit, Open, Sampling, Tree
+from edgespec.core.protocol.prefix import prefix_hash
+from tools.doubles.model import plain_greedy
+from tools.doubles.workers import LoopWorker
+
+PROMPT = [3, 1, 4, 1, 5]
+NUMBER = 7
+
+
+def written(answer: RemoteAnswer, *, late: int = 0, steps: int = 3) -> list[Commit]:
+    """Lets a worker whose draft is the target write all of it, its frames `late` commits old; all commits."""
+    worker, commits, under_way = LoopWorker(right=1.0), list[Commit](), list[list[Tree]]()
+    for body in answer.open(Sampling(), b"scope"):
+        assert isinstance(body, Open) and (body.request, body.cache_scope) == (NUMBER, b"scope")
+        drafting = worker.receive(body)
+    while not answer.done:
+        for _ in range(steps):
+            worker.step(drafting)
+        under_way.append(list(iter(drafting.delta, None)))
+        for frame in under_way.pop(0) if len(under_way) > late else ():
+            assert answer.merge(frame, "w").prefix
+        if (commit := answer.advance()) is not None:
+            worker.receive(commit)  # which compares length and hash
+            commits.append(commit)
+        assert len(commits) < 200
+    return commits
+
+
+def chain(tokens: list[int], first: int = 1, epoch: int = 1, parents: list[int] | None = None) -> Tree:
+    """A frame below the prompt."""
+    count = len(tokens)
+    parents = [0, *range(first, first + count - 1)] if parents is None else parents
+    return Tree(NUMBER, epoch, len(PROMPT), prefix_hash(PROMPT), first, parents, tokens, [1] * count, [1] * count)
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_worker_is_led_through_a_whole_answer(late: int) -> None:
+    answer = RemoteAnswer(NUMBER, PROMPT, 40, frozenset())
+    commits = written(answer, late=late)
+    assert list(answer.tokens) == plain_greedy(PROMPT, 40)
+    assert len(commits) > 3 and {(one.pass_us, one.period_us, one.depth) for one in commits} == {(0, 0, 0)}
+    assert answer.close("written") == Close(NUMBER, 1, "written")
+
+
+def test_it_ends_with_the_first_token_that_ends_a_completion() -> None:
+    right = plain_greedy(PROMPT, 40)
+    answer = RemoteAnswer(NUMBER, PROMPT, 40, {right[10]})
+    written(answer)
+    assert list(answer.tokens) == right[: right.index(right[10]) + 1]
+
+
+def test_one_frame_brings_no_more_than_the_longest_answer() -> None:
+    answer = RemoteAnswer(NUMBER, PROMPT, 5, frozenset())
+    answer.merge(chain([7] * MAX_DEPTH), "w")
+    assert answer.advance() == Commit(NUMBER, 1, len(PROMPT), [7] * 5, prefix_hash([*PROMPT, *[7] * 5]))
+    assert answer.done and answer.advance() is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [(chain([7], first=2), "shape-ids"), (chain([8], MAX_DEPTH + 1, parents=[MAX_DEPTH]), "shape-depth")],
+)
+def test_what_breaks_the_protocol_for_candidates_breaks_it_here(frame: Tree, reason: str) -> None:
+    answer = RemoteAnswer(NUMBER, PROMPT, 100, frozenset())
+    if reason == "shape-depth":
+        answer.merge(chain([7] * MAX_DEPTH), "w")
+    with pytest.raises(RemoteProtocolError) as refused:
+        answer.merge(frame, "w")
+    assert refused.value.reason == reason
+
+
+def test_frames_of_another_epoch_or_prefix_bring_nothing() -> None:
+    answer = RemoteAnswer(NUMBER, PROMPT, 40, frozenset())
+    assert answer.merge(chain([7], epoch=2), "w").stale == 1
+    foreign = Tree(NUMBER, 1, 2, prefix_hash([9, 9]), 1, [0], [7], [1], [1])
+    assert not answer.merge(foreign, "w").prefix
+    assert answer.advance() is None and not answer.tokens
+
+
+def test_a_worker_that_repeats_itself_takes_bounded_memory() -> None:
+    answer, first = RemoteAnswer(NUMBER, PROMPT, 10, frozenset()), 1
+    while not answer.done:
+        answer.merge(chain([7], first, parents=[0]), "w")
+        answer.advance()
+        first += 1
+    assert first - 1 == NODES_PER_TOKEN * 10 and list(answer.tokens) == [7]

@@ -1,0 +1,246 @@
+"""Answers that a worker writes while a request waits: fewer passes, the same text, and nothing for others to see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.steps import Declined, FrameArrived
+from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.engine.audit import NoAudit
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.queue_workers import FIRST_NUMBER
+from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
+from edgespec.core.protocol.prefix import prefix_hash
+from tests.support.engines import complete, engines
+from tests.support.until import until
+from tools.doubles.engines import TableDraft, TableTarget
+from tools.doubles.workers import LoopWorker, OneWorker, Team
+
+COUNT = 40
+ANSWERS, PLAIN = Speculation(policy="adaptive", sources=("answers",)), Speculation(policy="plain")
+pytestmark = pytest.mark.driven
+
+
+def wanted(first: int = 2, speculation: Speculation = ANSWERS, count: int = COUNT, **more: Any) -> GenerationRequest:
+    prompt, greedy = [first, *range(20)], Sampling(temperature=0)
+    return GenerationRequest(prompt, count, greedy, ignore_eos=True, speculation=speculation, **more)
+
+
+class Writer(LoopWorker):
+    """Drafts as the target does for requests that wait, and is silent for those that run."""
+
+    def __init__(self, name: str = "lab-7", *, answers: bool = True) -> None:
+        super().__init__(0.002, 1.0, 0.002, id=name, name=name, answers=answers)
+
+    def _arrive(self, body: ToWorker) -> None:
+        if body.request >= FIRST_NUMBER:
+            super()._arrive(body)
+
+    @property
+    def asked(self) -> list[Open]:
+        """Answers that it was to write."""
+        return [body for body in self.seen if isinstance(body, Open) and body.request >= FIRST_NUMBER]
+
+    @property
+    def ends(self) -> list[str]:
+        """Why it was to write no more."""
+        return [body.reason for body in self.seen if isinstance(body, Close) and body.request >= FIRST_NUMBER]
+
+
+class Book(NoAudit):
+    """What the audit log is sent of requests by their first token."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, str, str]] = []
+
+    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
+        self.entries.append((request.tokens[0], name, "assigned"))
+
+    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
+        self.entries.append((request.tokens[0], name, reason))
+
+
+async def queued(
+    worker: OneWorker | Team,
+    answers: int = 1,
+    request: GenerationRequest | None = None,
+    during: Callable[[Engine], None] = lambda engine: None,
+    local: TableDraft | None = None,
+) -> tuple[list[int], Usage, list[tuple[int, str, str]]]:
+    """The completion of a request that waited behind another one, and its entries in the audit log; `during`: what
+    happens while it waits."""
+    with engines() as make:
+        settings, book = SourceSettings(queued_answers=answers), Book()
+        engine = make(worker, local, TableTarget(slots=1), sources=settings, prefer="offload")
+        engine.offloading.audit = book
+        asyncio.get_running_loop().call_later(0.03, during, engine)
+        first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
+        await asyncio.sleep(0)
+        tokens, done = await complete(engine, request or wanted())
+        await first
+    assert all(entry[0] == 2 for entry in book.entries), "the one that runs is shown to nobody"
+    return tokens, done.usage, book.entries
+
+
+async def test_a_workers_answer_saves_passes_and_changes_no_token() -> None:
+    plain, before, _ = await queued(Writer(), 0)
+    worker = Writer()
+    found, usage, entries = await queued(worker)
+    assert found == plain and before.rounds > COUNT / 2
+    assert usage.rounds <= COUNT / 4 and usage.sources["answers"]["accepted"] > COUNT / 2
+    (opening,) = worker.asked
+    assert opening.tokens == wanted().tokens and worker.ends == ["written"]
+    assert usage.workers == ["lab-7"] and usage.local_draft_passes == 0
+    assert usage.frames["received"] == usage.by_worker["lab-7"]["frames"] > 0
+    assert entries[:3] == [(2, "lab-7", "assigned"), (2, "lab-7", "written"), (2, "lab-7", "assigned")]
+
+
+async def test_what_a_worker_writes_the_local_draft_does_not_write_again() -> None:
+    _, usage, _ = await queued(Writer(), local=TableDraft())
+    assert usage.sources["answers"]["accepted"] > COUNT / 2 and usage.local_draft_passes == 0
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [wanted(speculation=Speculation(policy="adaptive", sources=("answers",), offload="never")),
+     wanted(groups=frozenset({"physics"}))],
+    ids=["key without offloading", "another group"],
+)  # fmt: skip
+async def test_a_worker_that_may_not_see_the_prompt_is_sent_nothing(request_: GenerationRequest) -> None:
+    worker = Writer()
+    _, usage, entries = await queued(worker, request=request_)
+    assert worker.seen == [] and usage.workers == [] and entries == []
+
+
+@pytest.mark.parametrize(
+    ("worker", "answers", "request_"),
+    [(Writer(answers=False), 1, wanted()), (Writer(), 0, wanted()),
+     (Writer(), 1, wanted(speculation=Speculation(policy="adaptive", sources=("lookup",))))],
+    ids=["worker from before", "switched off", "request without the source"],
+)  # fmt: skip
+async def test_nothing_is_written_where_nobody_asks_for_it(
+    worker: Writer, answers: int, request_: GenerationRequest
+) -> None:
+    await queued(worker, answers, request_)
+    assert worker.seen and worker.asked == []
+
+
+async def test_two_workers_write_two_different_answers_at_once() -> None:
+    team = Writer("a"), Writer("b")
+    _, usage, _ = await queued(Team(*team), 2)
+    asked = [opening.sampling for worker in team for opening in worker.asked]
+    assert [(one.temperature, one.seed) for one in asked] == [(0.0, None), (0.7, 1)]
+    assert set(usage.workers) == {"a", "b"}
+
+
+async def test_what_a_worker_wrote_before_it_left_still_serves() -> None:
+    plain, _, _ = await queued(Writer(), 0)
+    worker = Writer()
+    found, usage, entries = await queued(worker, during=lambda engine: worker.die())
+    assert found == plain and COUNT / 4 < usage.rounds < COUNT
+    assert entries == [(2, "lab-7", "assigned"), (2, "lab-7", "moved")]
+    assert usage.why_off == "no worker is linked"
+
+
+async def test_a_request_that_is_cancelled_in_the_queue_ends_the_writing() -> None:
+    worker = Writer()
+    with engines() as make:
+        engine = make(worker, None, TableTarget(slots=1), sources=SourceSettings(queued_answers=1))
+        first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
+        await asyncio.sleep(0)
+        stream = engine.submit(wanted())
+        await until(lambda: worker.asked)
+        stream.cancel()
+        await until(lambda: worker.ends == ["cancelled"])
+        seen = len(worker.seen)
+        await first
+    assert len(worker.seen) == seen and not worker.requests
+
+
+class Falters(Writer):
+    """Is silent after its first answer."""
+
+    def send(self, worker: str, body: ToWorker) -> None:
+        super().send(worker, body)
+        self.muted = bool(self.ends)
+
+
+async def test_a_request_that_runs_takes_the_worker_from_one_that_waits() -> None:
+    worker = Falters()
+    with engines() as make:
+        settings = SourceSettings(queued_answers=1, queued_tokens=4)
+        engine = make(worker, None, TableTarget(slots=2), sources=settings)
+        running = [asyncio.create_task(complete(engine, wanted(1, PLAIN, count))) for count in (COUNT, 8 * COUNT)]
+        await asyncio.sleep(0)
+        ended = await asyncio.gather(*(complete(engine, wanted(first)) for first in (2, 3)))
+        await asyncio.gather(*running)
+    assert [opening.tokens[0] for opening in worker.asked] == [2, 3]
+    assert worker.ends == ["written", "needed elsewhere"]
+    assert all(len(tokens) == COUNT for tokens, _ in ended)
+
+
+class Hostile(OneWorker):
+    """Answers an answer's opening with these frames."""
+
+    def __init__(self, *frames: tuple[int, list[int], list[int]]) -> None:
+        """`frames`: first id, parents and tokens of each."""
+        super().__init__(Writer().worker)
+        self.frames = frames
+
+    def send(self, worker: str, body: ToWorker) -> None:
+        super().send(worker, body)
+        if not isinstance(body, Open) or body.request < FIRST_NUMBER:
+            return
+        digest = prefix_hash(body.tokens)
+        for first, parents, tokens in self.frames:
+            numbers = [1] * len(tokens), [1] * len(tokens)
+            frame = Tree(body.request, 1, len(body.tokens), digest, first, parents, tokens, *numbers)
+            assert self.engine is not None
+            self.engine.post(FrameArrived("lab-7", frame))
+
+
+DEEP = (1, list(range(MAX_DEPTH)), [5] * MAX_DEPTH)
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [([DEEP, (MAX_DEPTH + 1, [MAX_DEPTH], [5])], "shape-depth"), ([(9, [0], [5])], "shape-ids")],
+)
+async def test_a_hostile_answer_is_dropped_and_ends_the_link(
+    frames: list[tuple[int, list[int], list[int]]], reason: str
+) -> None:
+    plain, before, _ = await queued(Writer(), 0)
+    worker = Hostile(*frames)
+    found, usage, entries = await queued(worker)
+    assert found == plain and usage.rounds == before.rounds
+    assert [error.reason for error in worker.punished] == [reason]
+    assert usage.frames["rejected"] == 1 and usage.sources["answers"]["proposed"] == 0
+    assert entries == [(2, "lab-7", "assigned"), (2, "lab-7", "moved")]
+
+
+async def test_a_wrong_answer_costs_few_rows_and_no_token() -> None:
+    plain, before, _ = await queued(Writer(), 0)
+    found, usage, _ = await queued(Hostile(DEEP))
+    assert found == plain and usage.rounds <= before.rounds
+    assert usage.sources["answers"]["accepted"] <= usage.sources["answers"]["verified"] <= COUNT
+
+
+class Declines(OneWorker):
+    """Takes no request."""
+
+    def send(self, worker: str, body: ToWorker) -> None:
+        super().send(worker, body)
+        if isinstance(body, Open) and self.engine is not None:
+            self.engine.post(Declined("lab-7", body.request, "too long"))
+
+
+async def test_a_worker_that_declines_is_not_asked_again() -> None:
+    worker = Declines(Writer().worker)
+    _, _, entries = await queued(worker, 8)
+    assert entries == [(2, "lab-7", "assigned"), (2, "lab-7", "declined")]
+    assert [type(body) for body in worker.seen] == [Open, Close]
