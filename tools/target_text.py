@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,17 +120,8 @@ def ends_of(model: Any) -> frozenset[int]:
 
 
 @torch.no_grad()
-def write(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    count: int,
-    ends: frozenset[int],
-    seen: Callable[[Tensor], object] | None = None,
-) -> Batch:
-    """Greedy completions of up to `count` tokens, all prompts at once; `ends`: tokens that end one, which they hold.
-
-    `seen` is given the hidden states [n, hidden_size] that each place's tokens were chosen from, padding's too.
-    """
+def write(model: Any, prompts: Sequence[Sequence[int]], count: int, ends: frozenset[int]) -> Batch:
+    """Greedy completions of up to `count` tokens, all prompts at once; `ends`: tokens that end one, which they hold."""
     device, width = model.device, max(map(len, prompts))
     tokens = torch.tensor([[0] * (width - len(one)) + list(one) for one in prompts], device=device)
     mask = torch.tensor([[False] * (width - len(one)) + [True] * len(one) for one in prompts], device=device)
@@ -141,11 +132,9 @@ def write(
     while len(ranked) < count and going.any():
         out = model(
             new, attention_mask=mask.long(), position_ids=positions(mask)[:, -new.shape[1] :], past_key_values=cache,
-            use_cache=True, logits_to_keep=1, output_hidden_states=seen is not None,
+            use_cache=True, logits_to_keep=1,
         )  # fmt: skip
         cache = out.past_key_values
-        if seen is not None:
-            seen(out.hidden_states[-1][:, -1].cpu())
         best = out.logits[:, -1].float().log_softmax(-1).topk(min(RANKS, out.logits.shape[-1]))
         ranked.append(best.indices)
         log_probs.append(best.values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -12,6 +12,7 @@ from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
 from cloud_gateway.core.requests.steps import Drafted, LocalWork
+from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import describe_fault
 from cloud_gateway.engine.stats import Stats
@@ -32,8 +33,8 @@ class LocalDrafting:
     clock: Callable[[], float]
     spread: Spread = field(default_factory=Spread)
     """How far this draft and the target disagree, learned from all requests."""
-    heads: HeadsModel | None = None
-    """Heads over the target's hidden state, for source `medusa`."""
+    heads: Mapping[str, HeadsModel] = field(default_factory=dict)
+    """Heads over the target's hidden states, by the name of their source."""
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
@@ -55,17 +56,33 @@ class LocalDrafting:
             with _Spared(self, active):
                 self.model.commit(active.id, tokens)
 
+    def show_heads(self, active: Active) -> None:
+        """The heads that a request uses take in what the target has just read of its prompt."""
+        for _, heads in self._heads(active):
+            began = self.clock()
+            heads.read(active.slot)
+            self._book_heads(active, began, reading=True)
+
     def ask_heads(self, active: Active) -> None:
         """What the heads expect after the tokens just kept, for a request that uses them while they pay."""
+        for source, heads in self._heads(active):
+            if source.wanted:
+                began = self.clock()
+                levels = heads.ask(active.slot, active.generation.tree.root.token)
+                source.seen(levels, self._book_heads(active, began) / self.verify_s(1))
+
+    def _heads(self, active: Active) -> Iterator[tuple[HeadSource, HeadsModel]]:
         sources = active.generation.sources
-        source = None if sources is None else sources.medusa
-        if self.heads is None or source is None or not source.wanted:
-            return
-        began = self.clock()
-        source.seen(self.heads.ask(active.slot), self.heads.cost)
+        for source in sources.heads if self.heads and sources is not None and not active.ended else ():
+            if source.name in self.heads:
+                yield source, self.heads[source.name]
+
+    def _book_heads(self, active: Active, began: float, *, reading: bool = False) -> float:
+        """Books the time since then as the request's; seconds."""
         spent = self.clock() - began
         self.stats.draft_s += spent
-        active.generation.handle(LocalWork(0, spent), began + spent)
+        active.generation.handle(LocalWork(0, spent, reading), began + spent)
+        return spent
 
     def prompt_pending(self, active: Active) -> bool:
         """Whether the draft has to read the prompt of a request whose policy wants it read before the first token."""

@@ -102,6 +102,8 @@ class Prefill:
             steering.recovery.pass_failed([active], caught.error)
             return
         spent, tokens = self.clock() - began, end - generation.prefilled
+        with steering.recovery.guard(active, "showing the prompt to the heads"):
+            self.local.show_heads(active)
         steering.stats.target_s += spent
         self.pace.took(tokens, spent)
         steering.step(active, Prefilled(tokens, spent))

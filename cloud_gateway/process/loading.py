@@ -7,9 +7,9 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from cloud_gateway.api.limits import ServedModel
@@ -23,8 +23,8 @@ from edgespec.shared.folders import expand
 from edgespec.shared.models import resolve_model
 
 if TYPE_CHECKING:
+    from cloud_gateway.models.drafts import HeadsModel
     from cloud_gateway.models.drafts.gguf import LocalDraft
-    from cloud_gateway.models.drafts.medusa import MedusaHeads
     from cloud_gateway.models.drafts.self_draft import SelfDraft
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.torch import TorchTarget
@@ -47,7 +47,8 @@ class Models:
     tokenizer_digest: bytes
     served: ServedModel
     grammars: Grammars
-    heads: MedusaHeads | None = None
+    heads: Mapping[str, HeadsModel] = field(default_factory=dict)
+    """By the name of their source."""
 
 
 def load_models(settings: GatewaySettings, plan: Plan | None = None) -> Models:
@@ -103,14 +104,22 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
     return draft
 
 
-def _load_heads(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget, digest: bytes) -> MedusaHeads | None:
-    if not settings.sources.medusa:
-        return None
-    from cloud_gateway.models.drafts.medusa import MedusaHeads, load
+def _load_heads(
+    settings: GatewaySettings, target: TorchTarget | LlamaCppTarget, digest: bytes
+) -> Mapping[str, HeadsModel]:
+    named = settings.sources
+    found: dict[str, HeadsModel] = {}
+    if not named.medusa and not named.eagle:
+        return found
+    from cloud_gateway.models.drafts import eagle, medusa
     from cloud_gateway.models.target_model.torch import TorchTarget
 
     assert isinstance(target, TorchTarget)  # held by check_models
-    return MedusaHeads(load(expand(settings.sources.medusa), digest), target)
+    if named.medusa:
+        found["medusa"] = medusa.MedusaHeads(medusa.load(expand(named.medusa), digest), target)
+    if named.eagle:
+        found["eagle"] = eagle.EagleDrafts(eagle.load(expand(named.eagle), digest), target)
+    return found
 
 
 def engine_settings(settings: GatewaySettings) -> EngineSettings:

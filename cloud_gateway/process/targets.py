@@ -77,10 +77,12 @@ def check_models(settings: GatewaySettings) -> Plan:
             f'`local_draft.model` is "{SELF}", which needs the engine torch: set `target.engine` to "torch", or name a '
             "GGUF file as the draft."
         )
-    if settings.sources.medusa and engine != "torch":
-        raise ModelError(
-            '`sources.medusa` names heads, which need the engine torch: set `target.engine` to "torch", or it to "".'
-        )
+    for name in ("medusa", "eagle"):
+        if getattr(settings.sources, name) and engine != "torch":
+            raise ModelError(
+                f"`sources.{name}` names heads, which need the engine torch: set `target.engine` to "
+                '"torch", or it to "".'
+            )
     named = settings.local_draft.model
     draft = resolve_model(named) if named not in ("", SELF) else None
     if draft is not None:

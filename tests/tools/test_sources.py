@@ -20,7 +20,9 @@ from tests.support.tiny_target import load_tiny, make_tiny_target
 from tools.bench import sources
 from tools.bench.__main__ import main
 from tools.bench.source_prompts import TEXTS
-from tools.train_heads import fresh
+from tools.train_heads import eagle
+from tools.train_heads.medusa import fresh
+from tools.train_heads.text import states
 
 
 def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
@@ -48,18 +50,25 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     )
     folder = make_tiny_target(tmp_path / "target", vocab=320, layers=3)
     draft, heads, out = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320), tmp_path / "heads", tmp_path / "out"
-    embedding = load_tiny(folder).get_output_embeddings().weight.detach()
-    made: Heads = fresh(embedding, torch.arange(320), 2, 4, 320)
+    model = load_tiny(folder)
+    embedding = model.get_output_embeddings().weight.detach()
+    made: Heads = fresh(embedding, torch.arange(320), 2, 4)
     made.save(heads, folder_digest(folder))
+    eagle.fresh(32, embedding, states(model, [[[5, 6]]], 8), 320).save(tmp_path / "eagle", folder_digest(folder))
     options = ["sources", "--target", str(folder), "--draft", str(draft), "--text", "chat", "--max-tokens", "8"]
-    assert main([*options, "--layers", "0", "2", "--heads", str(heads), "--json", str(out)]) == 0
+    files = ["--heads", str(heads), "--eagle", str(tmp_path / "eagle")]
+    assert main([*options, "--layers", "0", "2", *files, "--json", str(out)]) == 0
     rows = {row["arm"]: row for row in json.loads(out.read_text())["rows"]}
-    assert list(rows) == ["plain", "lookup", "medusa", "colocated", "draft", "self", "merge"]
-    assert rows["self"]["local passes"] > 0 == rows["medusa"]["local passes"]
-    assert seen["medusa"].sources["medusa"]["proposed"] > 0 and "medusa" in seen["merge"].sources
-    assert "medusa" not in seen["lookup"].sources
+    assert list(rows) == ["plain", "lookup", "medusa", "eagle", "colocated", "draft", "self", "merge"]
+    assert rows["self"]["local passes"] > 0 == rows["medusa"]["local passes"] == rows["eagle"]["local passes"]
+    for name in ("medusa", "eagle"):
+        assert seen[name].sources[name]["why"] is None or seen[name].sources[name]["proposed"] > 0
+        assert list(seen[name].sources) == [name] and name in seen["merge"].sources
+        assert name not in seen["lookup"].sources
     assert main([*options, "--arms", "plain", "medusa"]) == ConfigError.exit_code
     assert "The arm medusa cannot run: give --heads." in capsys.readouterr().err
+    assert main([*options, "--arms", "plain", "eagle"]) == ConfigError.exit_code
+    assert "The arm eagle cannot run: give --eagle." in capsys.readouterr().err
 
 
 def test_every_kind_has_several_different_prompts() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
-from torch import Tensor
 
-from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target, plain_logits
+from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tools.target_text import RANKS, split, write
 
 
@@ -44,15 +42,3 @@ def test_a_completion_ends_with_its_end_token_and_is_padding_from_there(tmp_path
     assert stopped[2:] == tokens[2 : 2 + count]
     assert stopped[-1] == tokens[4]
     assert not batch.written[0, count:].any()
-
-
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2"])
-def test_the_states_are_what_the_output_embedding_was_given(architecture: Architecture, tmp_path: Path) -> None:
-    model = load_tiny(make_tiny_target(tmp_path / "target", architecture=architecture))
-    found: list[Tensor] = []
-    batch = write(model, [[9, 10, 11], [20]], 6, frozenset(), found.append)
-    assert torch.stack(found, 1).shape == (2, 6, 32)
-    for (tokens, count), states in zip(batch.sequences(), torch.stack(found, 1), strict=True):
-        with torch.inference_mode():
-            logits = model.get_output_embeddings()(states)
-        torch.testing.assert_close(logits, plain_logits(model, tokens[:-1])[-count:], atol=1e-4, rtol=1e-4)

@@ -23,7 +23,7 @@ from edgespec.shared.settings import overridden
 from tools import options, verbs
 from tools.bench.source_prompts import TEXTS
 
-NEEDS = {"medusa": "--heads", "self": "--layers, and the engine torch"}
+NEEDS = {"medusa": "--heads", "eagle": "--eagle", "self": "--layers, and the engine torch"}
 PLAIN = "first arm"
 
 
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", default="auto:quantised", help="local draft: GGUF file, or auto:NAME")
     parser.add_argument("--layers", type=int, nargs="+", default=[], help="of the self-draft (tools.calibrate_layers)")
     parser.add_argument("--heads", type=Path, metavar="FILE", help="Medusa heads (tools.train_heads)")
+    parser.add_argument("--eagle", type=Path, metavar="FILE", help="EAGLE head (tools.train_heads)")
     parser.add_argument("--arms", choices=tuple(ARMS), nargs="+", help="default: all that can run")
     parser.add_argument("--max-tokens", type=options.number(int, 2, 4096), default=96, help="tokens of each completion")
     parser.add_argument("--threads", type=options.number(int, 0, 512), default=1, help="of each model; 0: the fastest")
@@ -56,7 +57,7 @@ async def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]
     values = {"target.engine": args.engine, "target.threads": args.threads, "target.slots": 1, "target.context": 2048}
     values |= {"target.exact": "yes", "local_draft.model": args.draft, "local_draft.threads": args.threads}
     values |= {"target.model": args.target, "local_draft.layers": args.layers}
-    values |= {"sources.medusa": str(args.heads) if args.heads else ""}
+    values |= {"sources.medusa": str(args.heads or ""), "sources.eagle": str(args.eagle or "")}
     settings = overridden(GatewaySettings(), values)
     async with Arms(load_models(settings), settings) as arms:
         names = args.arms or arms.names

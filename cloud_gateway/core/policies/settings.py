@@ -15,7 +15,7 @@ from edgespec.core.protocol.ranges import Range
 
 PolicyName = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
 NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
-SourceName = Literal["lookup", "answers", "medusa"]
+SourceName = Literal["lookup", "answers", "medusa", "eagle"]
 SOURCES: tuple[SourceName, ...] = get_args(SourceName)
 Prefer = Literal["latency", "balanced", "offload"]
 

@@ -5,7 +5,7 @@ Public, by module:
 - `answers`: `Answers`
 - `archive`: `Archive`
 - `asking`: `make`, `put`, `Sources`
+- `heads`: `HeadSource`, `Level`
 - `interface`: `Suggestion`
-- `medusa`: `Level`
 - `settings`: `SourceSettings`
 """

@@ -7,9 +7,9 @@ from typing import Any
 
 from cloud_gateway.core.policies.settings import PolicySettings, SourceName
 from cloud_gateway.core.sources.answers import Answers
+from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.core.sources.interface import ROOT, DraftSource, Suggestion
 from cloud_gateway.core.sources.lookup import Lookup
-from cloud_gateway.core.sources.medusa import Medusa
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
 
@@ -20,7 +20,8 @@ MAX_TAKEN = 2048
 MAKERS: dict[SourceName, Callable[[Sequence[int]], DraftSource]] = {
     "lookup": lambda prompt: Lookup(len(prompt)),
     "answers": Answers,
-    "medusa": lambda prompt: Medusa(),
+    "medusa": lambda prompt: HeadSource("medusa"),
+    "eagle": lambda prompt: HeadSource("eagle"),
 }
 """Sources by name, from the prompt."""
 
@@ -38,9 +39,9 @@ class Sources:
         return next((source for source in self._sources if isinstance(source, Answers)), None)
 
     @property
-    def medusa(self) -> Medusa | None:
-        """The source that is given what heads expect, where it is among them."""
-        return next((source for source in self._sources if isinstance(source, Medusa)), None)
+    def heads(self) -> Sequence[HeadSource]:
+        """The sources that are given what heads expect."""
+        return [source for source in self._sources if isinstance(source, HeadSource)]
 
     def ask(self, tree: CandidateTree, counts: Counts) -> Sequence[tuple[str, Sequence[Suggestion]]]:
         """What each source has suggested, by name; it is in the tree then. Nothing until more is committed."""

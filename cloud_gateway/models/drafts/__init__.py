@@ -2,8 +2,9 @@
 
 Public, by module:
 
+- `eagle`: all
 - `gguf`: `LocalDraft`
-- `medusa`: `load`, `MedusaHeads`
+- `medusa`: all
 - `self_draft`: `SelfDraft`
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from cloud_gateway.core.policies.actions import Points
-from cloud_gateway.core.sources.medusa import Level
+from cloud_gateway.core.sources.heads import Level
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 
@@ -66,11 +67,10 @@ class DraftModel(Protocol):
 
 
 class HeadsModel(Protocol):
-    """Heads over the target's last hidden state; on the engine's thread."""
+    """Heads over the target's hidden states; on the engine's thread."""
 
-    @property
-    def cost(self) -> float:
-        """Of asking for one request, in passes of the target, as measured."""
+    def read(self, slot: int) -> object:
+        """Takes in what the target has just read of the prompt in this slot."""
 
-    def ask(self, slot: int) -> Sequence[Level]:
-        """What they expect after the tokens kept last in this slot of the target, nearest first."""
+    def ask(self, slot: int, token: int) -> Sequence[Level]:
+        """What they expect after the tokens of this slot and `token`, which the target has just chosen."""

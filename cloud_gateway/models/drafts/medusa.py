@@ -6,20 +6,16 @@ one. All heads share the rows of the target's output embedding for the most freq
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from cloud_gateway.core.policies.estimators import Ewma
-from cloud_gateway.core.sources.medusa import Level
+from cloud_gateway.core.sources.heads import Level
+from cloud_gateway.models.drafts import heads as files
 from edgespec.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -27,8 +23,6 @@ if TYPE_CHECKING:
 
 WIDTH = 6
 """Tokens that a head is asked for."""
-_WEIGHT = 0.1
-"""Weight of the newest measurement in the moving averages."""
 
 
 @dataclass(slots=True)
@@ -50,14 +44,8 @@ class Heads:
         return (hidden.unsqueeze(-2) + torch.einsum("...nr,nrw->...nw", inner, self.up)) @ self.output.T
 
     def save(self, path: Path, target: bytes) -> None:
-        """Writes them for the target of this digest; the file appears whole or not at all. Raises ModelError."""
-        part = path.with_name(f".{path.name}.part")
-        try:
-            tensors = {name: getattr(self, name).detach().contiguous() for name in NAMES}
-            save_file(tensors, part, {"kind": "medusa", "target": target.hex()})
-            part.replace(path)
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"The heads cannot be written to {path} ({error}); name another file.") from error
+        """Writes them for the target of this digest. Raises ModelError."""
+        files.save(path, "medusa", target, {name: getattr(self, name) for name in NAMES})
 
 
 NAMES = tuple(Heads.__dataclass_fields__)
@@ -65,18 +53,7 @@ NAMES = tuple(Heads.__dataclass_fields__)
 
 def load(path: Path, target: bytes) -> Heads:
     """The heads of a file, for the target of this digest. Raises ModelError."""
-    try:
-        with safe_open(path, "pt") as file:
-            facts = file.metadata() or {}
-            if facts.get("kind") != "medusa" or set(file.keys()) != set(NAMES):
-                raise ModelError(f"{path} holds no Medusa heads; `python -m tools.train_heads` makes such a file.")
-            heads = Heads(**{name: file.get_tensor(name) for name in NAMES})
-    except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"The heads in {path} cannot be read ({error}); train them again or name another file."
-        ) from error
-    if facts.get("target") != target.hex():
-        raise ModelError(f"The heads in {path} were trained for another target; train some for this one.")
+    heads = Heads(**files.read(path, "medusa", target, NAMES))
     count, width, rank = heads.down.shape if heads.down.dim() == 3 else (0, 0, 0)
     size = len(heads.tokens)
     if not count or heads.up.shape != (count, rank, width) or heads.output.shape != (size, width) or not size:
@@ -85,32 +62,26 @@ def load(path: Path, target: bytes) -> Heads:
 
 
 class MedusaHeads:
-    """The heads beside a target, on the engine's thread. `cost`: what asking takes, in passes of the target."""
+    """The heads beside a target (`HeadsModel`), on the engine's thread."""
 
-    def __init__(self, heads: Heads, target: TorchTarget, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, heads: Heads, target: TorchTarget) -> None:
         """Raises ModelError where the target's states or tokens are others."""
         if heads.output.shape[1] != target.hidden_size or int(heads.tokens.max()) >= target.vocab_size:
             raise ModelError("The heads do not fit this target: train some for it (`python -m tools.train_heads`).")
-        moved = (getattr(heads, name).to(target.device) for name in NAMES)
-        self._heads, self._target, self._clock = Heads(*moved), target, clock
-        self._ask_s, self._pass_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+        self._heads = Heads(*(getattr(heads, name).to(target.device) for name in NAMES))
+        self._target = target
 
-    @property
-    def cost(self) -> float:
-        """Of asking for one request, in passes of the target; 0 before both were measured."""
-        return (self._ask_s.value or 0.0) / self._pass_s.value if self._pass_s.value else 0.0
+    def read(self, slot: int) -> None:
+        """Does nothing: the state kept last is all that the heads see."""
 
     @torch.inference_mode()
-    def ask(self, slot: int) -> list[Level]:
+    def ask(self, slot: int, token: int) -> list[Level]:
         """What each head expects after the tokens kept last in this slot; nothing before its first pass."""
         hidden = self._target.hidden(slot)
         if hidden is None:
             return []
-        began = self._clock()
         chances = self._heads(hidden.to(self._heads.down.dtype)).softmax(-1)
         best = chances.topk(min(WIDTH, chances.shape[-1]))
         tokens = self._heads.tokens[best.indices].tolist()
-        levels = [Level(*pair) for pair in zip(tokens, best.values.tolist(), strict=True)]
-        self._ask_s.sample(self._clock() - began)
-        self._pass_s.sample(sum(one.seconds for one in self._target.passes))
-        return levels
+        pairs = zip(tokens, best.values.tolist(), strict=True)
+        return [Level(*pair, [number] * len(pair[0])) for number, pair in enumerate(pairs, 1)]

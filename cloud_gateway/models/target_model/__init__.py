@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `cache`: `SlotKv`
+- `cache`: `LayerShape`, `SlotKv`, `SlotLayer`
 - `forward`: `Part`
 - `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
 - `llamacpp`: `check_file`, `LlamaCppTarget`

@@ -53,6 +53,8 @@ class Forward(Protocol):
     """Whether a pass may have the rows of several slots."""
     hidden: Sequence[Tensor]
     """Of the last pass with `head`: what its output embedding was given, [n, width] for each part."""
+    prompt_states: bool
+    """Whether `hidden` is set without `head` too."""
 
     def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
         """Logits [n, vocab_size] of each part, or an empty list without `head`."""
@@ -63,6 +65,7 @@ class HfForward:
 
     exact = False
     batched = False
+    prompt_states = False
 
     def __init__(self, model: Any) -> None:
         self._model = model.eval()
@@ -92,7 +95,11 @@ class HfForward:
             past_key_values=slot_cache(kv, len(self.shapes)),
             use_cache=True,
         )
-        return [output.logits[0]] if head else []
+        if head:
+            return [output.logits[0]]
+        if self.prompt_states:
+            self.hidden = [output.last_hidden_state[0]]
+        return []
 
     def _see(self, module: Any, inputs: tuple[Tensor, ...]) -> None:
         self.hidden = [inputs[0][0]]

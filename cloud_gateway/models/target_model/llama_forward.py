@@ -79,6 +79,7 @@ class LlamaForward:
     """Uses the weights of a transformers model; with packed kernels that model cannot run afterwards."""
 
     batched = True
+    prompt_states = False
 
     def __init__(self, model: Any, context: int, *, kernels: Kernels = "packed", exact: bool = True) -> None:
         config, body = model.config, model.model
@@ -118,7 +119,7 @@ class LlamaForward:
             )
         kept = copy.copy(self)
         kept._layers, kept.shapes = [self._layers[index] for index in layers], self.shapes[: len(layers)]
-        kept.exact, kept.kv_dtype, kept._min_rows = False, self.dtype, 1
+        kept.exact, kept.kv_dtype, kept._min_rows, kept.prompt_states = False, self.dtype, 1, False
         return kept
 
     def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
@@ -136,10 +137,13 @@ class LlamaForward:
             x = layer.out.plus(self._attend(layer.qkv(h), index, spans, cos, sin), x)
             h = F.rms_norm(x, (self._width,), layer.norm_2, self._eps)
             x = layer.down.plus(layer.up.times(h, layer.gate.silu(h)), x)
-        if not head:
+        if not head and not self.prompt_states:
             return []
         x = F.rms_norm(x, (self._width,), self._norm, self._eps)
-        logits, self.hidden = self._head(x), [x[span.first : span.end] for span in spans]
+        self.hidden = [x[span.first : span.end] for span in spans]
+        if not head:
+            return []
+        logits = self._head(x)
         return [logits[span.first : span.end] for span in spans]
 
     def _spans(self, parts: Sequence[Part]) -> list[_Span]:

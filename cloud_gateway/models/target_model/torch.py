@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -57,6 +57,22 @@ class TorchVerified:
         return found
 
 
+class StateReader(Protocol):
+    """Is given what the output embedding is given for each committed token, slot by slot and in their order.
+
+    It takes a state in at once and evaluates nothing: it is called within a pass.
+    """
+
+    def open(self, slot: int, first: int) -> object:
+        """A request begins; its first `first` tokens are reused, and their states are not given."""
+
+    def add(self, slot: int, states: Tensor) -> object:
+        """The states [n, hidden_size] of the slot's next tokens."""
+
+    def close(self, slot: int) -> object:
+        """The request has ended."""
+
+
 class TorchTarget:
     """A target model with KV slots (the Protocol `cloud_gateway.models.target_model.Target`).
 
@@ -92,6 +108,7 @@ class TorchTarget:
         self.vocab_size: int
         self.hidden_size: int
         self.vocab_size, self.hidden_size = model.get_output_embeddings().weight.shape
+        self.embedding: Tensor = model.get_input_embeddings().weight.detach()
         self.eos = _eos(model) if eos is None else eos
         self.device = torch.device(model.device)
         self.forward = _forward(model, self.context, kernels, exact)
@@ -101,6 +118,7 @@ class TorchTarget:
         """By slot: the tree last verified, and its rows' hidden states."""
         self._hidden: dict[int, Tensor] = {}
         """By slot: the state of the row kept last, [hidden_size]."""
+        self._reader: StateReader | None = None
         self.passes: Sequence[Pass] = ()
         self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
         """Whether a tree's logits equal those of its paths alone, bit for bit: by design and in the self-test."""
@@ -126,6 +144,8 @@ class TorchTarget:
             kv.length = claim.reused
         else:
             kv.copy_from(donor, claim.reused)
+        if self._reader is not None:
+            self._reader.open(claim.slot, claim.reused)
         return claim.slot, claim.reused
 
     @torch.inference_mode()
@@ -137,6 +157,8 @@ class TorchTarget:
         self.forward([Part.chain(kv, tokens, self.device)], head=False)
         kv.length += len(tokens)
         self._table.extend(slot, tokens)
+        if self._reader is not None:
+            self._reader.add(slot, self.forward.hidden[0])
 
     @torch.inference_mode()
     def verify(self, batch: Sequence[Work]) -> Sequence[TorchVerified]:
@@ -163,6 +185,16 @@ class TorchTarget:
         self._hidden[slot] = hidden[rows[-1]].clone()
         self._kv[slot].keep(rows)
         self._table.extend(slot, [tree.tokens[row] for row in rows])
+        if self._reader is not None:
+            self._reader.add(slot, hidden[list(rows)])
+
+    def show_states(self, reader: StateReader) -> None:
+        """From now on, this reader alone is given the states of committed tokens."""
+        self._reader, self.forward.prompt_states = reader, True
+
+    def held(self, slot: int) -> Sequence[int]:
+        """Tokens whose keys and values are in this slot."""
+        return self._table.held(slot)
 
     def hidden(self, slot: int) -> Tensor | None:
         """What the output embedding was given for the row that was kept last in this slot, [hidden_size]."""
@@ -172,6 +204,8 @@ class TorchTarget:
         """Frees the slot; its entries may be reused by a later `open`."""
         self._pending.pop(slot, None)
         self._hidden.pop(slot, None)
+        if self._reader is not None:
+            self._reader.close(slot)
         self._table.release(slot, self._kv[slot].capacity)
 
     def _logits(self, trees: Sequence[tuple[SlotKv, FlatTree]]) -> list[Tensor]:

@@ -1,8 +1,9 @@
 """`edgespec tune`: measures every source of drafts on this machine and this link, and recommends settings of a gateway.
 
 All arms answer each prompt in one process, in turns: plain decoding, co-located k = 2, lookup, the local draft, and the
-draft with all other sources; the self-draft where `local_draft.layers` names layers, Medusa heads where
-`sources.medusa` names a file. The step curves of target and draft are those that a gateway measures at its start.
+draft with all other sources; the self-draft where `local_draft.layers` names layers, Medusa heads and an EAGLE head
+where `sources.medusa` and `sources.eagle` name files. The step curves of target and draft are those that a gateway
+measures at its start.
 """
 
 from __future__ import annotations

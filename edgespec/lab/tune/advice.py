@@ -13,7 +13,7 @@ PAYS = 0.97
 """A source pays where it takes at most this share of the time without it: less is within what runs differ by."""
 MAX_BUSY = 0.3
 """Above it times say more of the other programs than of the models."""
-SOURCES = ("lookup", "medusa")
+SOURCES = ("lookup", "medusa", "eagle")
 """Arms without a draft model, named as in `policy.sources`."""
 MAX_K = 8
 WIDTHS = (4, 8, 16, 32)

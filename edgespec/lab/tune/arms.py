@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from cloud_gateway.core.policies.settings import SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
@@ -15,6 +16,8 @@ from edgespec.core.protocol.messages import Sampling
 
 WARM = "Count to ten."
 DRAFT = Speculation(policy="adaptive", prefer="latency", sources=())
+HEADS: tuple[SourceName, ...] = ("medusa", "eagle")
+"""Arms of heads beside the target, by the name of their source."""
 Draft = Literal["none", "local", "self"]
 Completed = tuple[list[int], Usage]
 
@@ -30,10 +33,11 @@ ARMS: Mapping[str, Arm] = {
     "plain": Arm(Speculation(policy="plain")),
     "lookup": Arm(Speculation(policy="adaptive", sources=("lookup",))),
     "medusa": Arm(Speculation(policy="adaptive", sources=("medusa",))),
+    "eagle": Arm(Speculation(policy="adaptive", sources=("eagle",))),
     "colocated": Arm(Speculation(policy="colocated", k=2), "local"),
     "draft": Arm(DRAFT, "local"),
     "self": Arm(DRAFT, "self"),
-    "merge": Arm(Speculation(policy="adaptive", prefer="latency", sources=("lookup", "medusa")), "local"),
+    "merge": Arm(Speculation(policy="adaptive", prefer="latency", sources=("lookup", *HEADS)), "local"),
 }
 
 
@@ -56,9 +60,9 @@ class Arms:
         for name, model in drafts.items():
             self._engines[name] = Engine(loaded.target, model, engine_settings(settings), curve=curve)
             self._engines[name].local.heads = loaded.heads
-        self.names = [name for name, arm in ARMS.items() if arm.draft in drafts]
-        if loaded.heads is None:
-            self.names.remove("medusa")
+        self.names = [
+            name for name, arm in ARMS.items() if arm.draft in drafts and (name not in HEADS or name in loaded.heads)
+        ]
 
     async def __aenter__(self) -> Arms:
         for engine in self._engines.values():

@@ -78,6 +78,7 @@ def test_heads_are_a_source_where_they_pay() -> None:
         sources.why == "lookup alone takes 31.0 ms per token, medusa alone takes 20.0 ms per token, plain decoding 30.0"
     )
     assert values(recommend(measured(lookup=20.0, medusa=31.0), ""))["policy.sources"] == ["lookup"]
+    assert values(recommend(measured(medusa=31.0, eagle=20.0), ""))["policy.sources"] == ["eagle"]
 
 
 def test_a_machine_without_a_draft_gets_advice_too() -> None:

@@ -1,22 +1,25 @@
-"""Source `medusa`: a tree of what heads expect, their probabilities corrected, and no asking where it does not pay."""
+"""Sources of heads: a tree of what they expect, their probabilities corrected, and no asking where it does not pay."""
 
 from __future__ import annotations
 
 import pytest
 
+from cloud_gateway.core.sources.heads import TRIAL, HeadSource, Level
 from cloud_gateway.core.sources.interface import ROOT
-from cloud_gateway.core.sources.medusa import TRIAL, Level, Medusa
 
-LEVELS = [Level([5, 6], [0.6, 0.3]), Level([7, 8], [0.5, 0.2])]
+LEVELS = [Level([5, 6], [0.6, 0.3], [1, 1]), Level([7, 8], [0.5, 0.2], [2, 2])]
+"""As Medusa heads expect them: what follows does not depend on the token before."""
+TREE = [Level([5, 6], [0.6, 0.3], [1, 2]), Level([7, 8], [0.5, 0.2], [-1, -1]), Level([9], [0.8], [-1])]
+"""As an EAGLE head does."""
 
 
-def after(source: Medusa, tokens: list[int], levels: list[Level] = LEVELS, cost: float = 0.01) -> None:
+def after(source: HeadSource, tokens: list[int], levels: list[Level] = LEVELS, cost: float = 0.01) -> None:
     """A round: its tokens are committed, and the heads are asked after it."""
     source.seen(levels, cost)
     source.committed(tokens)
 
 
-def paths(source: Medusa, room: int = 16) -> dict[tuple[int, ...], float]:
+def paths(source: HeadSource, room: int = 16) -> dict[tuple[int, ...], float]:
     found: list[tuple[int, ...]] = []
     chances = {}
     for one in source.propose(room):
@@ -26,16 +29,16 @@ def paths(source: Medusa, room: int = 16) -> dict[tuple[int, ...], float]:
 
 
 def test_the_heads_tokens_combine_by_their_survival() -> None:
-    source = Medusa()
+    source = HeadSource("medusa")
     source.committed([1, 2, 3])
-    assert source.propose(9) == [] and "no heads" in str(source.why)
+    assert source.propose(9) == [] and "no heads are loaded (`sources.medusa`)" in str(source.why)
     after(source, [4])
     assert paths(source) == {(5,): 0.6, (6,): 0.3, (5, 7): 0.5, (5, 8): 0.2, (6, 7): 0.5}, "0.3 * 0.2 is too little"
     assert source.why is None and list(paths(source, 3)) == [(5,), (6,), (5, 7)]
 
 
 def test_a_heads_probabilities_follow_how_often_it_was_right() -> None:
-    good, bad = Medusa(), Medusa()
+    good, bad = HeadSource("medusa"), HeadSource("medusa")
     after(good, [4])
     after(bad, [4])
     for _ in range(30):
@@ -46,8 +49,21 @@ def test_a_heads_probabilities_follow_how_often_it_was_right() -> None:
     assert bad._right[1:] == []
 
 
+def test_what_follows_may_depend_on_the_token_before() -> None:
+    source = HeadSource("eagle")
+    after(source, [4], TREE)
+    assert paths(source) == {(5,): 0.6, (6,): 0.3, (5, 7): 0.5, (5, 8): 0.2, (6, 9): 0.8}
+    for _ in range(30):
+        after(source, [6, 9, 1], TREE)
+    assert paths(source)[6, 9] > 0.8 and source._right[1] > source._expected[1] > 0
+    after(source, [6, 7], TREE)
+    missed = source._right[1] / source._expected[1]
+    after(source, [5, 7], TREE)
+    assert source._right[1] / source._expected[1] > missed, "7 is right after 5, and was wrong after 6"
+
+
 def test_a_round_without_an_answer_of_the_heads_suggests_nothing() -> None:
-    source = Medusa()
+    source = HeadSource("medusa")
     after(source, [4])
     assert paths(source)
     source.committed([9])
@@ -56,7 +72,7 @@ def test_a_round_without_an_answer_of_the_heads_suggests_nothing() -> None:
 
 @pytest.mark.parametrize(("tokens", "cost", "pays"), [([5, 7, 1], 0.3, True), ([9], 0.3, False), ([9], 0.0, True)])
 def test_heads_are_asked_while_they_save_what_they_cost(tokens: list[int], cost: float, pays: bool) -> None:
-    source, asked = Medusa(), 0
+    source, asked = HeadSource("medusa"), 0
     for _ in range(20 * TRIAL):
         if source.wanted:
             source.seen(LEVELS, cost)

@@ -1,0 +1,254 @@
+"""An EAGLE head beside a torch target: one decoder layer that drafts the target's own states (Li et al. 2024).
+
+A pair is a state and the token after it. From a pair, and from all pairs before it, to which it attends, the layer
+predicts the state after the token; the output embedding's rows of the most frequent tokens give what may follow, and
+each of these with the predicted state is the next pair. Only pairs of the target's own states stay in the keys and
+values, so that nothing of a rejected draft is left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812  torch's own convention
+from torch import Tensor
+
+from cloud_gateway.core.sources.heads import Level
+from cloud_gateway.models.drafts import heads as files
+from cloud_gateway.models.target_model.cache import LayerShape, SlotKv, SlotLayer
+from edgespec.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from cloud_gateway.models.target_model.torch import TorchTarget
+
+DEPTH = 5
+"""Tokens of a path that is drafted."""
+WIDTH = 4
+"""Tokens that may follow each other."""
+BEAM = 3
+"""Most probable paths that are continued: on a CPU three rows take little more time than one."""
+MIN_PATH = 0.01
+"""Probability below which a path is not continued. It is far less than what is suggested: a target that decodes
+greedily chooses its first token more often than its distribution says, which the source learns."""
+CHUNK = 128
+"""Pairs that are read at once."""
+ROPE_BASE = 10_000.0
+"""Of the rotary embedding (RoFormer), as the first models of the Llama family have it."""
+NOTHING = -1
+
+
+@dataclass(slots=True)
+class EagleHead:
+    """One layer of h attention heads of `dim` numbers, over states of d numbers, embeddings of e, and v tokens."""
+
+    join: Tensor
+    """[d, e + d]."""
+    norm_1: Tensor
+    """[d]."""
+    qkv: Tensor
+    """[3, h, dim, d]."""
+    out: Tensor
+    """[d, h · dim]."""
+    norm_2: Tensor
+    """[d]."""
+    gate: Tensor
+    """[m, d], as `up`."""
+    up: Tensor
+    down: Tensor
+    """[d, m]."""
+    norm_3: Tensor
+    """[d]."""
+    output: Tensor
+    """[v, d]: rows of the target's output embedding."""
+    tokens: Tensor
+    """[v]: their token ids."""
+
+    def __call__(
+        self, embedded: Tensor, states: Tensor, positions: Tensor, visible: Tensor, past: SlotKv | None = None
+    ) -> Tensor:
+        """The states [n, d] after n tokens, from their embeddings [n, e] and the states [n, d] before them.
+
+        `positions`: [n], of the states. `visible`: bool [n, p + n], the pairs that each attends to, of the p in `past`
+        and of these, whose keys and values are written behind those of `past`.
+        """
+        size = self.norm_1.shape
+        x = F.linear(torch.cat([_unit(embedded), _unit(states)], -1), self.join)
+        parts = F.linear(F.rms_norm(x, size, self.norm_1), self.qkv.flatten(0, 2))
+        queries, keys, values = parts.view(-1, *self.qkv.shape[:3]).permute(1, 2, 0, 3).unsqueeze(1)
+        queries, keys = _rotated(queries, positions), _rotated(keys, positions)
+        if past is not None:
+            keys, values = SlotLayer(past, 0).update(keys, values)
+        found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
+        x = x + F.linear(found[0].transpose(0, 1).flatten(1), self.out)
+        h = F.rms_norm(x, size, self.norm_2)
+        x = x + F.linear(F.silu(F.linear(h, self.gate)) * F.linear(h, self.up), self.down)
+        return F.rms_norm(x, size, self.norm_3)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[n, v]: of what follows after states [n, d]."""
+        return states @ self.output.T
+
+    def save(self, path: Path, target: bytes) -> None:
+        """Writes it for the target of this digest. Raises ModelError."""
+        files.save(path, "eagle", target, {name: getattr(self, name) for name in NAMES})
+
+
+NAMES = tuple(EagleHead.__dataclass_fields__)
+
+
+def load(path: Path, target: bytes) -> EagleHead:
+    """The head of a file, for the target of this digest. Raises ModelError."""
+    head = EagleHead(**files.read(path, "eagle", target, NAMES))
+    width = head.norm_1.numel()
+    try:  # a pass over one pair, from which the width of the embedding follows
+        state = torch.zeros(1, width)
+        embedded = torch.zeros(1, head.join.shape[1] - width)
+        seen = torch.ones(1, 1, dtype=torch.bool)
+        fits = head.logits(head(embedded, state, torch.zeros(1), seen)).shape == (1, len(head.tokens))
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        fits = False
+    if not fits or not len(head.tokens) or head.tokens.dtype != torch.int64:
+        raise ModelError(f"The heads in {path} have shapes that do not fit each other; train them again.")
+    return head
+
+
+class Line:
+    """One text: the pairs that were read, and what may follow them."""
+
+    def __init__(self, head: EagleHead, embedding: Tensor, first: int = 0) -> None:
+        """`embedding`: the target's, of its input. `first`: position of the first state that `add` will be given."""
+        self._head, self._embedding, self._first = head, embedding, first
+        _, heads, dim, _ = head.qkv.shape
+        self._kv = SlotKv([LayerShape(heads, dim, dim)], torch.float32, embedding.device)
+        self._waiting: list[Tensor] = []
+        """States whose tokens were not given yet."""
+        self._last: Tensor | None = None
+        """[1, d]: the state predicted after the last pair."""
+
+    def add(self, states: Tensor) -> None:
+        """The target's states [n, d] of the next tokens of the text."""
+        self._waiting.append(states)
+
+    @torch.inference_mode()
+    def read(self, tokens: Sequence[int]) -> None:
+        """Reads the pairs whose token is among these, which are the text from its beginning."""
+        if not self._waiting:
+            return
+        states, start = torch.cat(self._waiting).float(), self._first + self._kv.length
+        new = tokens[start + 1 : start + 1 + len(states)]
+        for at in range(0, len(new), CHUNK):
+            some = new[at : at + CHUNK]
+            n, held = len(some), self._kv.length
+            positions = torch.arange(start + at, start + at + n, device=states.device)
+            visible = torch.ones(n, held + n, dtype=torch.bool, device=states.device).tril_(held)
+            self._last = self._after(some, states[at : at + n], positions, visible)[-1:]
+        self._waiting = [states[len(new) :]] if len(new) < len(states) else []
+
+    @torch.inference_mode()
+    def ahead(self) -> list[Level]:
+        """What may follow the last pair, and then: nothing before the first one."""
+        if self._last is None:
+            return []
+        held, levels = self._kv.length, list[Level]()
+        states, survivals, paths = self._last, [1.0], [list[int]()]
+        """Of each leaf; its path are the drafted pairs that it attends to, by their place in `_kv`."""
+        for depth in range(DEPTH):
+            first = len(levels)
+            levels += self._levels(states)
+            leaves = _best(levels[first:], survivals) if depth + 1 < DEPTH else []
+            if not leaves:
+                break
+            for place, (_, row, rank) in enumerate(leaves, len(levels)):
+                levels[first + row].below[rank] = place
+            begin, n = self._kv.length, len(leaves)
+            paths = [[*paths[row], begin + number] for number, (_, row, _) in enumerate(leaves)]
+            survivals = [survival for survival, _, _ in leaves]
+            visible = torch.zeros(n, begin + n, dtype=torch.bool)
+            visible[:, :held] = True
+            for number, path in enumerate(paths):
+                visible[number, path] = True
+            tokens = [levels[first + row].tokens[rank] for _, row, rank in leaves]
+            positions = torch.full((n,), self._first + held + depth, device=states.device)
+            states = self._after(tokens, states[[row for _, row, _ in leaves]], positions, visible.to(states.device))
+        self._kv.length = held
+        return levels
+
+    def _after(self, tokens: Sequence[int], states: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        """The states [n, d] after these tokens; the pairs are behind the others then."""
+        self._kv.reserve(len(tokens))
+        embedded = F.embedding(torch.tensor(tokens, device=states.device), self._embedding).float()
+        found = self._head(embedded, states, positions, visible, self._kv)
+        self._kv.length += len(tokens)
+        return found
+
+    def _levels(self, states: Tensor) -> list[Level]:
+        """What follows after each of these states."""
+        best = self._head.logits(states).softmax(-1).topk(min(WIDTH, len(self._head.tokens)))
+        pairs = zip(self._head.tokens[best.indices].tolist(), best.values.tolist(), strict=True)
+        return [Level(tokens, chances, [NOTHING] * len(tokens)) for tokens, chances in pairs]
+
+
+class EagleDrafts:
+    """The head beside a target (`HeadsModel`, and the target's `StateReader`), on the engine's thread."""
+
+    def __init__(self, head: EagleHead, target: TorchTarget) -> None:
+        """Raises ModelError where the target's states, embeddings or tokens are others."""
+        width = target.hidden_size
+        fits = head.join.shape == (width, target.embedding.shape[1] + width)
+        if not fits or int(head.tokens.max()) >= target.vocab_size:
+            raise ModelError("The heads do not fit this target: train some for it (`python -m tools.train_heads`).")
+        self._head = EagleHead(*(getattr(head, name).to(target.device) for name in NAMES))
+        self._target, self._lines = target, dict[int, Line]()
+        target.show_states(self)
+
+    def open(self, slot: int, first: int) -> None:
+        """See `StateReader`."""
+        self._lines[slot] = Line(self._head, self._target.embedding, first)
+
+    def add(self, slot: int, states: Tensor) -> None:
+        """See `StateReader`."""
+        self._lines[slot].add(states)
+
+    def close(self, slot: int) -> None:
+        """See `StateReader`."""
+        self._lines.pop(slot, None)
+
+    def read(self, slot: int) -> None:
+        """Takes in the states of this slot's prompt, as far as the target has read it."""
+        self._lines[slot].read(self._target.held(slot))
+
+    def ask(self, slot: int, token: int) -> list[Level]:
+        """What it expects after the tokens of this slot and `token`, the one committed last."""
+        line = self._lines[slot]
+        line.read([*self._target.held(slot), token])
+        return line.ahead()
+
+
+def _best(levels: Sequence[Level], survivals: Sequence[float]) -> list[tuple[float, int, int]]:
+    """(survival, row, rank) of the most probable tokens after rows of these survivals, that one first."""
+    pairs = [
+        (survival * chance, row, rank)
+        for row, (level, survival) in enumerate(zip(levels, survivals, strict=True))
+        for rank, chance in enumerate(level.chances)
+        if survival * chance >= MIN_PATH
+    ]
+    return heapq.nlargest(BEAM, pairs)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Scaled to a mean square of 1: embeddings and states differ much in size."""
+    return F.rms_norm(x, x.shape[-1:])
+
+
+def _rotated(x: Tensor, positions: Tensor) -> Tensor:
+    """Rotary embedding of [..., n, dim] by the positions [n]."""
+    half = x.shape[-1] // 2
+    angles = positions[:, None] * ROPE_BASE ** (-torch.arange(half, device=x.device) / half)
+    cos, sin = angles.cos(), angles.sin()
+    low, high = x[..., :half], x[..., half:]
+    return torch.cat([low * cos - high * sin, low * sin + high * cos], -1)

@@ -1,0 +1,303 @@
+"""An EAGLE head beside a torch target: what it reads and drafts, its files, and the text, which it never changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation
+from cloud_gateway.core.sources.heads import Level
+from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, NAMES, EagleDrafts, EagleHead, Line, load
+from cloud_gateway.models.drafts.medusa import Heads
+from cloud_gateway.models.target_model import Work
+from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import engine_settings
+from cloud_gateway.process.targets import check_models
+from edgespec.core.errors import ModelError
+from edgespec.core.protocol.messages import Sampling
+from edgespec.shared.settings import overridden
+from tests.support.engines import complete
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
+from tools.target_text import write
+from tools.train_heads.__main__ import fit
+from tools.train_heads.eagle import fresh, losses, measure, weights
+from tools.train_heads.text import Text, states
+
+PROMPT = [1 + i % 50 for i in range(12)]
+OTHER = [50 - i % 40 for i in range(9)]
+DIGEST = b"digest of the target"
+COUNT = 40
+
+
+def made(folder: Path, steps: int) -> tuple[EagleHead, torch.Tensor, Text]:
+    """A head that was trained on completions of PROMPT and OTHER; the input embedding, and that text."""
+    model = load_tiny(folder)
+    text = states(model, [[PROMPT, OTHER]], COUNT)
+    text = text._replace(states=text.states.float())
+    torch.manual_seed(1)
+    embedding = model.get_input_embeddings().weight.detach()
+    head = fresh(embedding.shape[1], model.get_output_embeddings().weight.detach(), text, 64)
+    fit(weights(head), losses(head, embedding, text), 600, steps, lambda: None)
+    return head, embedding, text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_target(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> tuple[EagleHead, torch.Tensor, Text]:
+    return made(folder, 300)
+
+
+@pytest.fixture(scope="module")
+def head(trained: tuple[EagleHead, torch.Tensor, Text]) -> EagleHead:
+    return trained[0]
+
+
+def target_of(folder: Path, **options: int) -> TorchTarget:
+    return TorchTarget(load_tiny(folder), **{"slots": 2, "threads": 1, **options})
+
+
+def assert_same(found: Sequence[Level], expected: Sequence[Level]) -> None:
+    assert len(found) > 1
+    assert [level.tokens for level in found] == [level.tokens for level in expected]
+    assert [level.below for level in found] == [level.below for level in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.chances == pytest.approx(other.chances, rel=1e-3, abs=1e-4)
+
+
+def test_a_trained_head_proposes_what_the_target_writes(
+    folder: Path, trained: tuple[EagleHead, torch.Tensor, Text]
+) -> None:
+    before, after = measure(*made(folder, 0)), measure(*trained)
+    untrained, right = (float(str(one[0]["right"])) for one in (before, after))
+    assert right > 0.8 > untrained + 0.5
+    assert len(after) == DEPTH and int(str(after[-1]["places"])) > COUNT / 4, "whole drafts are right"
+
+
+@pytest.mark.parametrize("architecture", ["llama", "llama-tied", "gpt2", "qwen2"])
+def test_it_is_shown_the_states_of_prompt_and_completion(architecture: Architecture, tmp_path: Path) -> None:
+    path = make_tiny_target(tmp_path, architecture=architecture)
+    model, target = load_tiny(path), target_of(path)
+    torch.testing.assert_close(target.embedding.float(), model.get_input_embeddings().weight.detach())
+    seen: list[torch.Tensor] = []
+
+    class Reader:
+        opened: tuple[int, int] | None = None
+
+        def open(self, slot: int, first: int) -> None:
+            self.opened = (slot, first)
+
+        def add(self, slot: int, states: torch.Tensor) -> None:
+            seen.append(states)
+
+        def close(self, slot: int) -> None:
+            self.opened = None
+
+    reader = Reader()
+    target.show_states(reader)
+    slot, _ = target.open(PROMPT)
+    assert reader.opened == (slot, 0)
+    target.prefill(slot, PROMPT[:5])
+    target.prefill(slot, PROMPT[5:-1])
+    target.verify([Work(slot, FlatTree([PROMPT[-1], 7, 8, 9], [-1, 0, 0, 2], [0, 1, 1, 2]))])
+    target.keep(slot, [0, 2, 3])
+    with torch.inference_mode():
+        body = model.base_model(torch.tensor([[*PROMPT, 8, 9]])).last_hidden_state[0]
+    torch.testing.assert_close(torch.cat(seen), body, atol=1e-4, rtol=1e-4)
+    assert list(target.held(slot)) == [*PROMPT, 8, 9]
+    target.close(slot)
+    assert reader.opened is None
+
+
+def test_a_line_drafts_what_one_pass_over_whole_paths_gives(head: EagleHead) -> None:
+    """The slow twin: no KV cache and no tree, every path in a pass of its own behind all pairs."""
+    torch.manual_seed(2)
+    embedding, count = torch.randn(64, 32), CHUNK + 7
+    tokens, shown = torch.randint(64, (count + 1,)).tolist(), torch.randn(count, 32)
+    line = Line(head, embedding)
+    for first, end in ((0, 3), (3, 3), (3, CHUNK + 5), (CHUNK + 5, count)):
+        line.add(shown[first:end])
+        line.read(tokens[: end + 1])
+    levels = line.ahead()
+    assert_same(line.ahead(), levels)
+    inner = [level for level in levels if any(place > 0 for place in level.below)]
+    assert 1 < len(levels) <= 1 + BEAM * (DEPTH - 1) and inner
+
+    def check(number: int, path: list[int], states: torch.Tensor) -> None:
+        n = len(states)
+        with torch.inference_mode():
+            ids = torch.tensor([*tokens[1:], *path])
+            after = head(embedding[ids], states, torch.arange(n), torch.ones(n, n, dtype=torch.bool).tril())[-1:]
+            best = head.logits(after).softmax(-1)[0].topk(len(levels[number].tokens))
+        assert head.tokens[best.indices].tolist() == levels[number].tokens
+        assert best.values.tolist() == pytest.approx(levels[number].chances, rel=1e-3)
+        for token, below in zip(levels[number].tokens, levels[number].below, strict=True):
+            if below > 0:
+                check(below, [*path, token], torch.cat([states, after]))
+
+    check(0, [], shown)
+
+
+def test_drafts_after_a_rejected_branch_are_those_of_a_fresh_head(folder: Path, head: EagleHead) -> None:
+    target = target_of(folder)
+    drafts = EagleDrafts(head, target)
+    ((written, _),) = write(load_tiny(folder), [PROMPT], 6, frozenset()).sequences()
+    a, b, c, last = written[12:16]
+    slot, _ = target.open(PROMPT)
+    target.prefill(slot, PROMPT[:-1])
+    drafts.read(slot)
+    for rows, tree in (
+        ([0], FlatTree([PROMPT[-1], 7, 8, 9], [-1, 0, 0, 2], [0, 1, 1, 2])),
+        ([0, 2, 4], FlatTree([a, 9, b, 3, c], [-1, 0, 0, 1, 2], [0, 1, 1, 2, 2])),
+    ):
+        drafts.ask(slot, tree.tokens[0])
+        target.verify([Work(slot, tree)])
+        target.keep(slot, rows)
+    found = drafts.ask(slot, last)
+    target.close(slot)
+    other = target_of(folder)
+    again = EagleDrafts(head, other)
+    new, _ = other.open(PROMPT)
+    other.prefill(new, [*PROMPT, a, b, c])
+    assert_same(found, again.ask(new, last))
+
+
+def test_a_new_request_sees_nothing_of_the_one_before(folder: Path, head: EagleHead) -> None:
+    def asked(prompt: list[int], scope: bytes) -> list[Level]:
+        slot, reused = target.open(prompt, scope)
+        target.prefill(slot, prompt[reused:-1])
+        target.verify([Work(slot, FlatTree(prompt[-1:], [-1], [0]))])
+        target.keep(slot, [0])
+        levels = drafts.ask(slot, 5)
+        target.close(slot)
+        return levels
+
+    expected: list[list[Level]] = []
+    for prompt in (PROMPT, OTHER):
+        target = target_of(folder, slots=1)
+        drafts = EagleDrafts(head, target)
+        expected.append(asked(prompt, b"key"))
+    assert_same(asked(PROMPT, b"other key"), expected[0])
+    assert_same(asked(OTHER, b"key"), expected[1])
+    assert_same(asked(PROMPT, b"key"), expected[0])
+    assert asked(PROMPT, b"key"), "the reused beginning is not shown again, and it drafts all the same"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+async def test_the_text_is_that_of_plain_decoding(folder: Path, head: EagleHead, temperature: float) -> None:
+    target = target_of(folder, slots=3)
+    engine = Engine(target, None, engine_settings(GatewaySettings()))
+    engine.local.heads = {"eagle": EagleDrafts(head, target)}
+    engine.start()
+
+    def wanted(prompt: list[int], speculation: Speculation) -> GenerationRequest:
+        sampling = Sampling(temperature=temperature, seed=5)
+        return GenerationRequest(prompt, COUNT, sampling, ignore_eos=True, speculation=speculation)
+
+    plain, eagle = Speculation(policy="plain"), Speculation(sources=("eagle",))
+    try:
+        before = [await complete(engine, wanted(prompt, plain)) for prompt in (PROMPT, OTHER)]
+        alone = [await complete(engine, wanted(prompt, eagle)) for prompt in (PROMPT, OTHER)]
+        asked = [wanted(PROMPT, eagle), wanted(OTHER, eagle), wanted(PROMPT, plain)]
+        together = await asyncio.gather(*(complete(engine, one) for one in asked))
+    finally:
+        engine.stop()
+    texts = [tokens for tokens, _ in before]
+    assert [tokens for tokens, _ in alone] == texts
+    assert [tokens for tokens, _ in together] == [*texts, texts[0]]
+    assert all("eagle" not in done.usage.sources for _, done in (*before, together[2]))
+    for _, done in (*alone, *together[:2]):
+        counts = done.usage.sources["eagle"]
+        assert counts["proposed"] >= counts["verified"] >= counts["accepted"] == COUNT - done.usage.rounds
+        assert done.usage.local_s > 0 == done.usage.local_draft_passes
+    accepted = sum(done.usage.sources["eagle"]["accepted"] for _, done in (*alone, *together[:2]))
+    assert engine.stats.sources["eagle", "accepted"] == accepted and engine.stats.faults == 0
+    if not temperature:
+        assert accepted > 0
+
+
+async def test_a_prompt_is_read_in_the_targets_chunks(folder: Path, head: EagleHead) -> None:
+    read: list[int] = []
+
+    class Noting(EagleDrafts):
+        def read(self, slot: int) -> None:
+            super().read(slot)
+            read.append(len(target.held(slot)))
+
+    target = target_of(folder)
+    engine = Engine(target, None, engine_settings(overridden(GatewaySettings(), {"target.prefill_chunk": 8})))
+    engine.local.heads = {"eagle": Noting(head, target)}
+    engine.start()
+    try:
+        for sources in ((), ("lookup",), ("eagle",)):
+            wanted = GenerationRequest([*PROMPT, *OTHER], 2, speculation=Speculation(sources=sources))
+            _, done = await complete(engine, wanted)
+            assert read == ([8, 16, 20] if sources == ("eagle",) else [])
+    finally:
+        engine.stop()
+    assert done.usage.prefill_s > 0
+
+
+async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead) -> None:
+    class Broken(EagleDrafts):
+        def ask(self, slot: int, token: int) -> list[Level]:
+            raise RuntimeError("broken")
+
+    target = target_of(folder)
+    engine = Engine(target, None, engine_settings(GatewaySettings()))
+    engine.local.heads = {"eagle": Broken(head, target)}
+    engine.start()
+    try:
+        wanted = GenerationRequest(PROMPT, 8, ignore_eos=True, speculation=Speculation(sources=("eagle",)))
+        tokens, done = await complete(engine, wanted)
+    finally:
+        engine.stop()
+    assert len(tokens) == 8 and done.error is None and engine.stats.faults == 1
+
+
+def test_files_that_do_not_fit_are_one_sentence(folder: Path, head: EagleHead, tmp_path: Path) -> None:
+    path, target = tmp_path / "eagle.safetensors", target_of(folder)
+    head.save(path, DIGEST)
+    again = load(path, DIGEST)
+    assert all(torch.equal(getattr(again, name), getattr(head, name)) for name in NAMES)
+    parts = {name: getattr(head, name).detach() for name in NAMES}
+    for name in NAMES:
+        EagleHead(**{**parts, name: parts[name][:-1].contiguous()}).save(path, DIGEST)
+        with pytest.raises(ModelError, match="shapes that do not fit"):
+            load(path, DIGEST)
+        EagleHead(**{**parts, name: torch.tensor(1.0)}).save(path, DIGEST)
+        with pytest.raises(ModelError, match="shapes that do not fit"):
+            load(path, DIGEST)
+    head.save(path, DIGEST)
+    with pytest.raises(ModelError, match="for another target"):
+        load(path, b"other")
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ModelError, match="cannot be read"):
+        load(path, DIGEST)
+    Heads(torch.ones(1, 4, 1), torch.ones(1, 1, 4), torch.ones(2, 4), torch.arange(2)).save(path, DIGEST)
+    with pytest.raises(ModelError, match="no eagle heads"):
+        load(path, DIGEST)
+    save_file(parts, path)
+    with pytest.raises(ModelError, match="no eagle heads"):
+        load(path, DIGEST)
+    with pytest.raises(ModelError, match="do not fit this target"):
+        EagleDrafts(EagleHead(**{**parts, "tokens": head.tokens + 60}), target)
+    wide = make_tiny_target(tmp_path / "wide", hidden=64)
+    with pytest.raises(ModelError, match="do not fit this target"):
+        EagleDrafts(head, target_of(wide))
+    settings = overridden(GatewaySettings(), {"target.model": str(make_tiny_gguf(tmp_path / "tiny.gguf"))})
+    settings = overridden(settings, {"target.engine": "llamacpp", "sources.eagle": str(path), "local_draft.model": ""})
+    with pytest.raises(ModelError, match="`sources.eagle` names heads"):
+        check_models(settings)
