@@ -44,12 +44,14 @@ def test_the_plot_shows_numbers_and_loads(tmp_path: Path) -> None:
 
 
 def test_a_worker_writes_in_arms_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(queue.TEXTS, "chat", ("hello there",))
+    monkeypatch.setattr(queue, "TEXTS", {"chat": ("hello there", "good morning")})
     folder, out = make_tiny_target(tmp_path / "target", vocab=320), tmp_path / "out.json"
     draft = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)
-    models, rest = ["--target", str(folder), "--draft", str(draft)], ["--worker", "--answers", "1", "--max-tokens", "8"]
-    assert main(["queue", *models, *rest, "--json", str(out)]) == 0, "the same text in every arm"
-    rows = {row["arm"]: row for row in json.loads(out.read_text())["number"]}
+    models = ["--target", str(folder), "--draft", str(draft), "--worker", "--json", str(out)]
+    assert main(["queue", *models, "--answers", "1", "--load", "2", "--max-tokens", "8"]) == 0, "one text"
+    report = json.loads(out.read_text())
+    rows = {row["arm"]: row for row in report["number"]}
     assert list(rows) == ["plain", "prompt n-grams", "n = 1", "n = 1, by a worker"]
     local, worker = rows["n = 1"], rows["n = 1, by a worker"]
     assert local["draft passes"] > 0 == local["frames"] and worker["frames"] > 0 == worker["draft passes"]
+    assert [row["arm"] for row in report["load"]] == ["plain", "n = 1", "a worker, n = 0", "a worker, n = 1"]

@@ -5,7 +5,8 @@
     load     so many requests at once for one slot, plainly and with queued answers, which cost those that run time
 
 The local draft writes, and drafts nothing else, so that only what waited in the trie is verified. With `--worker` a
-worker of this process writes too, in arms of its own; it has gone when the request runs.
+worker of this process writes too, in arms of its own. It has gone when the measured request of `number` runs. In `load`
+it drafts on, and n = 0 shows what that alone gains.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -102,7 +104,7 @@ class Bench:
             engine.queue_drafts = QueueDrafts(writer, replace(settings.sources, queued_answers=count), ())
             engine.start()
             self._engines[LOCAL, count] = engine
-        for count in {*args.answers} - {0} if args.worker else ():
+        for count in {0, *args.answers, args.load_answers} if args.worker else ():
             sources = replace(settings.sources, queued_answers=count)
             engine = Engine(loaded.target, None, engine_settings(replace(settings, sources=sources)), self._writer)
             engine.start()
@@ -134,16 +136,18 @@ class Bench:
         return [row(name, usages, found["plain"]) for name, usages in found.items()], same
 
     async def by_load(self) -> list[dict[str, Any]]:
-        """A row for each number of requests at once, plainly and with queued answers."""
-        rows, prompts = [], [self._prompt(text) for kind in TEXTS.values() for text in kind]
+        """A row for each number of requests at once and each arm."""
+        rows, prompts = list[dict[str, Any]](), [self._prompt(text) for kind in TEXTS.values() for text in kind]
+        count = self._args.load_answers
+        arms: dict[str, tuple[Key, Speculation]] = {"plain": (NOBODY, PLAIN), f"n = {count}": ((LOCAL, count), ANSWERS)}
+        if self._writer is not None:
+            arms |= {f"a worker, n = {many}": ((WORKER, many), ANSWERS) for many in (0, count)}
         for load in self._args.load:
             asked = [prompts[number % len(prompts)] for number in range(load)]
-            for name, key, speculation in (
-                ("plain", NOBODY, PLAIN),
-                (f"n = {self._args.load_answers}", (LOCAL, self._args.load_answers), ANSWERS),
-            ):
+            for name, (key, speculation) in arms.items():
                 began = time.perf_counter()
-                ended = await asyncio.gather(*(self._ask(key, speculation, prompt) for prompt in asked))
+                with self._linked(key):
+                    ended = await asyncio.gather(*(self._ask(key, speculation, prompt) for prompt in asked))
                 seconds, tokens = time.perf_counter() - began, sum(len(one) for one, _ in ended)
                 rounds = sum(usage.rounds for _, usage in ended)
                 rows.append({"requests": load, "arm": name, "tokens / s": round(tokens / seconds, 2)})
@@ -155,22 +159,29 @@ class Bench:
 
     async def _one(self, key: Key, speculation: Speculation, prompt: Sequence[int]) -> tuple[list[int], Usage]:
         """A completion whose answers were all written while it waited."""
-        engine, (who, count) = self._engines[key], key
+        engine, count = self._engines[key], key[1]
         holder = engine.submit(GenerationRequest(prompt, 2048 - len(prompt), ignore_eos=True, speculation=PLAIN))
         async for _ in holder:
             break
-        if who == WORKER and self._writer is not None:
-            self._writer.link(engine)
         written = _answers(engine) + count
-        wanted = asyncio.create_task(self._ask(key, speculation, prompt))
-        for _ in range(int(WRITING_S / LOOK_S)):
-            if _answers(engine) >= written:
-                break
-            await asyncio.sleep(LOOK_S)
-        if self._writer is not None:
-            self._writer.link(None)
+        with self._linked(key):
+            wanted = asyncio.create_task(self._ask(key, speculation, prompt))
+            for _ in range(int(WRITING_S / LOOK_S)):
+                if _answers(engine) >= written:
+                    break
+                await asyncio.sleep(LOOK_S)
         holder.cancel()
         return await wanted
+
+    @contextmanager
+    def _linked(self, key: Key) -> Iterator[None]:
+        """The worker is this engine's meanwhile, where it is to write."""
+        writer = self._writer if key[0] == WORKER else None
+        if writer is not None:
+            writer.link(self._engines[key])
+        yield
+        if writer is not None:
+            writer.link(None)
 
     async def _ask(self, key: Key, speculation: Speculation, prompt: Sequence[int]) -> tuple[list[int], Usage]:
         sampling = Sampling(temperature=self._args.temperature, seed=1 if self._args.temperature else None)
