@@ -1,4 +1,4 @@
-"""`python -m tools.models fetch [--second]` puts the demo's and the tests' models into the cache, as set-up does."""
+"""`python -m tools.models fetch` puts the demo's model into the cache, as set-up does."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.models", description=__doc__)
     parser.add_argument("verb", choices=["fetch"], help="download what is missing; `edgespec models list` shows it")
-    parser.add_argument("--second", action="store_true", help="the model with another tokenizer too (253 MB)")
-    arguments = parser.parse_args(argv)
+    parser.parse_args(argv)
     try:
-        fetch_all([models.QUANTISED, models.SECOND] if arguments.second else [models.QUANTISED])
+        fetch_all([models.QUANTISED])
     except EdgespecError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

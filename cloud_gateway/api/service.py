@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import msgspec
 from aiohttp import web
@@ -45,7 +45,6 @@ KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
 """The guard (routes.py) stores the caller's key in the request under it."""
 State = Literal["loading", "serving", "draining"]
-T = TypeVar("T")
 
 
 class Text(Protocol):

@@ -6,7 +6,6 @@ as in transformers' `apply_chat_template`, which turns all text that equals a co
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,8 +15,6 @@ import jinja2
 from cloud_gateway.models.chat_template import ROLES, ChatTemplate, Span, own_roles, plain, refuse_reserved
 from cloud_gateway.models.control_tokens import ControlTokens
 from edgespec.core.errors import ClientError, ModelError
-
-log = logging.getLogger("cloud_gateway.models.chat")
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None

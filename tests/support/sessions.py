@@ -22,7 +22,7 @@ WORKER_NONCE, GATEWAY_NONCE = b"1" * 32, b"2" * 32
 HASH = b"h" * 32
 TREE = m.Tree(1, 1, 3, HASH, 1, [0], [5], [100], [200])
 COMMIT = m.Commit(1, 1, 3, [5], HASH)
-GATEWAY_BODIES: list[m.GatewayBody] = [
+GATEWAY_BODIES: list[m.AnyBody] = [
     m.Open(1, 1, 3, [1, 2, 3], m.Sampling()),
     COMMIT,
     m.Close(1, 1, "done"),

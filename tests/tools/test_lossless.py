@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
-from edgespec.core.sampling.logits import History, process
+from edgespec.core.sampling.logits import History
+from tests.support.processed import process
 from tools.lossless import __main__ as command
 from tools.lossless import cases, distribution, exact, mutants, shared_noise
 from tools.lossless.cases import Case

@@ -14,7 +14,6 @@ from tools.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, row
 from tools.sim.recording import SHIPPED, Recorded
 
 PREFERENCES = ("latency", "balanced", "offload")
-DEFAULT = "adaptive balanced"
 ORACLE = "oracle, no gateway drafts"
 # What an earlier study found possible with match 0.8 and s = 16: round trip -> (latency, most passes).
 FAR = (150, 200, 300)

@@ -115,11 +115,6 @@ class Drafting:
                 child = self.tree.append(node, token, cost, proposal.entropy)
                 self._unsent.append(child)
 
-    @property
-    def has_delta(self) -> bool:
-        """Whether there are unsent nodes."""
-        return bool(self._unsent)
-
     def due(self, now: float, end: float, rtt_s: float) -> bool:
         """Whether there are unsent nodes that should not wait until `end`, when another draft step is over.
 

@@ -276,7 +276,6 @@ class Bye(Message, tag="bye", frozen=True):
 
 ToWorker = Open | Commit | Share | Close
 """What a gateway sends of its requests."""
-GatewayBody = Welcome | Open | Commit | Share | Close | Ping | Pong | Bye
 WorkerBody = Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 AnyBody = Welcome | Open | Commit | Share | Close | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 Handshake = Hello | Challenge | Proof | RotatedProof | Refuse

@@ -292,7 +292,6 @@ class WorkerSession(Session):
         if seen_spki != pin.spki_hash:
             raise RemoteProtocolError("pin", "the TLS key is not the one that was pinned at pairing")
         self._me, self._pin = me, pin
-        self.welcome: m.Welcome | None = None
         digests = me.tokenizer_digest, me.model_digest
         self._hello = Hello(PROTOCOL, me.key.public, nonce, *digests, me.vocab_size, me.sequences, me.name)
         self._outgoing.append(m.encode(self._hello))
@@ -305,7 +304,6 @@ class WorkerSession(Session):
             case Refuse():
                 verify_refusal(message, m.encode(self._hello), self._pin.gateway_key)
             case m.Welcome():
-                self.welcome = message
                 return [Linked()]
         return super()._handle(message, data, now)
 

@@ -81,12 +81,6 @@ class Candidates:
         result[self.tokens] = self.logits
         return result
 
-    def log_probabilities(self) -> Floats:
-        """Normalised logits, in nats; shape as `logits`."""
-        shifted: Floats = self.logits - self.logits.max()
-        shifted -= math.log(np.exp(shifted).sum())
-        return shifted
-
     def probabilities(self, vocab_size: int) -> Floats:
         """The distribution over the whole vocabulary; shape [vocab_size], sums to 1."""
         weights: Floats = np.exp(self.dense(vocab_size) - self.logits.max())
@@ -187,17 +181,6 @@ def _clipped(logits: NDArray[np.floating]) -> NDArray[np.floating]:
         raise ValueError("no token can be chosen: no logit is a number")
     clipped: NDArray[np.floating] = np.nan_to_num(logits, nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
     return clipped
-
-
-def process(
-    logits: NDArray[np.floating],
-    sampling: Sampling,
-    history: History | None = None,
-    path: Sequence[int] = (),
-    allowed: Mask | None = None,
-) -> Floats:
-    """`Processor.candidates` in one call, as logits of the whole vocabulary with -inf for removed tokens."""
-    return Processor(sampling).candidates(logits, history, path, allowed).dense(len(logits))
 
 
 def entropy(logits: Floats) -> float:

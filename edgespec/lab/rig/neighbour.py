@@ -8,7 +8,6 @@ its standard input or after MAX_S.
 
 from __future__ import annotations
 
-import statistics
 import sys
 import threading
 import time
@@ -119,11 +118,6 @@ def main(model: Path) -> None:
             drafting.active.clear()
             drafting.resting.wait(10.0)
             print(drafting.steps - before, flush=True)
-
-
-def factor(alone: list[float], beside: list[float]) -> float:
-    """By how much a neighbour slows the target's passes: ratio of the medians, each of plain passes in ms."""
-    return statistics.median(beside) / statistics.median(alone)
 
 
 if __name__ == "__main__":

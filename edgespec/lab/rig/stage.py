@@ -124,7 +124,7 @@ class Rig:
         return self._new_key(name, name)
 
     def start_proxy(self) -> None:
-        """The delayed link; a worker that dials `worker_address` goes through it."""
+        """The delayed link, through which the worker dials."""
         self._start_proxy("worker", "proxy", self.rtt_ms, self.link_options)
 
     def _start_proxy(self, worker: str, name: str, rtt_ms: float, more: Sequence[str]) -> None:
@@ -184,11 +184,6 @@ class Rig:
     def link_port(self) -> int:
         """Port on which the gateway listens for workers."""
         return int(self.ready["link"]["port"])
-
-    @property
-    def worker_address(self) -> str:
-        """The address that the worker dials: through the proxy when there is one."""
-        return self._address("worker")
 
     def runs(self, name: str) -> bool:
         """Whether this process was started and has not ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -161,11 +161,6 @@ def _is_private(host: str) -> bool:
         return ipaddress.ip_address(host).is_private
     except ValueError:
         return is_local(host) or host.endswith((".local", ".internal", ".home.arpa")) or "." not in host
-
-
-def labels(endpoints: Sequence[EndpointSection]) -> list[str]:
-    """Names of the endpoints in plots and tables."""
-    return [f"{one.name} ({one.region})" if one.region else one.name for one in endpoints]
 
 
 def load(path: Path | None = None) -> SurveySettings:

@@ -111,7 +111,7 @@ async def test_bytes_are_read_no_faster_than_allowed(tmp_path: Path) -> None:
         for i in range(150):
             await linked.send(some_tree(1 + 64 * i, **big_tree()))
         await until(lambda: len(gateway.seen.of("tree")) == 150)
-        took_s, size = asyncio.get_running_loop().time() - began, gateway.links.workers()[0].wire.bytes_in
+        took_s, size = asyncio.get_running_loop().time() - began, gateway.links.workers()[0].wire.ws.inflow.bytes
         assert took_s > 0.8 * (size - 50_000) / 200_000 > 0.3
         assert not gateway.seen.of("down")
 

@@ -122,7 +122,6 @@ def test_a_cache_that_cannot_be_written_is_reported(
     ("look", "command"),
     [
         (models.quantised, "edgespec models fetch auto:quantised`."),
-        (models.second, "python -m tools.models fetch --second`"),
         (models.requantised, "python -m tools.make_draft --format q4_0`"),
         (models.dropped, "python -m tools.make_draft --drop 10`"),
         (lambda: models.dropped((16, 8)), "python -m tools.make_draft --drop 8,16`"),

@@ -83,7 +83,7 @@ async def test_messages_go_both_ways(tmp_path: Path) -> None:
 
 async def test_the_gateways_pings_are_answered(tmp_path: Path) -> None:
     async with serving(tmp_path, timers=Timers(ping_every_s=0.02)) as gateway, running(gateway, Daemon()):
-        await until(lambda: gateway.links.workers() and gateway.links.workers()[0].wire.frames_in > 5)
+        await until(lambda: gateway.links.workers() and gateway.links.workers()[0].wire.ws.inflow.frames > 7)
         assert 0 < gateway.links.workers()[0].rtt.min_s < 0.5
 
 

@@ -41,11 +41,6 @@ class Answer:
         """Milliseconds per token of the whole completion, with its prompt."""
         return 1000 * self.total_s / max(self.tokens, 1)
 
-    @property
-    def first_ms(self) -> float:
-        """Milliseconds to the first token."""
-        return 1000 * self.times[0]
-
 
 @dataclass(slots=True)
 class Batch:

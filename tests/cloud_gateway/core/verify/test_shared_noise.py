@@ -15,7 +15,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.shared_noise import Chooser, path_to
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.gumbel import gumbel_all
-from edgespec.core.sampling.logits import process
+from tests.support.processed import process
 
 VOCAB = 16
 PROMPT = [3, 1, 4]

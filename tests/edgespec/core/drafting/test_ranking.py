@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.protocol.messages import MAX_COST, Sampling
 from edgespec.core.sampling.gumbel import gumbel_all
-from edgespec.core.sampling.logits import History, process
+from edgespec.core.sampling.logits import History
+from tests.support.processed import process
 from tests.support.timing import VOCAB as VOCABULARY
 from tests.support.timing import in_sorts
 
