@@ -189,6 +189,8 @@ class Pairing(Generic[Record]):
             raise NoGatewayError(
                 f"What answers at {address} is not an edgespec {self._who}; check host and port."
             ) from None
+        except RemoteProtocolError as error:  # before the first message: a flood, or no certificate that can be read
+            raise NoGatewayError(f"What answers at {address} is not an edgespec {self._who}: {error}.") from None
         except PeerUnavailable as error:
             raise NoGatewayError(str(error)) from None
         except (OSError, EOFError) as error:

@@ -13,8 +13,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import CLIENT, Side
 
-from edgespec.core.errors import PairingError
-from edgespec.core.protocol.inflow import InflowLimits
+from edgespec.core.errors import NoGatewayError, PairingError
+from edgespec.core.protocol.inflow import MAX_HEAD_BYTES, InflowLimits
 from edgespec.shared.address import Address
 from edgespec.worker.link import keep_linked
 from edgespec.worker.pair import pair
@@ -89,3 +89,17 @@ async def test_pairing_with_a_machine_that_floods_fails_soon(tmp_path: Path, pro
         with pytest.raises(PairingError):
             await asyncio.wait_for(pair([address], some_code(pin), worker.key, "lab-7", worker.gateways), 20)
         assert processed[CLIENT] <= LIMITS.unproven_frames < FLOOD_FRAMES
+
+
+async def test_pairing_names_the_machine_whose_http_head_does_not_end(tmp_path: Path) -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n" + bytes(2 * MAX_HEAD_BYTES))
+        await reader.read()
+        writer.close()
+
+    context, pin = make_certificate(tmp_path)
+    worker = make_worker(tmp_path)
+    async with await asyncio.start_server(endless, "127.0.0.1", 0, ssl=context) as server:
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(NoGatewayError, match=f"at {address} is not an edgespec gateway: an HTTP head of more than"):
+            await pair([address], some_code(pin), worker.key, "lab-7", worker.gateways)
