@@ -54,7 +54,9 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     embedding = model.get_output_embeddings().weight.detach()
     made: Heads = fresh(embedding, torch.arange(320), 2, 4)
     made.save(heads, folder_digest(folder))
-    eagle.fresh(32, embedding, states(model, [[[5, 6]]], 8), 320).save(tmp_path / "eagle", folder_digest(folder))
+    text = states(model, [[[5, 6]]], 8)
+    text = text._replace(states=text.states.float())
+    eagle.fresh(32, embedding, text, 320).save(tmp_path / "eagle", folder_digest(folder))
     options = ["sources", "--target", str(folder), "--draft", str(draft), "--text", "chat", "--max-tokens", "8"]
     files = ["--heads", str(heads), "--eagle", str(tmp_path / "eagle")]
     assert main([*options, "--layers", "0", "2", *files, "--json", str(out)]) == 0

@@ -91,7 +91,7 @@ class EagleHead:
 
     def logits(self, states: Tensor) -> Tensor:
         """[n, v]: of what follows after states [n, d]."""
-        return states @ self.output.T
+        return F.linear(states, self.output)
 
     def save(self, path: Path, target: bytes) -> None:
         """Writes it for the target of this digest. Raises ModelError."""
