@@ -122,12 +122,14 @@ class Timeline:
 
     def _overdue(self, chance: float, soon: float, late: float, link: LinkView, now: float) -> Expected:
         """Lateness is taken to be exponential: what is overdue takes its mean again, and the longer it is overdue, the
-        less likely it is to come (Bayes' rule)."""
+        less likely it is to come (Bayes' rule). Where the late moment has passed as well, nothing is sure to come."""
         mean = max((link.rtt_high_s - link.rtt_s) / 4, 0.3 * self.level_s(link))
         late_s = max(late - now, mean)
         if now <= soon:
             return Expected(chance, soon - now, late_s, mean)
         chance = min(chance, SURE)
+        if now > late:
+            chance, soon, late_s = SURE, max(soon, late), NEVER
         comes = chance * math.exp(-(now - soon) / mean)
         left = comes / (comes + 1 - chance)
         return Expected(left, mean, late_s, mean) if left >= 1 - SURE else Expected(1.0, late_s, NEVER, mean)

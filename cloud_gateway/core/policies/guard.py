@@ -7,9 +7,9 @@ Four modes. Seconds for the tokens that remain, each from what was measured:
     local     reads what is missing, then co-located k = 2        co-located pace * tokens + backlog
     plain     no waiting and no drafting                          plain pace * tokens
 
-Once it has been measured over `MIN_TOKENS`, `normal` is narrowed where the better of `local` and `plain` would be
-faster at all, and left for that where it is faster by `MARGIN`. It is tried again (probed) for as many tokens after an
-interval, which doubles each time that the probe fails.
+Once it has been measured (over `MIN_TOKENS`, or for twice their time), `normal` is narrowed where the better of `local`
+and `plain` would be faster at all, and left for that where it is faster by `MARGIN`. It is tried again (probed) for as
+many tokens after an interval, which doubles each time that the probe fails.
 """
 
 from __future__ import annotations
@@ -48,9 +48,13 @@ class Pace:
         keep = min(1.0, max(REMEMBERED - tokens, 0.0) / max(self.tokens, 1.0))
         self.steps, self.tokens = self.steps * keep + steps, self.tokens * keep + tokens
 
+    def measured(self, tokens: float) -> bool:
+        """Whether it was over so many tokens, or for twice as long as plain decoding takes for them."""
+        return self.tokens >= tokens or self.steps >= 2 * tokens
+
     def known(self) -> float:
-        """0 where it has not been measured over `MIN_TOKENS`."""
-        return self.steps / self.tokens if self.tokens >= MIN_TOKENS else 0.0
+        """0 where it has not been measured over `MIN_TOKENS`, or for twice their time."""
+        return self.steps / self.tokens if self.measured(MIN_TOKENS) else 0.0
 
 
 class Guard:
@@ -94,7 +98,7 @@ class Guard:
         plain_s = reference.plain_s * remaining
         local_s = reference.together_s * remaining + costs.local_backlog_s
         alone_s = min(local_s, plain_s)
-        worker = self._worker if ready or self._unready.tokens < UNREADY_TOKENS else self._unready
+        worker = self._worker if ready or not self._unready.measured(UNREADY_TOKENS) else self._unready
         normal_s = worker.known() * plain_s
         if normal_s <= MARGIN * alone_s:
             if self.with_worker and normal_s:

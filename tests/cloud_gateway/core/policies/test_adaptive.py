@@ -89,10 +89,10 @@ def test_offloading_first_drafts_nothing_while_the_worker_is_near() -> None:
 def test_a_completion_slower_than_without_drafts_even_under_offload() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     for token in range(8):
-        assert not isinstance(decide(policy, tree, 0.3, now=0.1 * token), Draft) and policy.why is None
+        assert not isinstance(decide(policy, tree, 0.3, now=1.5 * TT * token), Draft) and policy.why is None
         tree.advance([3])
-        policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 0.1 * (token + 1))
-    assert isinstance(decide(policy, tree, 0.3, now=0.8), Draft)
+        policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 1.5 * TT * (token + 1))
+    assert isinstance(decide(policy, tree, 0.3, now=1.5 * TT * 8), Draft)
     assert policy.why == "with the worker, 300 ms away, it was slower than drafting here"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloud_gateway.core.policies.actions import LinkView
-from cloud_gateway.core.policies.arrival import Timeline
+from cloud_gateway.core.policies.arrival import NEVER, Timeline
 from cloud_gateway.core.verify.candidates import Merged
 
 R, TD, KEPT = 0.020, 0.004, 0.9
@@ -65,6 +65,16 @@ def test_what_is_overdue_is_less_and_less_likely_to_come() -> None:
     assert chances == sorted(chances, reverse=True) and chances[-1] < 0.6 * KEPT
     given_up = timeline.expect(14, LINK, KEPT, 1.022)
     assert given_up.soon_s == pytest.approx(1.002 + R + 1.5 * TD - 1.022), "the commit that puts the worker right"
+
+
+def test_a_worker_that_stalls_is_not_expected_for_ever() -> None:
+    timeline = streaming()
+    timeline.committed(13, 3, 1.002, on_path=True)
+    right_again = 1.002 + R + 1.5 * TD
+    due = [timeline.expect(14, LINK, KEPT, right_again + late_s) for late_s in (0.0005, 0.002, 0.004)]
+    assert [one.chance for one in due] == sorted([one.chance for one in due], reverse=True) and due[-1].chance < 0.7
+    assert {one.late_s for one in due} == {NEVER}
+    assert timeline.expect(14, LINK, KEPT, right_again + 10 * TD).soon_s == NEVER
 
 
 def test_each_token_not_yet_sent_makes_the_frames_more_doubtful() -> None:

@@ -56,8 +56,13 @@ def test_the_mode_is_the_quickest_for_what_remains(pace: float, costs: Costs, re
 
 
 def test_nothing_is_judged_before_it_was_measured() -> None:
-    assert choice(after(Guard(), int(MIN_TOKENS) - 1, 9 * TT)) == "normal"
-    assert choice(after(Guard(), int(MIN_TOKENS), 9 * TT)) == "local"
+    assert choice(after(Guard(), int(MIN_TOKENS) - 1, 2 * TT)) == "normal"
+    assert choice(after(Guard(), int(MIN_TOKENS), 2 * TT)) == "local"
+
+
+def test_long_waits_are_judged_before_so_many_tokens_have_come() -> None:
+    assert choice(after(Guard(), 1, (2 * MIN_TOKENS - 1) * TT)) == "normal"
+    assert choice(after(Guard(), 1, 2 * MIN_TOKENS * TT)) == "local"
 
 
 def test_a_worker_may_take_its_time_to_read_but_not_for_ever() -> None:
