@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.errors import ConfigError, TraceError
 from edgespec.lab.replay.look import look
 from edgespec.lab.sim.from_trace import Traced
@@ -51,12 +52,16 @@ def test_step_times_are_medians_over_all_arms(folder: Path) -> None:
     assert min(drafts) <= times.local_s <= max(drafts)
 
 
+def fresh() -> list[Calibrator]:
+    return [Calibrator() for _ in range(from_demo.FILLINGS)]
+
+
 def test_an_arm_whose_own_passes_are_slower_differs_from_the_runs() -> None:
     """`sim` has the run's passes, `own` the arm's: with the arm's twice as long only `own` gets longer."""
     arm = Traced(look(SHIPPED, SHIPPED.read_bytes(), None).trace)
     times = from_demo.Times(Curve({rows: s[0] / 2 for rows, s in arm.timed.items()}), 0.004, 0.0)
-    of_the_run, _ = from_demo.simulated(arm, times.steps(arm), 0)
-    own, _ = from_demo.simulated(arm, from_demo.own_steps(arm), 0)
+    of_the_run, _ = from_demo.simulated(arm, times.steps(arm), 0, fresh())
+    own, _ = from_demo.simulated(arm, from_demo.own_steps(arm), 0, fresh())
     assert own > 1.2 * of_the_run
 
 

@@ -116,6 +116,16 @@ def test_when_a_worker_leaves_the_other_goes_on(policy: str, leaves_s: float) ->
     assert len(made[1].prefix) > len(made[0].prefix), "the one that left is sent no more commits"
 
 
+def test_a_worker_that_drafts_while_the_target_reads_the_prompt_is_ahead() -> None:
+    kind = Iid(match=0.98).make(1, 60)
+    cold, ahead = (
+        run(arm("adaptive").controller(), [TREE.make(2, kind, STEPS.worker, 1)], kind, LinkModel(0.02), STEPS, 60, 1,
+            ahead_s=ahead_s)
+        for ahead_s in (0.0, 0.2)
+    )  # fmt: skip
+    assert ahead.rounds < cold.rounds and ahead.seconds < cold.seconds - 0.02, "the round trip at least"
+
+
 def test_two_workers_that_share_the_branches_are_no_slower_than_one() -> None:
     one, two = (
         rows_of([cell(arm("adaptive", replace(TREE, count=count), local=False), 20, runs=8)], processes=1)[0]

@@ -19,6 +19,7 @@ from typing import Any
 
 from cloud_gateway.core.policies.registry import ALONE, make
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
+from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.errors import ConfigError, TraceError
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.replay.look import look
@@ -79,17 +80,21 @@ def own_steps(traced: Traced) -> Steps:
     return replace(traced.steps, worker=Curve(traced.reported)) if traced.reported else traced.steps
 
 
-def simulated(traced: Traced, steps: Steps, number: int) -> tuple[float, float]:
-    """Milliseconds per token and passes of the target, by the recorded policy with what it had learnt before."""
+def simulated(traced: Traced, steps: Steps, number: int, learnt: Sequence[Calibrator]) -> tuple[float, float]:
+    """Milliseconds per token and passes of the target, by the recorded policy with what it had learnt before.
+
+    `learnt`: by its worker, for each filling; one process drafts all completions of an arm (daemon.py).
+    """
     settings, results = traced.header.settings, list[Result]()
     alone = settings.name in ALONE
     for filling in range(FILLINGS):
         process = traced.process(number * FILLINGS + filling)
         rule = BestFirstRule(branching=BRANCHING, sequences=SEQUENCES)
-        workers = [] if alone else [BestFirst(1, 1, PROMPT_LEN, rule, step_s=steps.worker)]
+        workers = [] if alone else [BestFirst(1, 1, PROMPT_LEN, rule, calibrator=learnt[filling], step_s=steps.worker)]
         controller = make(settings, traced.header.policy_state)
         net = LinkModel(0.0) if alone else traced.net()
-        results.append(simulate(controller, workers, process, net, steps, traced.tokens, filling))
+        ahead_s = 0.0 if alone else traced.ahead_s
+        results.append(simulate(controller, workers, process, net, steps, traced.tokens, filling, ahead_s=ahead_s))
     seconds = statistics.mean(result.seconds for result in results)
     return seconds * 1000 / traced.tokens, statistics.mean(result.rounds for result in results)
 
@@ -117,14 +122,16 @@ def row(every: Mapping[int, Completions], arm: str, times: Times) -> dict[str, A
     """One arm over all prompts that it and the reference have."""
     live, sim, own = list[float](), list[float](), list[float]()
     passes, sim_passes, known = 0, 0.0, list[float]()
+    learnt, learnt_own = ([Calibrator() for _ in range(FILLINGS)] for _ in ("sim", "own"))
     for number, arms in every.items():
         if arm not in arms or BASE not in arms:
             continue
         mine, base = arms[arm], arms[BASE]
         live.append(mine.ms_per_token / base.ms_per_token)
-        (ms, rounds), (base_ms, _) = (simulated(one, times.steps(one), number) for one in (mine, base))
+        (ms, rounds), (base_ms, _) = (simulated(one, times.steps(one), number, learnt) for one in (mine, base))
         sim.append(ms / base_ms)
-        own.append(simulated(mine, own_steps(mine), number)[0] / simulated(base, own_steps(base), number)[0])
+        own_ms, own_base_ms = (simulated(one, own_steps(one), number, learnt_own)[0] for one in (mine, base))
+        own.append(own_ms / own_base_ms)
         passes, sim_passes = passes + mine.passes, sim_passes + rounds
         known.append(mine.known)
     if not live:

@@ -74,6 +74,8 @@ class Traced:
         self._targets, self._entropies = reader.targets, reader.entropies
         self._known, self._off = reader.resolve()
         self.start = reader.start()
+        self.ahead_s = max(self.start.at_s - reader.ready_at, 0.0) if reader.ready_at is not None else 0.0
+        """How long its worker had drafted when the comparison begins, while the target read the prompt."""
         self.tokens = len(self._targets) - 1 - self.start.tokens
         if self.tokens < 2 or not self._known:
             raise TraceError("it holds too few tokens, or no draft's proposals, so that no policy can be tried on it.")
@@ -184,7 +186,8 @@ class _Reader:
         self.origin = recorded.header.prompt_len - 1
         self.passes = self.local_passes = 0
         self.ended_s = 0.0
-        self.ready_at: float | None = None
+        self._useful_at: float | None = None
+        """When the first useful frame arrived; the trace may show the link only later."""
         self._rounds: list[Start] = []
         self._frames: list[tuple[int, trace.Frame]] = []
         self._locals: list[tuple[int, tuple[int, ...], Proposal]] = []
@@ -221,13 +224,18 @@ class _Reader:
                 self._decided(event)
 
     def _frame(self, event: trace.Frame, outputs: Sequence[Output]) -> None:
-        """The first useful frame shows when its worker had read the prompt."""
-        given, link = self._player.given(event), self._player.link
+        given = self._player.given(event)
         if event.on_path and given is not None:
             self._frames.append((given.epoch, event))
-        useful = any(isinstance(output, FrameTaken) and output.useful for output in outputs)
-        if useful and self.ready_at is None and link is not None:
-            self.ready_at = event.now - link.rtt_s / 2 - link.step_s
+        if self._useful_at is None and any(isinstance(output, FrameTaken) and output.useful for output in outputs):
+            self._useful_at = event.now
+
+    @property
+    def ready_at(self) -> float | None:
+        """When the worker had read the prompt: a step and half a round trip before its first useful frame."""
+        if self._useful_at is None or not self._links:
+            return None
+        return self._useful_at - self._links[0].rtt_s / 2 - self._links[0].step_s
 
     def _decided(self, event: trace.Decided) -> None:
         if self._asked is not None:

@@ -200,9 +200,12 @@ class Gateway:
         self._inbox.append((FrameArrived(worker, frame), self.clock.now))
         self.act()
 
-    def start(self) -> None:
-        """The target has read the prompt. Where the policy wants it read before the first token, the local draft reads
-        it now, since both share a device."""
+    def start(self, after_s: float = 0.0) -> None:
+        """The target has read the prompt, or has after so long. Where the policy wants it read before the first token,
+        the local draft reads it then, since both share a device."""
+        if after_s > 0:
+            self._begin(after_s, self.start)
+            return
         costs = replace(self.local.costs(self.tree), remaining=self.generation.remaining)
         reads = reads_prompt(self.generation.controller, costs, worker=self._link() is not None)
         if reads and self.local.backlog(self.tree):
@@ -318,6 +321,7 @@ def run(
     seed: int,
     *,
     leaves_s: float = math.inf,
+    ahead_s: float = 0.0,
 ) -> Result:
     """Simulates one answer of `tokens` tokens after a prompt of PROMPT_LEN.
 
@@ -342,9 +346,10 @@ def run(
             clock.at(phases.random() * steps.worker(1), partial(worker.take, whole))
     if workers and leaves_s < math.inf:
         clock.at(leaves_s, lambda: gateway.gone(workers[0].name))
-    gateway.start()
+    gateway.start(ahead_s)
     clock.run(lambda: gateway.done, LIMIT_S)
     result = gateway.result
+    result.seconds -= ahead_s
     result.up_bytes = sum(worker.up.bytes for worker in workers)
     result.down_bytes = sum(worker.down.bytes for worker in workers)
     result.worker_steps = sum(worker.count for worker in workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,15 +26,15 @@ def load(name: str) -> Trace:
     return unseal(next(path for path in SHIPPED if path.stem == name).read_bytes())[0]
 
 
-def made(*events: trace.AnyEvent) -> Trace:
-    """A trace of a prompt of three tokens; the answer is 11, 12, 13, 14."""
+def made(*events: trace.AnyEvent, early: Sequence[trace.AnyEvent] = ()) -> Trace:
+    """A trace of a prompt of three tokens; the answer is 11, 12, 13, 14. `early`: before it shows the link."""
     header = Header("0", 1, 1, PolicySettings(name="wanspec"), 3, 4, 64, True, True, [], ["w"], "length", True)
     start = trace.Step(0.0, "Admitted", 2), trace.Step(0.0, "Assigned", 0), trace.PassCosts({1: 0.02})
     costs = trace.Costs({"local_step_s": 0.004, "local_leaves": 1})
     link = trace.Link({"rtt_s": 0.01, "rtt_high_s": 0.02, "step_s": 0.005, "ready": False})
     recorded = Trace(header, [])
     player = Player(recorded)
-    for event in (*start, costs, link, *events):
+    for event in (*start, costs, *early, link, *events):
         if isinstance(event, trace.Decided):
             event = msgspec.structs.replace(event, size=len(player.tree.tree))
         player.step(event)
@@ -107,6 +108,13 @@ def test_the_comparison_begins_when_the_worker_had_read_the_prompt() -> None:
     traced = Traced(made(*early, named, *late))
     assert traced.start.tokens == 2 and traced.tokens == 2, "0.06 s less half a round trip and a step is 0.05 s"
     assert traced.ms_per_token == pytest.approx((0.14 - 0.04) / 2 * 1000)
+
+
+def test_what_the_worker_drafted_while_the_target_read_the_prompt_counts() -> None:
+    """The link stands in a trace from the first decision on, frames as they arrived."""
+    ahead = Traced(made(*answer([11], [12], [13], [14], start=0.1), early=[frame(3, True, [0], [11], at=0.05)]))
+    assert ahead.start.tokens == 0 and ahead.ahead_s == pytest.approx(0.1 - (0.05 - 0.005 - 0.005))
+    assert Traced(made(frame(3, True, [0], [11], at=0.05), *answer([11], [12], [13], [14]))).ahead_s == 0
 
 
 def test_passes_take_what_they_took_in_the_trace() -> None:
