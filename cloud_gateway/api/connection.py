@@ -57,6 +57,7 @@ class Connection(RequestHandler):
         "_times",
         "_unread",
         "_unread_bytes",
+        "_wire",
     )
 
     def __init__(self, server: web.Server, acceptor: Acceptor, times: Times, idle: IdleConnections) -> None:
@@ -76,14 +77,27 @@ class Connection(RequestHandler):
         self._head_late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
+        self._wire: asyncio.Transport | None = None
+        """Until it is lost; aiohttp's `transport` is None from a forced close on."""
         self._droppable: int | None = None
         self._dropped: asyncio.Event | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._wire = transport
         super().connection_made(transport)
         self._head_late = self._loop.call_later(self._times.head_s, self._give_up)
 
+    async def start(self) -> None:
+        """aiohttp's loop over requests. It closes the transport at its end, which then still sends what is unsent."""
+        try:
+            await super().start()
+        finally:
+            if self._wire is not None and self._wire.get_write_buffer_size():
+                self._wait_for_reader()
+
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._wire = None
         self._stop_waiting()
         self._leave_idle()
         if self._unread is not None:
@@ -172,13 +186,15 @@ class Connection(RequestHandler):
 
     def _wait_for_reader(self) -> None:
         """Disconnects the client if it has read nothing by the end of `unread_s`, else waits again."""
-        if self.transport is not None:
-            self._unread_bytes = self.transport.get_write_buffer_size()
+        if self._unread is not None:
+            self._unread.cancel()
+        if self._wire is not None:
+            self._unread_bytes = self._wire.get_write_buffer_size()
             self._unread = self._loop.call_later(self._times.unread_s, self._check_reader)
 
     def _check_reader(self) -> None:
-        if self.transport is not None and self.transport.get_write_buffer_size() >= self._unread_bytes:
-            self.transport.abort()
+        if self._wire is not None and self._wire.get_write_buffer_size() >= self._unread_bytes:
+            self._wire.abort()
         else:
             self._wait_for_reader()
 

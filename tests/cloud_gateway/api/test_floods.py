@@ -201,6 +201,21 @@ async def test_a_client_that_reads_no_response_is_given_up(tmp_path: Path) -> No
         await until(lambda: echo.listener.acceptor.admission.total == 0)
 
 
+async def test_a_connection_that_ends_with_unread_bytes_is_given_up(tmp_path: Path) -> None:
+    """The gateway closes it after what is not HTTP, while less than its high-water mark is still unsent."""
+    async with echo_gateway(tmp_path, times=replace(TIMES, unread_s=0.2)) as echo:
+        for listening in echo.listener.acceptor.sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        request = f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {echo.key}\r\n\r\n".encode()
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", echo.listener.port))
+            sock.sendall(request * 180 + b"no HTTP\r\n\r\n")
+            admission = echo.listener.acceptor.admission
+            await until(lambda: admission.total == 1)
+            await until(lambda: admission.total == 0)
+
+
 async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> None:
     if raise_descriptor_limit() < 3500:
         pytest.skip("needs 3500 file descriptors")
