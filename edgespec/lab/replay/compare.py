@@ -128,12 +128,13 @@ def _try(traced: Traced, settings: PolicySettings, rtt_ms: float | None, seed: i
     policy = settings.name
     alone = policy in ALONE
     net = LinkModel(0.0) if alone else traced.net(None if rtt_ms is None else rtt_ms / 1000)
+    ahead_s = 0.0 if alone else traced.ahead_s
     results: list[Result] = []
     for filling in range(FILLINGS):
         drafting = [] if alone else [Drafting(1, 1, PROMPT_LEN, traced.rule())]
         process = traced.process(seed * FILLINGS + filling)
         controller = make(settings)
-        results.append(run(controller, drafting, process, net, traced.steps, traced.tokens, filling))
+        results.append(run(controller, drafting, process, net, traced.steps, traced.tokens, filling, ahead_s=ahead_s))
     k = settings.k if policy in USES_K else None
     phi = settings.phi if policy in USES_PHI else None
     rtt = None if alone else round(net.rtt_s * 1000, 3)

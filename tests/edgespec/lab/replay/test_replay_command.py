@@ -10,10 +10,14 @@ import pytest
 
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Trace, seal, unseal
+from cloud_gateway.core.trace.play import Check
 from edgespec.__main__ import main
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
+from edgespec.lab.replay.compare import compare
+from edgespec.lab.replay.look import Looked
 from edgespec.shared.paired import PairedGateways
+from tests.edgespec.lab.sim.test_from_trace import answer, frame, made
 
 SHIPPED = Path(__file__).parents[3] / "traces"
 ONE = SHIPPED / "wanspec-20ms.trace"
@@ -122,3 +126,10 @@ def test_mistakes_are_one_sentence_and_an_exit_code(
 ) -> None:
     status, _, err = replay(capsys, *arguments)
     assert status == code and said in err and len(err.splitlines()) == 1
+
+
+def test_policies_are_tried_with_the_head_start_that_the_worker_had() -> None:
+    rounds = answer([11], [12], [13], [14], start=0.1)
+    ahead, cold = (made(*rounds, early=[frame(3, True, [0], [11], at=at)]) for at in (0.05, 0.11))
+    found = [compare(Looked(ONE, one, b"", None, Check(0, [])), [], 1).rows[0] for one in (ahead, cold)]
+    assert found[0].passes < found[1].passes and found[0].ms_per_token < found[1].ms_per_token
