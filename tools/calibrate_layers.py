@@ -23,7 +23,7 @@ from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Forward, Part
 from cloud_gateway.models.target_model.llama_forward import LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.torch import TorchTarget
-from edgespec.core.errors import EdgespecError, ModelError
+from edgespec.core.errors import ModelError
 from tools import options, target_text, verbs
 
 MAX_K = 8
@@ -109,12 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--least", type=options.number(int, 1, 1000), default=8, help="layers at which it ends")
     parser.add_argument("--tries", type=options.number(int, 1, 1000), default=5, help="layers tried at each number")
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
-    args = parser.parse_args(argv)
-    try:
-        return calibrate(args)
-    except EdgespecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.set_defaults(run=calibrate)
+    return verbs.run(parser, argv)
 
 
 def calibrate(args: argparse.Namespace) -> int:

@@ -50,7 +50,8 @@ def command(package: str, verbs: Iterable[str | Verb], about: str) -> argparse.A
 
 
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    """Runs one verb. A failure of the project's own is one sentence on standard error and its exit status."""
+    """Runs one verb, or a command whose parser has its `run` among the defaults. A failure of the project's own is one
+    sentence on standard error and its exit status."""
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cloud_gateway.models.target_model.load import Loaded
-from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.errors import ConfigError
 from tools import options, target_text, verbs
 from tools.train_heads import eagle, medusa
 from tools.train_heads.text import Text, states
@@ -49,12 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=options.number(int, 0, 1 << 40), default=1 << 40, help="of training at most")
     parser.add_argument("--out", type=options.output, required=True, metavar="FILE", help="safetensors")
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
-    args = parser.parse_args(argv)
-    try:
-        return train(args)
-    except EdgespecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.set_defaults(run=train)
+    return verbs.run(parser, argv)
 
 
 def train(args: argparse.Namespace) -> int:
