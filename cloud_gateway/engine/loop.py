@@ -178,7 +178,7 @@ class Engine:
     def _make_active(self, request: GenerationRequest) -> Active:
         settings = request.speculation.over(self.settings.policy)
         workers = self.offloading.workers.linked().values()
-        linked = [worker.name or worker.id for worker in workers if worker.groups & request.groups]
+        linked = [worker.label for worker in workers if worker.groups & request.groups]
         policy = registry.make(
             settings, self._memory.recall(linked, kind_of(request.sampling.temperature, settings.sources))
         )

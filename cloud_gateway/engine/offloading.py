@@ -134,10 +134,9 @@ class Offloading:
 
     def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
         self.queued.release(worker.id, "needed elsewhere")
-        name = worker.name or worker.id
-        self.audit.assigned(active.request, worker.id, name)
+        self.audit.assigned(active.request, worker.id, worker.label)
         scope = scope_for(worker.id, active.request.cache_scope)
-        self.step(active, Assigned(worker.id, name, scope, beside))
+        self.step(active, Assigned(worker.id, worker.label, scope, beside))
         self._changed = True
 
     def share(self) -> None:

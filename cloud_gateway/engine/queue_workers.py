@@ -65,10 +65,6 @@ class _Writing:
     frames: int = 0
     """Of the worker, that brought candidates."""
 
-    @property
-    def name(self) -> str:
-        return self.worker.name or self.worker.id
-
 
 class QueueWorkers:
     """The answers that workers write now."""
@@ -145,7 +141,7 @@ class QueueWorkers:
         request = wanted.active.request
         answer = RemoteAnswer(next(self._numbers), request.tokens, wanted.limit, wanted.stops)
         writing = self._writing[answer.number] = _Writing(wanted.active, worker, answer)
-        self._offloading.audit.assigned(request, worker.id, writing.name)
+        self._offloading.audit.assigned(request, worker.id, worker.label)
         self._book(writing, frames=0)
         for body in answer.open(wanted.sampling, scope_for(worker.id, request.cache_scope)):
             self._send(writing, body)
@@ -159,7 +155,8 @@ class QueueWorkers:
 
     def _close(self, writing: _Writing, why: str) -> None:
         self._send(writing, writing.answer.close(why))
-        self._offloading.audit.released(writing.active.request, writing.worker.id, writing.name, why, writing.frames)
+        worker = writing.worker
+        self._offloading.audit.released(writing.active.request, worker.id, worker.label, why, writing.frames)
 
     def _punish(self, writing: _Writing, error: Exception) -> None:
         """It broke the protocol, or its data the gateway's own code: its answer is dropped and its link ends."""
@@ -172,7 +169,7 @@ class QueueWorkers:
         self._close(writing, "moved")
 
     def _book(self, writing: _Writing, frames: int) -> None:
-        self._offloading.step(writing.active, Wrote(writing.worker.id, writing.name, frames))
+        self._offloading.step(writing.active, Wrote(writing.worker.id, writing.worker.label, frames))
 
     def _send(self, writing: _Writing, body: ToWorker) -> None:
         self._offloading.carry_out(writing.active, Send(writing.worker.id, body))

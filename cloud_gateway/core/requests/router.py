@@ -28,6 +28,11 @@ class LinkedWorker:
     answers: bool = False
     """Whether it writes answers for requests that wait."""
 
+    @property
+    def label(self) -> str:
+        """By which usage, audit log and what is learnt of it name it."""
+        return self.name or self.id
+
 
 def choose(
     workers: Iterable[LinkedWorker], load: Mapping[str, int], groups: frozenset[str], *, exclude: Collection[str] = ()
