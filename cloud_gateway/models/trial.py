@@ -50,8 +50,6 @@ class Trial:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._noted = Throttle()
-        self.killed = 0
-        """Schemas that ended the process."""
 
     def fault(self, schema: str) -> str | None:
         """The fault of a schema, as the end of a sentence; None where it can be compiled.
@@ -72,13 +70,11 @@ class Trial:
                 reply = _reply(process, MAX_WAIT_S, lambda: _starved(process.pid, used_s))
             except TimeoutError:
                 self._kill()
-                self.killed += 1
                 sentence = "The gateway is too busy to compile a JSON schema just now; send the request again shortly."
                 raise ClientError(sentence, status=503, code="overloaded", retry_after_s=MAX_WAIT_S) from None
             if reply is not None:
                 return reply["fault"]
             self._kill()
-            self.killed += 1
             more = self._noted.admit(process.returncode, time.monotonic())  # any API key can provoke this line
             if more is not None:
                 log.info("a JSON schema was refused: its compilation ended with status %d", process.returncode)

@@ -17,7 +17,8 @@ from msgspec import Meta, Struct
 
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
-from edgespec.core.pairing.messages import Version
+from edgespec.core.pairing.messages import VERSION, Version
+from edgespec.core.peers.messages import PeerReason
 from edgespec.core.protocol.handshake import Pin, Standing
 from edgespec.core.protocol.messages import Bytes32
 from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
@@ -65,6 +66,7 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Its name at pairing, made unique among the records."""
     paired_at: UnixTime
     min_version: Version = 1
+    """The protocol version agreed at pairing, below which it is refused."""
     revoked_at: UnixTime | None = None
     last_seen: UnixTime | None = None
     groups: Groups = DEFAULT_GROUPS
@@ -84,6 +86,8 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_default
             return "revoked"
         if self.expires_at is not None and time.time() >= self.expires_at:
             return "expired"
+        if self.min_version > VERSION:
+            return "version"
         return "paired" if self.quarantined_at is None else "quarantined"
 
 
@@ -268,6 +272,11 @@ class PairedPeers(_List[PairedPeer]):
         known = self.get(key)
         if known is not None and known.address != address:
             self._replace(key, address=address)
+
+    def refusal(self, key: bytes) -> PeerReason | None:
+        """Why nothing is done for the machine with this key; None where it is paired, and at no later version."""
+        peer = self.get(key)
+        return "unpaired" if peer is None else "version" if peer.min_version > VERSION else None
 
     def name_of(self, key: bytes) -> str:
         """The name of a paired peer, for logs; "unknown" for any other key."""

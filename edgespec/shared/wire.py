@@ -48,7 +48,6 @@ class Wire:
     def __init__(self, ws: Guarded, session: Session, handle: Callable[[Event], None]) -> None:
         """`handle` gets every event, in order; an exception in it ends the wire."""
         self.ws, self.session = ws, session
-        self.bytes_out = 0
         self._handle = handle
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
@@ -147,7 +146,6 @@ class Wire:
 
     def _write(self, data: bytes) -> None:
         broadcast({self.ws}, data)  # writes at once, without waiting for the buffer to drain
-        self.bytes_out += len(data)
 
     def _check_backlog(self) -> None:
         """Also counts WebSocket pongs, which `websockets` writes to a peer that pings without reading."""

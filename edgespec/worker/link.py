@@ -75,9 +75,11 @@ class Handler(Protocol):
 class Link:
     """One authenticated link, as the service uses it. For use on the event loop."""
 
-    def __init__(self, wire: Wire, handler: Handler, address: Address, pin: Pin) -> None:
-        """`address`: where the gateway was reached; `pin`: what it proved."""
-        self.address, self.pin = address, pin
+    def __init__(self, wire: Wire, handler: Handler, address: Address, pin: Pin, branching: int) -> None:
+        """`address`: where the gateway was reached; `pin`: what it proved; `branching`: children of a node that it
+        takes at most.
+        """
+        self.address, self.pin, self.branching = address, pin, branching
         self._wire, self._handler = wire, handler
         self._looking = False
 
@@ -180,9 +182,9 @@ class _Attempt:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Linked():
+            case Linked(branching):
                 self._race.settle(self._task)
-                self.link = Link(self._wire, self._handler, self.address, self._pin)
+                self.link = Link(self._wire, self._handler, self.address, self._pin, branching)
                 self._linked_at = self._clock()
                 self._handler.on_up(self.link)
             case RttSample(rtt_s):

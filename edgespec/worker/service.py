@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError
+from edgespec.core.pairing.messages import VERSION
 from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, ToWorker, Tree
@@ -76,7 +78,7 @@ class Service:
         self._load = load or load_drafter
         self._lowered = settings.daemon.priority == "idle"
         drafter, curve = priority.run_lowered(self._load_and_time) if self._lowered else self._load_and_time()
-        rule = draft_rule(draft, curve)
+        rule = self._rule = draft_rule(draft, curve)
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
         self.identity = WorkerIdentity(
             store.identity(),
@@ -190,6 +192,7 @@ class Service:
         if link.pin.gateway_key != self.gateway.key:
             self._follow(link.pin)
         self._addresses.reached(link.address)
+        self.daemon.rule = replace(self._rule, branching=min(link.branching, self._rule.branching))
         self.daemon.writable()
         ids = key_id(self.gateway.key), key_id(self.identity.key.public)
         log.info("linked to gateway %s (%s); this worker's id is %s", self.gateway.name, *ids)
@@ -382,10 +385,14 @@ def draft_rule(draft: DraftSection, step_s: Mapping[int, float]) -> DraftRule:
 
 
 def paired_gateway(gateways: PairedGateways) -> PairedGateway:
-    """The gateway to draft for: the one paired last. Raises PairingError when there is none."""
+    """The gateway to draft for: the one paired last. Raises PairingError: none, or it must not fall back to VERSION."""
     known = gateways.all()
     if not known:
         raise PairingError(
             "This worker is not paired with a gateway; ask its operator for a code and run `edgespec pair`."
         )
-    return max(known, key=lambda gateway: gateway.paired_at)
+    latest = max(known, key=lambda gateway: gateway.paired_at)
+    if latest.min_version > VERSION:
+        text = f"Gateway {latest.name} was paired at version {latest.min_version} of the protocol"
+        raise PairingError(f"{text}, and this program speaks {VERSION}: update it, or pair again.")
+    return latest

@@ -147,6 +147,7 @@ async def serving(
     listed: PairedWorkers | None = None,
     seen: Seen | None = None,
     port: int = 0,
+    branching: int = 4,
     keys: KeyStore | None = None,
 ) -> AsyncIterator[GatewayUnderTest]:
     """Serves links to the default worker and those in `paired`, or to those in a list on disk, `listed`; with these
@@ -159,7 +160,7 @@ async def serving(
     standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
     names = {me.key.public: me.name for me in (worker_identity(), *paired)}
     seen = seen or Seen()
-    me = GatewayIdentity(key, "gw", pin, TOKENIZER)
+    me = GatewayIdentity(key, "gw", pin, TOKENIZER, branching)
     links = Links(
         me,
         VOCAB,

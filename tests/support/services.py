@@ -66,10 +66,11 @@ async def serving_worker(
     owner: OwnerSection = ALWAYS,
     watched: Sequence[Source] | None = None,
     priority: Literal["idle", "normal"] = "normal",
+    branching: int = 4,
 ) -> AsyncIterator[Running]:
     """A linked worker with these settings of `[owner]`, and signs of the owner."""
     store = KeyStore(tmp_path / "state")
-    async with serving(tmp_path, paired=[listed(store)]) as gateway:
+    async with serving(tmp_path, paired=[listed(store)], branching=branching) as gateway:
         PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
         async with service_of(tmp_path, owner, watched, priority) as (service, task, nices):
             yield Running(gateway, service, task, nices)

@@ -57,7 +57,7 @@ def linked() -> tuple[WorkerSession, GatewaySession]:
     w, g = worker(), gateway()
     assert deliver(w, g) == [] and deliver(g, w) == []
     assert deliver(w, g, now=0.02) == [RttSample(0.02), Linked()]
-    assert deliver(g, w, now=0.02) == [Linked()]
+    assert deliver(g, w, now=0.02) == [Linked(GATEWAY.branching)]
     return w, g
 
 

@@ -22,12 +22,12 @@ from collections.abc import Callable
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.peers.messages import (
-    SENTENCES,
     Ask,
     Granted,
     PeerChallenge,
     PeerHello,
     PeerMessage,
+    PeerReason,
     PeerRefused,
     PeerUnavailable,
     Purpose,
@@ -70,15 +70,19 @@ class CallerHandshake:
 
     def _raise_refusal(self, message: PeerMessage) -> None:
         if isinstance(message, PeerRefused):
-            raise PeerUnavailable(message.reason, f"The peer {self._name} {SENTENCES[message.reason]}.")
+            raise PeerUnavailable.refused(self._name, message.reason)
 
 
 class ListenerHandshake:
     """The side that listens: `challenge`, then `asked`."""
 
-    def __init__(self, key: SigningKey, spki_hash: bytes, nonce: bytes, is_paired: Callable[[bytes], bool]) -> None:
-        """`spki_hash`: of the TLS key that it serves with; `nonce`: 32 fresh random bytes."""
-        self._key, self._spki, self._nonce, self._is_paired = key, spki_hash, nonce, is_paired
+    def __init__(
+        self, key: SigningKey, spki_hash: bytes, nonce: bytes, refusal: Callable[[bytes], PeerReason | None]
+    ) -> None:
+        """`spki_hash`: of the TLS key that it serves with; `nonce`: 32 fresh random bytes; `refusal`: why a key is
+        refused, None where it is not.
+        """
+        self._key, self._spki, self._nonce, self._refusal = key, spki_hash, nonce, refusal
         self._digest = b""
         self.peer = b""
         """The caller's key, proven once `asked` has returned."""
@@ -95,7 +99,7 @@ class ListenerHandshake:
         return PeerChallenge(self._key.public, self._nonce, self._key.sign(CHALLENGE, self._digest))
 
     def asked(self, message: PeerMessage) -> Ask | PeerRefused:
-        """What the caller asks for, or the refusal of a key that is not paired.
+        """What the caller asks for, or the refusal of its key.
 
         Raises RemoteProtocolError (`bad-signature`, `unexpected`); LocalProtocolError before a challenge.
         """
@@ -104,7 +108,8 @@ class ListenerHandshake:
         if not isinstance(message, Ask):
             raise _unexpected(message)
         verify(self.peer, ASK, _asked(self._digest, message.what, message.gateway), message.signature)
-        return message if self._is_paired(self.peer) else PeerRefused("unpaired")
+        refusal = self._refusal(self.peer)
+        return message if refusal is None else PeerRefused(refusal)
 
 
 def transcript(hello: PeerHello, challenge: PeerChallenge, spki_hash: bytes) -> bytes:

@@ -23,7 +23,7 @@ Purpose = Literal["relay", "presence"]
 PeerReason = Literal["unpaired", "version", "off", "gateway", "busy", "unreachable"]
 SENTENCES: Mapping[PeerReason, str] = {
     "unpaired": "is not paired with this machine any more; pair the two again",
-    "version": "speaks another version of the protocol; update the older one",
+    "version": "speaks another version of the protocol, or a later one was agreed at pairing; update the older one",
     "off": "does not relay; its admin can set `relay.offer`",
     "gateway": "is not paired with this gateway itself, so it does not relay to it",
     "busy": "relays as many machines as it is allowed to",
@@ -38,6 +38,11 @@ class PeerUnavailable(AddressError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    @classmethod
+    def refused(cls, peer: str, reason: PeerReason) -> PeerUnavailable:
+        """The error for a refusal; `peer` is its name."""
+        return cls(reason, f"The peer {peer} {SENTENCES[reason]}.")
 
 
 class PeerHello(Message, tag="peer-hello", frozen=True):

@@ -78,7 +78,7 @@ class Pin:
     """When the gateway proved this key last, in Unix seconds; a successor is accepted for a while after."""
 
 
-Standing = Literal["paired", "unpaired", "revoked", "expired", "quarantined"]
+Standing = Literal["paired", "unpaired", "revoked", "expired", "version", "quarantined"]
 Lookup = Callable[[bytes], Standing]
 """Worker key (32 bytes) -> the key's pairing status."""
 
@@ -160,6 +160,9 @@ def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError
         case "expired":
             text = f"The pairing of the key {worker} has expired; `cloud-gateway workers expire {worker}` prolongs it."
             return RemoteProtocolError("expired", text, close_code=CloseCode.EXPIRED)
+        case "version":
+            text = f"The key {worker} was paired at a later version than {PROTOCOL}; update the gateway, or pair again."
+            return RemoteProtocolError("version", text, close_code=CloseCode.VERSION)
         case "quarantined":
             text = f"The key {worker} is quarantined; `cloud-gateway workers release {worker}` ends that."
             return RemoteProtocolError("quarantined", text, close_code=CloseCode.QUARANTINED)

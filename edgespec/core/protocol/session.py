@@ -120,7 +120,9 @@ DEFAULT_TIMERS = Timers()
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """The handshake is complete: both sides are authenticated."""
+    """Both sides are authenticated. `branching`: children of a node that the gateway takes; 0 at the gateway itself."""
+
+    branching: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +306,7 @@ class WorkerSession(Session):
             case Refuse():
                 verify_refusal(message, m.encode(self._hello), self._pin.gateway_key)
             case m.Welcome():
-                return [Linked()]
+                return [Linked(message.branching)]
         return super()._handle(message, data, now)
 
     def _prove(self, challenge: Challenge) -> None:

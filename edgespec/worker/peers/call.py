@@ -15,6 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.pairing.messages import VERSION
 from edgespec.core.peers.handshake import CallerHandshake
 from edgespec.core.peers.messages import (
     MAX_CHUNK_BYTES,
@@ -112,6 +113,8 @@ class Caller:
     async def _called(
         self, peer: PairedPeer, address: Address, what: Purpose, gateway: bytes
     ) -> AsyncIterator[tuple[CountedClient, Granted]]:
+        if peer.min_version > VERSION:
+            raise PeerUnavailable.refused(peer.name, "version")
         ws = await self._dial(peer, address)
         try:
             try:

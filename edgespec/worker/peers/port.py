@@ -120,9 +120,7 @@ class PeerPort:
 
     async def _serve_peer(self, ws: GuardedConnection) -> None:
         set_nodelay(ws)
-        handshake = ListenerHandshake(
-            self._key, self._tls.spki_hash, os.urandom(32), lambda key: self._peers.get(key) is not None
-        )
+        handshake = ListenerHandshake(self._key, self._tls.spki_hash, os.urandom(32), self._peers.refusal)
         async with asyncio.timeout(HANDSHAKE_S):
             answer: PeerMessage = handshake.challenge(decode_peer(await ws.recv()))
             await ws.send(encode(answer))

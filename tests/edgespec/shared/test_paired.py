@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.core.pairing.messages import VERSION
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.paired import PairedGateways, PairedWorkers
+from edgespec.shared.paired import PairedGateways, PairedPeers, PairedWorkers
 
 A, B, C = b"A" * 32, b"B" * 32, b"C" * 32
 
@@ -34,6 +35,17 @@ def test_a_worker_is_unpaired_then_paired_then_revoked_and_paired_again(folder: 
     workers.add(A, "lab-7")
     assert workers.lookup(A) == "paired"
     assert (folder / "workers.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_who_was_paired_at_a_later_version_is_refused(folder: Path) -> None:
+    workers, peers = PairedWorkers(folder), PairedPeers(folder)
+    for version, standing, refusal in ((VERSION, "paired", None), (VERSION + 1, "version", "version")):
+        workers.add(A, "lab-7", version)
+        peers.add(A, b"", "lab-8", "", version)
+        assert (PairedWorkers(folder).lookup(A), PairedPeers(folder).refusal(A)) == (standing, refusal)
+    assert peers.refusal(B) == "unpaired"
+    workers.revoke("lab-7")
+    assert workers.lookup(A) == "revoked"
 
 
 def test_another_process_sees_a_change_at_once(folder: Path) -> None:

@@ -181,6 +181,14 @@ async def test_a_worker_that_is_not_paired_ends(tmp_path: Path, standing: Any) -
                 await asyncio.wait_for(task, 5)
 
 
+async def test_a_worker_that_was_paired_at_a_later_version_ends(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        gateway.standing[worker_identity().key.public] = "version"
+        async with running(gateway, Daemon()) as task:
+            with pytest.raises(RemoteProtocolError, match="version"):
+                await asyncio.wait_for(task, 5)
+
+
 async def test_being_revoked_while_linked_is_final(tmp_path: Path) -> None:
     daemon = Daemon()
     async with serving(tmp_path) as gateway, running(gateway, daemon) as task:

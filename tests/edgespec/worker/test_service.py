@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from edgespec.core.errors import ModelError
+from edgespec.core.errors import ModelError, PairingError
+from edgespec.core.pairing.messages import VERSION
 from edgespec.core.protocol.messages import Sampling
 from edgespec.llamacpp.context import Row
+from edgespec.shared.paired import PairedGateways
 from edgespec.worker.daemon import FAILED
+from edgespec.worker.service import paired_gateway
 from tests.support.services import PROMPT, Running, serving_worker, until
 
 POISON = 61
@@ -48,3 +52,19 @@ async def test_a_failing_decode_declines_its_request_and_not_the_service(running
     await until(lambda: len(running.gateway.seen.of("decline")) == 6 or running.task.done())
     assert {why for _, _, why in running.gateway.seen.of("decline")} == {FAILED}
     await running.drafts(9)
+
+
+async def test_no_node_gets_more_children_than_the_gateway_takes(tmp_path: Path) -> None:
+    async with serving_worker(tmp_path, branching=2) as worker:
+        await worker.drafts(1)
+        families = Counter(parent for _, tree in worker.gateway.seen.of("tree") for parent in tree.parents)
+        assert max(families.values()) == 2
+
+
+def test_a_gateway_paired_at_a_later_version_is_not_dialled(tmp_path: Path) -> None:
+    gateways = PairedGateways(tmp_path)
+    gateways.add(b"A" * 32, b"B" * 32, "dept", "10.0.0.1:7443", VERSION)
+    assert paired_gateway(gateways).name == "dept"
+    gateways.add(b"A" * 32, b"B" * 32, "dept", "10.0.0.1:7443", VERSION + 1)
+    with pytest.raises(PairingError, match="dept was paired at version 2 of the protocol, and this program speaks 1"):
+        paired_gateway(gateways)

@@ -34,7 +34,8 @@ def calling(
 def listening(
     key: SigningKey = LISTENER, paired: SigningKey | None = CALLER, spki: bytes = SPKI, nonce: int = 2
 ) -> ListenerHandshake:
-    return ListenerHandshake(key, spki, bytes([nonce]) * 32, lambda one: paired is not None and one == paired.public)
+    known = None if paired is None else paired.public
+    return ListenerHandshake(key, spki, bytes([nonce]) * 32, lambda one: None if one == known else "unpaired")
 
 
 def sent(message: PeerMessage) -> PeerMessage:

@@ -54,7 +54,7 @@ def proven(pinned: Pin, key: SigningKey) -> str:
     try:
         deliver(gateway, session)
         deliver(session, gateway)
-        return "linked" if Linked() in deliver(gateway, session) else "nothing"
+        return "linked" if Linked(me.branching) in deliver(gateway, session) else "nothing"
     except RemoteProtocolError as error:
         return error.reason
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edgespec.core.errors import PairingError, RemoteProtocolError, TokenizerMismatch
+from edgespec.core.errors import EdgespecError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import (
@@ -138,8 +138,13 @@ def test_the_gateways_own_signature_does_not_serve_as_a_proof() -> None:
     assert reason_of(g, m.encode(m.Proof(challenge.signature))).reason == "bad-signature"
 
 
-@pytest.mark.parametrize(("standing", "code"), [("unpaired", 4401), ("revoked", 4403)])
-def test_a_worker_that_is_not_paired_gets_a_signed_bye_and_stops(standing: Standing, code: int) -> None:
+@pytest.mark.parametrize(
+    ("standing", "code", "final"),
+    [("unpaired", 4401, PairingError), ("revoked", 4403, PairingError), ("version", 4426, RemoteProtocolError)],
+)
+def test_a_worker_that_is_not_paired_gets_a_signed_bye_and_stops(
+    standing: Standing, code: int, final: type[EdgespecError]
+) -> None:
     w, g = worker(), gateway(standing)
     deliver(w, g)
     deliver(g, w)
@@ -147,7 +152,7 @@ def test_a_worker_that_is_not_paired_gets_a_signed_bye_and_stops(standing: Stand
     assert (raised.reason, raised.close_code) == (standing, code)
     (bye,) = deliver(g, w)
     assert bye == m.Bye(standing) and w.state is State.CLOSED
-    assert isinstance(final_error(bye.reason, "The gateway ended the link."), PairingError)
+    assert isinstance(final_error(bye.reason, "The gateway ended the link."), final)
 
 
 @pytest.mark.parametrize("standing", ["paired", "unpaired", "revoked"])

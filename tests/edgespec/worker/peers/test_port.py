@@ -18,7 +18,7 @@ from websockets.protocol import SERVER
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.pairing.exchange import Party, WorkerExchange
-from edgespec.core.pairing.messages import PairingFailed, Reason, decode_pairing
+from edgespec.core.pairing.messages import VERSION, PairingFailed, Reason, decode_pairing
 from edgespec.core.peers.handshake import CallerHandshake
 from edgespec.core.peers.messages import PeerUnavailable, Purpose, decode_peer
 from edgespec.core.protocol.inflow import InflowLimits
@@ -198,6 +198,18 @@ async def test_a_machine_that_is_not_paired_gets_nothing(tmp_path: Path) -> None
                 await attempt
             assert refused.value.reason == "unpaired"
         assert relay.port.forwarded_bytes == 0
+
+
+async def test_peers_do_not_fall_back_to_an_earlier_version(tmp_path: Path) -> None:
+    async with two(tmp_path) as (caller, relay):
+        met = caller.meets(relay)
+        await caller.caller.presence(met, relay.address)
+        later = caller.peers.add(relay.key.public, b"", "relay", str(relay.address), VERSION + 1)
+        relay.peers.add(caller.key.public, b"", "caller", "", VERSION + 1)
+        for record, address in ((met, relay.address), (later, Address("127.0.0.1", 1))):  # the second is not dialled
+            with pytest.raises(PeerUnavailable) as refused:
+                await caller.caller.presence(record, address)
+            assert refused.value.reason == "version"
 
 
 async def test_another_machine_at_the_relays_address_is_refused(tmp_path: Path) -> None:
