@@ -111,20 +111,31 @@ def measured(
 def scene_of(options: argparse.Namespace, peer: bool, console: Console) -> Scene:
     """Files and settings; deep and requantised targets are made where they are missing. Raises ModelError."""
     llama_server = peers.llama_server() if peer else None
-    gguf = options.model or target_model(_as(options, engine="llamacpp"), console)
-    if not gguf.is_file():
-        raise ConfigError(f"--model is {gguf}, but there is no such file; name a GGUF file.")
-    if options.format != "as-is":
-        gguf = _formatted(gguf, options.format, console)
-    ours = gguf if options.model or options.engine == "llamacpp" else target_model(options, console)
-    draft = DRAFTS[options.draft]() if options.draft in DRAFTS else Path(options.draft)
-    if not draft.is_file():
-        raise ConfigError(f"--draft is {options.draft}, but must be {', '.join(DRAFTS)} or a GGUF file.")
+    ours, gguf = targets_of(options, console)
+    draft = draft_of(options.draft)
     return Scene(
         engine=options.engine, target=ours, peer_target=gguf, draft=draft, rtt_ms=options.rtt_ms,
         slots=max(options.clients), context=256 * -(-(PROMPT_ROOM + options.max_tokens) // 256),
         neighbour=not options.no_neighbour, llama_server=llama_server,
     )  # fmt: skip
+
+
+def targets_of(options: argparse.Namespace, console: Console) -> tuple[Path, Path]:
+    """Our target, and the GGUF file of the same model; what is missing is made. Raises ConfigError, ModelError."""
+    gguf = options.model or target_model(_as(options, engine="llamacpp"), console)
+    if not gguf.is_file():
+        raise ConfigError(f"--model is {gguf}, but there is no such file; name a GGUF file.")
+    if options.format != "as-is":
+        gguf = _formatted(gguf, options.format, console)
+    return gguf if options.model or options.engine == "llamacpp" else target_model(options, console), gguf
+
+
+def draft_of(named: str) -> Path:
+    """The draft's file. Raises ConfigError, ModelError."""
+    draft = DRAFTS[named]() if named in DRAFTS else Path(named)
+    if not draft.is_file():
+        raise ConfigError(f"--draft is {named}, but must be {', '.join(DRAFTS)} or a GGUF file.")
+    return draft
 
 
 def _as(options: argparse.Namespace, **changed: Any) -> argparse.Namespace:
