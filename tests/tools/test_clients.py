@@ -40,3 +40,4 @@ def test_steps_of_engine_and_bare_loop_are_timed_in_turns(tmp_path: Path) -> Non
     assert bench.main(["steps", "--model", str(model), "--tokens", "9", "--steps", "8", "--json", str(out)]) == 0
     (row,) = json.loads(out.read_text())
     assert row["context"] == 9 and row["bare / bare"] == 1 and row["exact p50"] > 0
+    assert "prompt: exact / engine" in row
