@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.engine.loop import Engine
+from edgespec.core.errors import ModelError
+from tests.support.engines import engine_settings
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 from tools.bench import queue
 from tools.bench.__main__ import main
+from tools.bench.queue_writer import VIEW, Writer
+from tools.doubles.engines import TableTarget
 
 
 def usage(rounds: int, seconds: float) -> Usage:
@@ -55,3 +60,15 @@ def test_a_worker_writes_in_arms_of_its_own(tmp_path: Path, monkeypatch: pytest.
     local, worker = rows["n = 1"], rows["n = 1, by a worker"]
     assert local["draft passes"] > 0 == local["frames"] and worker["frames"] > 0 == worker["draft passes"]
     assert [row["arm"] for row in report["load"]] == ["plain", "n = 1", "a worker, n = 0", "a worker, n = 1"]
+
+
+def test_a_request_that_fails_ends_the_workers_link(tmp_path: Path) -> None:
+    writer = Writer(str(make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)), 64, 1)
+    engine = Engine(TableTarget(slots=1), None, engine_settings(), writer)
+    try:
+        with pytest.raises(ModelError), writer.linked_to(engine):
+            assert list(writer.linked()) == [VIEW.id]
+            raise ModelError("The request failed.")
+        assert not writer.linked()
+    finally:
+        writer.stop()

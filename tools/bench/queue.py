@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -164,24 +164,22 @@ class Bench:
         async for _ in holder:
             break
         written = _answers(engine) + count
-        with self._linked(key):
-            wanted = asyncio.create_task(self._ask(key, speculation, prompt))
-            for _ in range(int(WRITING_S / LOOK_S)):
-                if _answers(engine) >= written:
-                    break
-                await asyncio.sleep(LOOK_S)
-        holder.cancel()
+        try:
+            with self._linked(key):
+                wanted = asyncio.create_task(self._ask(key, speculation, prompt))
+                for _ in range(int(WRITING_S / LOOK_S)):
+                    if _answers(engine) >= written or wanted.done():
+                        break
+                    await asyncio.sleep(LOOK_S)
+        finally:
+            holder.cancel()
         return await wanted
 
-    @contextmanager
-    def _linked(self, key: Key) -> Iterator[None]:
+    def _linked(self, key: Key) -> AbstractContextManager[None]:
         """The worker is this engine's meanwhile, where it is to write."""
-        writer = self._writer if key[0] == WORKER else None
-        if writer is not None:
-            writer.link(self._engines[key])
-        yield
-        if writer is not None:
-            writer.link(None)
+        if self._writer is None or key[0] != WORKER:
+            return nullcontext()
+        return self._writer.linked_to(self._engines[key])
 
     async def _ask(self, key: Key, speculation: Speculation, prompt: Sequence[int]) -> tuple[list[int], Usage]:
         sampling = Sampling(temperature=self._args.temperature, seed=1 if self._args.temperature else None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
@@ -22,7 +23,7 @@ LEAVES = 4
 
 
 class Writer(NoWorkers):
-    """Implements `Workers`: linked to one engine at a time, and to none until `link`."""
+    """Implements `Workers`: linked to one engine at a time, and outside of `linked_to` to none."""
 
     def __init__(self, draft: str, context: int, threads: int) -> None:
         """`draft`: GGUF file, or auto:NAME. Raises ModelError."""
@@ -32,13 +33,16 @@ class Writer(NoWorkers):
         self._thread = threading.Thread(target=self._daemon.run, daemon=True)
         self._thread.start()
 
-    def link(self, engine: Engine | None) -> None:
-        """It is this engine's worker from now on, and no other's."""
-        before, self._engine = self._engine, engine
-        if before is not None:
-            before.post(WorkerGone(VIEW.id))
-        if engine is not None:
-            engine.post(WorkerReady(VIEW.id))
+    @contextmanager
+    def linked_to(self, engine: Engine) -> Iterator[None]:
+        """It is this engine's worker meanwhile, and no other's."""
+        self._engine = engine
+        engine.post(WorkerReady(VIEW.id))
+        try:
+            yield
+        finally:
+            self._engine = None
+            engine.post(WorkerGone(VIEW.id))
 
     def stop(self) -> None:
         """Ends the thread and frees the model."""
