@@ -7,7 +7,6 @@ the target's own tokens. A draft is the target with layers left out, or its file
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from edgespec.core.errors import ConfigError, ModelError
 from tools.options import number
 from tools.sim.recording import RANKS, SHIPPED, Proposals, Recording, save
 
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
 QUANTISED = "quantised"
 DRAFTS = f"14;10;8,16;{QUANTISED}"
 CONTEXT = 2048
@@ -43,27 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Records and writes; returns 0. Raises ConfigError and ModelError."""
+    from edgespec.lab.demo.scene import read_lines
     from edgespec.shared import models
 
-    prompts = _prompts(options.prompts)[: options.limit]
+    prompts = [line.prompt for line in read_lines(options.prompts or PROMPTS)][: options.limit]
     recording = record(options.model or models.quantised(), prompts, options.drafts.split(";"), options.max_tokens)
     save(options.out, recording)
     for name in recording.drafts:
         print(f"{name:14} top-1 {recording.match(name, 1):.3f}  top-2 {recording.match(name, 2):.3f}")
     print(f"{len(recording.targets)} positions in {options.out.stat().st_size / 1e6:.2f} MB: {options.out}")
     return 0
-
-
-def _prompts(path: Path | None) -> list[str]:
-    source = path or Path(__file__).parent / "prompts.jsonl"
-    try:
-        rows = [json.loads(line) for line in source.read_text().splitlines() if line.strip()]
-        prompts = [row["prompt"] if "prompt" in row else row["turns"][0] for row in rows]
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ConfigError(f"{source} cannot be read as JSON lines with `prompt` or `turns`: {error!r}") from error
-    if not prompts:
-        raise ConfigError(f"{source} holds no prompt: give one in each line, as JSON")
-    return prompts
 
 
 def record(model: Path, prompts: Sequence[str], drafts: Sequence[str], max_tokens: int) -> Recording:

@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -79,21 +79,40 @@ def target_model(options: argparse.Namespace, console: Console) -> Path:
     return models.deepened(options.blocks, gguf=gguf)
 
 
-def read_prompts(path: Path, limit: int, seed: int) -> list[str]:
-    """Up to `limit` prompts, drawn with the seed. Raises ConfigError naming the line that cannot be used."""
+class Line(NamedTuple):
+    """Of a file of prompts."""
+
+    prompt: str
+    kind: str = "chat"
+    """Of text."""
+
+
+def read_lines(path: Path) -> list[Line]:
+    """JSON objects with `prompt` or `turns`, and maybe `kind`. Raises ConfigError naming a line that has not."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"The prompts in {path} cannot be read: {error.strerror}.") from error
-    prompts = []
-    for number, line in enumerate(lines, 1):
+        texts = path.read_text(encoding="utf-8").split("\n")  # U+2028 inside of a prompt ends no line
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The prompts in {path} cannot be read: {getattr(error, 'strerror', error)}.") from error
+    lines = []
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
         try:
-            entry = json.loads(line)
-            prompts.append(str(entry["prompt"] if "prompt" in entry else entry["turns"][0]))
+            entry = json.loads(text)
+            prompt = entry["prompt"] if "prompt" in entry else entry["turns"][0]
+            lines.append(Line(str(prompt), str(entry.get("kind", "chat"))))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ConfigError(f"Line {number} of {path} is no JSON object with `prompt` or `turns`.") from error
-    if not prompts or limit < 1:
-        raise ConfigError(f"There are no prompts to use: {path} has {len(prompts)}, and --limit is {limit}.")
+    if not lines:
+        raise ConfigError(f"{path} has no prompts; give one in each line, as JSON.")
+    return lines
+
+
+def read_prompts(path: Path, limit: int, seed: int) -> list[str]:
+    """Up to `limit` prompts, drawn with the seed. Raises ConfigError naming the line that cannot be used."""
+    prompts = [line.prompt for line in read_lines(path)]
+    if limit < 1:
+        raise ConfigError(f"--limit is {limit}; it takes 1 prompt or more.")
     return random.Random(seed).sample(prompts, min(limit, len(prompts)))
 
 
