@@ -19,9 +19,10 @@ import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from edgespec.core.errors import ConfigError, EdgespecError, ModelError
+from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab.gguf_layers import Layer, block_count, copy_layers
 from edgespec.shared import models
+from tools import verbs
 
 FORMATS = ("bf16", "f16", "q8_0", "q4_0", "iq4_nl")
 
@@ -135,20 +136,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", choices=FORMATS, help="write the weights in this format (default: as they are)")
     parser.add_argument("--out", type=Path, help="where to (default: beside the demo's models)")
     parser.add_argument("--force", action="store_true", help="make it again when it is there")
-    arguments = parser.parse_args(argv)
-    if not arguments.drop and arguments.format is None:
-        parser.error("give --drop, --format, or both")
-    try:
-        source = arguments.source or models.quantised()
-        out = arguments.out or models.model_dir() / _default_name(source, arguments.drop, arguments.format)
-        if out.is_file() and not arguments.force:
-            print(f"{out} is there already")
-            return 0
-        print(f"making {out.name} from {source.name}", flush=True)
-        layers = make_draft(source, out, arguments.drop, arguments.format)
-    except EdgespecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.set_defaults(run=make)
+    return verbs.run(parser, argv)
+
+
+def make(options: argparse.Namespace) -> int:
+    """Writes the draft unless it is there. Raises ConfigError, ModelError."""
+    if not options.drop and options.format is None:
+        raise ConfigError("There is nothing to change: give --drop, --format, or both.")
+    source = options.source or models.quantised()
+    out = options.out or models.model_dir() / _default_name(source, options.drop, options.format)
+    if out.is_file() and not options.force:
+        print(f"{out} is there already")
+        return 0
+    print(f"making {out.name} from {source.name}", flush=True)
+    layers = make_draft(source, out, options.drop, options.format)
     print(f"{out}: {out.stat().st_size / 1e6:.0f} MB, {layers} layers")
     return 0
 

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgespec.core.errors import EdgespecError
 from edgespec.lab import deep_target
 from edgespec.lab.models import Reporter
 from edgespec.shared import models
+from tools import verbs
 from tools.options import number
 
 
@@ -32,18 +32,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", type=Path, help="the GGUF to start from (default: the demo's model)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for both (default: beside the demo's models)")
     parser.add_argument("--force", action="store_true", help="make it again when it is there")
-    options = parser.parse_args(argv)
-    try:
-        source = options.source or models.quantised()
-        out = options.out or models.model_dir()
-        name = models.deepened_name(source.name, options.blocks)
-        if (out / name).is_dir() and (out / f"{name}.gguf").is_file() and not options.force:
-            print(f"{out / name} and {name}.gguf are there already")
-            return 0
-        found = deep_target.make(source, out, options.blocks, Reporter())
-    except EdgespecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.set_defaults(run=make)
+    return verbs.run(parser, argv)
+
+
+def make(options: argparse.Namespace) -> int:
+    """Writes both files unless they are there. Raises EdgespecError."""
+    source = options.source or models.quantised()
+    out = options.out or models.model_dir()
+    name = models.deepened_name(source.name, options.blocks)
+    if (out / name).is_dir() and (out / f"{name}.gguf").is_file() and not options.force:
+        print(f"{out / name} and {name}.gguf are there already")
+        return 0
+    found = deep_target.make(source, out, options.blocks, Reporter())
     print(f"{out / name} and {name}.gguf: {found.equal_tokens} of {found.tokens} greedy tokens equal,")
     print(
         f"logits at most {found.max_difference:g} (torch, float32) and {found.gguf_max_difference:g} apart (llama.cpp)"

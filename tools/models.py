@@ -6,21 +6,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from edgespec.core.errors import EdgespecError
 from edgespec.lab.models import fetch_all
 from edgespec.shared import models
+from tools import verbs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.models", description=__doc__)
-    parser.add_argument("verb", choices=["fetch"], help="download what is missing; `edgespec models list` shows it")
-    parser.parse_args(argv)
-    try:
-        fetch_all([models.QUANTISED])
-    except EdgespecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    text = "download what is missing; `edgespec models list` shows it"
+    fetching = verbs.Verb("fetch", text, lambda parser: None, fetch)
+    return verbs.run(verbs.command("tools.models", [fetching], __doc__ or ""), argv)
+
+
+def fetch(_: argparse.Namespace) -> int:
+    """Raises EdgespecError."""
+    fetch_all([models.QUANTISED])
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 
@@ -18,6 +18,17 @@ def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[
         if not low <= value <= high:  # NaN too
             raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {low:g} to {high:g}")
         return value
+
+    return parse
+
+
+def known(names: Collection[str], what: str) -> Callable[[str], str]:
+    """An argparse type: one of these names of `what`."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"no {what} is called {text}; there are {', '.join(names)}")
+        return text
 
     return parse
 

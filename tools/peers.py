@@ -17,8 +17,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from edgespec.core.errors import EdgespecError, ModelError
+from edgespec.core.errors import ModelError
 from edgespec.shared import models
+from tools import verbs
 
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 PACKAGE = "llama-cpp-python"
@@ -142,19 +143,24 @@ def _run(command: Sequence[str], what: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.peers", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    builder = verbs.add_parser("build", help="build the server unless it is there (6 to 30 minutes)")
-    builder.add_argument("--jobs", type=int, default=2, choices=range(1, 65), metavar="N", help="compilers at once")
-    builder.add_argument("--force", action="store_true", help="build it again when it is there")
-    verbs.add_parser("path", help="print where it is")
-    options = parser.parse_args(argv)
-    try:
-        made = options.verb == "build" and (options.force or not program().is_file())
-        print(build(options.jobs) if made else llama_server())
-    except EdgespecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    building = verbs.Verb("build", "build the server unless it is there (6 to 30 minutes)", _build_options, _build)
+    path = verbs.Verb("path", "print where it is", lambda parser: None, _path)
+    return verbs.run(verbs.command("tools.peers", [building, path], __doc__ or ""), argv)
+
+
+def _build_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--jobs", type=int, default=2, choices=range(1, 65), metavar="N", help="compilers at once")
+    parser.add_argument("--force", action="store_true", help="build it again when it is there")
+
+
+def _build(options: argparse.Namespace) -> int:
+    if options.force or not program().is_file():
+        build(options.jobs)
+    return _path(options)
+
+
+def _path(_: argparse.Namespace) -> int:
+    print(llama_server())
     return 0
 
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.errors import ConfigError
+from tools import verbs
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results"
@@ -222,13 +223,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.results", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, metavar="OUT", help="results to take")
     parser.add_argument("--check", action="store_true", help="write nothing")
-    options = parser.parse_args(arguments)
-    try:
-        for path in options.files:
-            print(f"taken: {take(path, RESULTS).relative_to(ROOT)}")
-    except EdgespecError as error:
-        print(f"tools.results: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.set_defaults(run=write)
+    return verbs.run(parser, arguments)
+
+
+def write(options: argparse.Namespace) -> int:
+    """Raises ConfigError for a file that cannot be taken."""
+    for path in options.files:
+        print(f"taken: {take(path, RESULTS).relative_to(ROOT)}")
     results, differ = read(RESULTS), []
     for name in DOCUMENTS:
         path = ROOT / name

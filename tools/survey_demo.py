@@ -23,12 +23,12 @@ from typing import Any
 from aiohttp import web
 
 from edgespec.__main__ import main as edgespec
-from edgespec.core.errors import EdgespecError
 from edgespec.lab.survey.clock import Clock
 from edgespec.lab.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
 from edgespec.lab.survey.progress import watched
 from edgespec.lab.survey.runner import Survey
 from edgespec.lab.survey.sample import SampleFile
+from tools import verbs
 from tools.options import number
 
 DAY_S = 86_400.0
@@ -186,12 +186,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seconds", type=number(float, 216, 43_200), default=240.0, help="how long the day takes (default: 240)"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the made-up queues")
-    options = parser.parse_args(argv)
-    try:
-        asyncio.run(survey_day(options.out, options.seconds, options.seed))
-    except EdgespecError as error:
-        print(f"survey_demo: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.set_defaults(run=demonstrate)
+    return verbs.run(parser, argv)
+
+
+def demonstrate(options: argparse.Namespace) -> int:
+    """Surveys the day and reports on it. Raises EdgespecError."""
+    asyncio.run(survey_day(options.out, options.seconds, options.seed))
     return edgespec(["survey", "report", str(options.out)])
 
 

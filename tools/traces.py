@@ -7,7 +7,6 @@ them again and look at what `edgespec replay` shows of them before committing th
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -16,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 
-from edgespec.core.errors import EdgespecError
-from edgespec.lab.demo.scene import PROMPTS
+from edgespec.lab.demo.scene import PROMPTS, read_lines
 from edgespec.lab.rig import Rig, RigError
 from edgespec.shared import models
+from tools import options as checked
+from tools import verbs
 
 FOLDER = Path(__file__).parents[1] / "tests/traces"
 WRITTEN_S = 10.0
@@ -55,7 +55,7 @@ SCENES = (
 
 def record(scenes: Sequence[Scene], say: Callable[[str], None]) -> dict[str, bytes]:
     """The traces by name: one stage for each pair of draft and round trip."""
-    prompts = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
+    prompts = [line.prompt for line in read_lines(PROMPTS)]
     found: dict[str, bytes] = {}
     for draft, rtt_ms in dict.fromkeys((scene.draft, scene.rtt_ms) for scene in scenes):
         with tempfile.TemporaryDirectory(prefix="edgespec-traces-") as scratch:
@@ -91,17 +91,17 @@ def _run(stage: Rig, scene: Scene, prompt: str, folder: Path) -> bytes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.traces", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(s.name for s in SCENES)} (default: all)")
+    names = [scene.name for scene in SCENES]
+    name = checked.known(names, "trace")
+    parser.add_argument("names", nargs="*", type=name, metavar="NAME", help=f"{', '.join(names)} (default: all)")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR", help="folder (default: tests/traces)")
-    options = parser.parse_args(arguments)
-    unknown = set(options.names) - {scene.name for scene in SCENES}
-    if unknown:
-        parser.error(f"there is no trace called {', '.join(sorted(unknown))}")
-    try:
-        found = record([scene for scene in SCENES if not options.names or scene.name in options.names], print)
-    except EdgespecError as error:
-        print(f"tools.traces: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.set_defaults(run=write)
+    return verbs.run(parser, arguments)
+
+
+def write(options: argparse.Namespace) -> int:
+    """Records all, then writes. Raises EdgespecError."""
+    found = record([scene for scene in SCENES if not options.names or scene.name in options.names], print)
     options.out.mkdir(parents=True, exist_ok=True)
     for name, data in found.items():
         (options.out / f"{name}.trace").write_bytes(data)

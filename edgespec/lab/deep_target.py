@@ -66,8 +66,11 @@ def make(source: Path, out: Path, blocks: int, progress: models.Progress) -> Com
 
 
 def memory_bytes(source: Path, blocks: int) -> int:
-    """What loading and checking the deep target of a four-bit GGUF file takes at most."""
-    return BYTES_EACH * blocks * source.stat().st_size
+    """What loading and checking the deep target of a four-bit GGUF file takes at most. Raises ModelError."""
+    try:
+        return BYTES_EACH * blocks * source.stat().st_size
+    except OSError as error:
+        raise ModelError(f"{source} cannot be read ({error.strerror}); name a GGUF file.") from error
 
 
 def deepen_gguf(source: Path, out: Path, blocks: int, progress: models.Progress) -> None:

@@ -8,7 +8,6 @@ worker given up, the gateway still there, at most 10 KB of log a minute.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,8 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from edgespec.core.errors import EdgespecError
-from tools import options
+from tools import options, verbs
 from tools.attacks import measure
 from tools.attacks.floods import all_floods
 from tools.attacks.report import table
@@ -27,7 +25,12 @@ from tools.attacks.scene import Scene
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse(argv)
+    """Returns the exit status."""
+    return verbs.run(parser(), argv)
+
+
+def attack(args: argparse.Namespace) -> int:
+    """Prints a table; 1 where a bound is broken. Raises EdgespecError."""
     console, floods = Console(stderr=True), all_floods()
     if args.list:
         for name, flood in floods.items():
@@ -42,10 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for name in args.names or floods:
                     rows.append(measure.row(runner.run(name, floods[name])))
                     console.print(f"  {_line(rows[-1])}")
-                    _write(args, rows)
-    except EdgespecError as error:
-        console.print(str(error))
-        return error.exit_code
+                    verbs.write_json(args.json, {"checkout": str(args.checkout), "floods": rows})
     except KeyboardInterrupt:
         console.print("stopped")
     out = Console() if sys.stdout.isatty() else Console(width=200)
@@ -53,46 +53,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(row["broken"] for row in rows) or not rows)
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    names = sorted(all_floods())
-    about, each = __doc__.split("\n")[0], "".join(f"\n  {name:18} {flood.text}" for name, flood in all_floods().items())
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.attacks",
-        description=about,
-        epilog=f"floods:{each}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="floods to run (default: all; see --list)")
-    parser.add_argument("--list", action="store_true", help="print the floods and end")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Names of floods and how long they last."""
+    made = argparse.ArgumentParser(prog="python -m tools.attacks", description=__doc__)
+    name = options.known(sorted(all_floods()), "flood")
+    made.add_argument("names", nargs="*", type=name, metavar="NAME", help="floods of --list (default: all)")
+    made.add_argument("--list", action="store_true", help="print the floods and end")
+    made.add_argument(
         "--seconds", type=options.number(float, 2, 600), default=60.0, help="of each flood (default %(default)g)"
     )
-    parser.add_argument(
+    made.add_argument(
         "--control",
         type=options.number(float, 0.1, 10),
         default=1.0,
         help="seconds of control for each second of flood (default %(default)g)",
     )
-    parser.add_argument("--workers", type=options.number(int, 1, 4), default=1, help="honest ones (default 1)")
-    parser.add_argument(
+    made.add_argument("--workers", type=options.number(int, 1, 4), default=1, help="honest ones (default 1)")
+    made.add_argument(
         "--checkout", type=Path, default=ROOT, metavar="DIR", help="of the gateway and worker (default: this one)"
     )
-    parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave state and logs in this folder")
-    args = parser.parse_args(argv)
-    if unknown := sorted(set(args.names) - set(names)):
-        parser.error(f"no flood is called {', '.join(unknown)}; there are {', '.join(names)}")
-    return args
+    made.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
+    made.add_argument("--keep", type=Path, metavar="DIR", help="leave state and logs in this folder")
+    made.set_defaults(run=attack)
+    return made
 
 
 def _line(row: dict[str, Any]) -> str:
     calm, under = row["control"]["p99_ms"], row["under_flood"]["p99_ms"]
     return f"{row['flood']}: p99 {calm} → {under} ms; {'; '.join(row['broken']) or 'all bounds hold'}; {row['sent']}"
-
-
-def _write(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    if args.json:
-        args.json.write_text(json.dumps({"checkout": str(args.checkout), "floods": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

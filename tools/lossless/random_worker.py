@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgespec.core.errors import EdgespecError
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, ToWorker, Tree
 from edgespec.core.protocol.prefix import Prefix
@@ -29,6 +28,7 @@ from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 from edgespec.worker import config
 from edgespec.worker.link import Link, keep_linked
 from edgespec.worker.service import paired_gateway
+from tools import verbs
 
 MAX_NODES = 24
 MAX_MILLINATS = 3000
@@ -139,13 +139,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.lossless.random_worker", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="worker.toml of a worker that is paired")
     parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args(argv)
+    parser.set_defaults(run=draft)
+    return verbs.run(parser, argv)
+
+
+def draft(options: argparse.Namespace) -> int:
+    """Drafts until it is ended. Raises EdgespecError."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    try:
-        asyncio.run(serve(config.load(args.config), args.seed))
-    except EdgespecError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    asyncio.run(serve(config.load(options.config), options.seed))
     return 0
 
 
