@@ -33,7 +33,7 @@ def test_the_speed_up_is_the_median_of_each_prompts_own() -> None:
     plain = [usage(11, 1.0), usage(11, 2.0), usage(11, 4.0)]
     row = queue.row("n = 2", [usage(5, 0.5), usage(6, 0.5), usage(4, 4.0)], plain)
     assert (row["speed-up"], row["least"], row["most"]) == (2.0, 1.0, 4.0)
-    assert row["tokens / round"] == 2.2 and row["accepted / verified"] == 0.3
+    assert row["tokens / round"] == 2.2 and row["accepted / drafted"] == 0.3
 
 
 def test_the_plot_shows_numbers_and_loads(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgespec.lab import deep_target
 from edgespec.lab.demo import DRAFTS
+from edgespec.lab.pictures import bars, drawn
 from edgespec.lab.rig.chat import Prompt
 from tools import options as checked
 from tools import verbs
@@ -166,25 +168,17 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return round(math.prod(known) ** (1 / len(known)), 3) if len(known) == len(values) else None
 
 
-def plot(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
-    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    figure = Figure(figsize=(9, 4), layout="constrained")
+def plot(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
+    """Speed-ups with those of the paper, and what they cost, beside OUT."""
+    return drawn(out, (9, 4), partial(_draw, rows))
+
+
+def _draw(rows: Sequence[Mapping[str, Any]], figure: Any) -> None:
     speed, cost = figure.subplots(1, 2)
-    kinds, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("text", "method"))
-    for number, method in enumerate(methods):
-        own = [row for row in rows if row["method"] == method]
-        places = [kinds.index(row["text"]) + 0.8 * (number / len(methods) - 0.5) for row in own]
-        for axes, column in ((speed, "speed-up"), (cost, "CPU ms / token")):
-            axes.bar(places, [row[column] or 0 for row in own], 0.8 / len(methods), label=method, align="edge")
-        printed = [(place, row["printed"]) for place, row in zip(places, own, strict=True) if row["printed"]]
-        speed.plot([place + 0.4 / len(methods) for place, _ in printed], [value for _, value in printed], "k_")
-    for axes, label in ((speed, "speed-up over plain decoding (–: printed)"), (cost, "CPU ms per token")):
-        axes.set_xticks(range(len(kinds)), kinds)
-        axes.set_ylabel(label)
-    figure.legend(*speed.get_legend_handles_labels(), loc="outside lower center", ncols=len(methods), fontsize=7)
-    for suffix in (".png", ".svg"):
-        figure.savefig(out.with_suffix(suffix))
+    middles = bars(speed, rows, "text", "method", "speed-up")
+    printed = [(middle, row["printed"]) for middle, row in zip(middles, rows, strict=True) if row["printed"]]
+    speed.plot([middle for middle, _ in printed], [value for _, value in printed], "k_")
+    bars(cost, rows, "text", "method", "CPU ms / token")
+    speed.set_ylabel("speed-up over plain decoding (–: printed)")
+    cost.set_ylabel("CPU ms per token")
+    figure.legend(*speed.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7)

@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,10 +32,13 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings, load_models
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
+from edgespec.lab.pictures import drawn
 from edgespec.shared.settings import overridden
 from tools import options, verbs
 from tools.bench.queue_writer import Writer
 from tools.bench.source_prompts import TEXTS
+from tools.bench.usages import ratios
+from tools.bench.usages import row as counted
 
 PLAIN, LOOKUP = Speculation(policy="plain"), Speculation(policy="adaptive", sources=("lookup",))
 WRITING_S, LOOK_S = 600.0, 0.05
@@ -192,14 +196,10 @@ class Bench:
 
 def row(name: str, usages: Sequence[Usage], plain: Sequence[Usage]) -> dict[str, Any]:
     """Of one arm: sums over the prompts, medians of times, and the speed-up against plain decoding of each prompt."""
-    verified = sum(sum(usage.drafted.values()) for usage in usages)
-    accepted = sum(sum(usage.accepted.values()) for usage in usages)
-    faster = sorted(_ms(base) / _ms(one) for one, base in zip(usages, plain, strict=True))
+    faster = ratios(plain, usages)
     return {
         "arm": name,
-        "tokens / round": round(sum(u.completion_tokens for u in usages) / max(sum(u.rounds for u in usages), 1), 2),
-        "accepted / verified": round(accepted / verified, 2) if verified else None,
-        "ms / token": round(median(map(_ms, usages)), 1),
+        **counted(usages),
         "speed-up": round(median(faster), 2),
         "least": round(faster[0], 2),
         "most": round(faster[-1], 2),
@@ -208,13 +208,12 @@ def row(name: str, usages: Sequence[Usage], plain: Sequence[Usage]) -> dict[str,
     }
 
 
-def plot(report: dict[str, Any], out: Path) -> None:
-    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    figure = Figure(figsize=(9, 4), layout="constrained")
+def plot(report: dict[str, Any], out: Path) -> list[Path]:
+    """What answers gain by their number and by the load, beside OUT."""
+    return drawn(out, (9, 4), partial(_draw, report))
+
+
+def _draw(report: dict[str, Any], figure: Any) -> None:
     left, right = figure.subplots(1, 2)
     rows = report["number"]
     values = [one["speed-up"] for one in rows]
@@ -233,15 +232,8 @@ def plot(report: dict[str, Any], out: Path) -> None:
     right.set_ylabel("tokens per second, all requests")
     if report["load"]:
         right.legend()
-    for suffix in (".png", ".svg"):
-        figure.savefig(out.with_suffix(suffix))
 
 
 def _answers(engine: Engine) -> int:
     """Written so far, by workers and the local draft."""
     return engine.offloading.queued.answers + engine.queue_drafts.answers
-
-
-def _ms(usage: Usage) -> float:
-    """Milliseconds per token of decoding."""
-    return 1000 * usage.decode_s / max(usage.completion_tokens - 1, 1)

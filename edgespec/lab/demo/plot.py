@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgespec.lab.demo.report import TITLES
+from edgespec.lab.pictures import drawn
 
 WIDTH = 0.38
 """Of a bar; two stand side by side."""
 
 
 def plot(figures: Mapping[str, Any], out: Path) -> list[Path]:
-    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return []
+    """Beside OUT, as of `drawn`."""
+    return drawn(out, (9, 7), partial(_draw, figures))
+
+
+def _draw(figures: Mapping[str, Any], figure: Any) -> None:
     arms = list(figures["ms_per_token"])
-    figure = Figure(figsize=(9, 7), layout="constrained")
     panels = figure.subplots(2, 1)
     for axes, prefix, title in zip(panels, ("", "total_"), ("decoding", "whole completion"), strict=True):
         times, highs = figures[f"{prefix}ms_per_token"], figures[f"{prefix}ms_per_token_p90"]
@@ -34,7 +35,3 @@ def plot(figures: Mapping[str, Any], out: Path) -> list[Path]:
         axes.legend(fontsize=7)
     scene = f"target {figures['target']}, draft {figures['draft']}, {figures['rtt_ms']:g} ms, "
     figure.suptitle(f"{scene}{figures['prompts']} prompts")
-    written = [out.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for path in written:
-        figure.savefig(path)
-    return written

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from edgespec.lab.pictures import drawn
 
 MARKS = {"balanced": "o", "latency": "s"}
 
 
 def plot(figures: Mapping[str, Any], out: Path) -> list[Path]:
-    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return []
+    """Beside OUT, as of `drawn`."""
+    return drawn(out, (10, 4.2), partial(_draw, figures))
+
+
+def _draw(figures: Mapping[str, Any], figure: Any) -> None:
     places = list(dict.fromkeys(_label(row) for row in figures["rows"]))
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
     for axes, kind in zip(figure.subplots(1, 2, sharey=True), ("decoding", "whole"), strict=True):
         for prefer, mark in MARKS.items():
             rows = [row for row in figures["rows"] if row["prefer"] == prefer]
@@ -35,10 +37,6 @@ def plot(figures: Mapping[str, Any], out: Path) -> list[Path]:
     figure.axes[0].legend(fontsize=7)
     setting = figures["setting"]
     figure.suptitle(f"target {setting['target']}, draft {setting['draft']}, {figures['prompts']} prompts", fontsize=10)
-    made = [out.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for path in made:
-        figure.savefig(path)
-    return made
 
 
 def _label(row: Mapping[str, Any]) -> str:

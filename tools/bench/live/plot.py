@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from edgespec.lab.pictures import drawn
 
 PANELS = {
     "tokens per second, all clients": ("tokens_per_s",),
@@ -15,23 +18,18 @@ PANELS = {
 
 
 def plot(found: Mapping[str, Any], out: Path) -> list[Path]:
-    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return []
-    levels = sorted({row["clients"] for row in found["rows"]})
-    figure = Figure(figsize=(9, 6 if len(levels) == 1 else 12), layout="constrained")
-    if len(levels) > 1:
+    """Beside OUT, as of `drawn`."""
+    levels = {row["clients"] for row in found["rows"]}
+    return drawn(out, (9, 6 if len(levels) == 1 else 12), partial(_draw, found, len(levels)))
+
+
+def _draw(found: Mapping[str, Any], levels: int, figure: Any) -> None:
+    if levels > 1:
         _by_clients(figure.subplots(len(PANELS), 1, sharex=True), found["rows"])
     else:
         _bars(figure.subplots(), found["rows"])
     scene = f"{found['engine']}, target {found['peer_target']['file']}, draft {found['draft']['file']}"
     figure.suptitle(f"{scene}, {found['rtt_ms']:g} ms", fontsize=9)
-    written = [out.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for path in written:
-        figure.savefig(path)
-    return written
 
 
 def _bars(axes: Any, rows: list[dict[str, Any]]) -> None:
