@@ -7,14 +7,13 @@ compare with transformers' own steps (docs/models.md).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_tensors
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_tensors, json_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +95,4 @@ def family_of(path: Path) -> str:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` of a model folder. Raises ModelError."""
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except OSError as error:
-        raise ModelError(
-            f"The folder {folder} holds no model: config.json and *.safetensors are needed ({error.strerror or error})."
-        ) from error
-    except ValueError as error:
-        raise ModelError(f"{folder / 'config.json'} is not JSON: fetch it again.") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{folder / 'config.json'} is no model's configuration: fetch it again.")
-    return config
+    return json_object(folder / "config.json", "a model's folder has config.json and *.safetensors")

@@ -34,7 +34,7 @@ Public, by module:
 - `throttle`: `Throttle`
 - `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`, `trusted`
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,
-  `vocabulary`
+  `json_object`, `vocabulary`
 - `wire`: `set_nodelay`, `WEBSOCKET_OPTIONS`, `Wire`
 - `words`: `parse_code`
 """

@@ -93,7 +93,7 @@ def hf_vocabulary(path: Path) -> Vocabulary:
     Raises ModelError: missing, not JSON, or not a tokenizer with a vocabulary.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
-    description = _read_json(file)
+    description = json_object(file)
     try:
         vocab, added = description["model"]["vocab"], description.get("added_tokens", [])
         # A Unigram model lists [text, score] pairs in id order, a BPE or WordPiece model maps text to id.
@@ -200,22 +200,21 @@ class _Reader:
         return value
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def json_object(path: Path, hint: str = "check its path") -> dict[str, Any]:
+    """A file that holds one JSON object. Raises ModelError, with the hint for a file that cannot be read."""
     try:
         read = json.loads(path.read_bytes())
     except OSError as error:
-        raise ModelError(
-            f"the tokenizer file {path} cannot be read ({error.strerror or error}): check its path"
-        ) from error
+        raise ModelError(f"The file {path} cannot be read ({error.strerror or error}): {hint}.") from error
     except ValueError as error:
-        raise ModelError(f"{path} is not JSON: fetch it again") from error
+        raise ModelError(f"{path} is not JSON: fetch it again.") from error
     if not isinstance(read, dict):
-        raise ModelError(f"{path} is not a tokenizer description: its outermost value is no object")
+        raise ModelError(f"{path} is not a JSON object: fetch it again.")
     return read
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
-    return _read_json(path) if path.exists() else {}
+    return json_object(path) if path.exists() else {}
 
 
 def _begins_prompts(description: dict[str, Any]) -> bytes | None:

@@ -124,7 +124,7 @@ def test_what_is_wrong_with_a_model_is_one_sentence(folder: Path, tmp_path: Path
     (unknown / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
     cases = {
         tmp_path / "missing.gguf": "cannot be read",
-        empty: "holds no model",
+        empty: r"config\.json and \*.safetensors",
         text: "not a usable GGUF file",
         broken: "corrupt or cannot be used",
         encoder: "not a causal language model",
