@@ -54,6 +54,16 @@ def engines(**more: Any) -> Iterator[Make]:
             engine.stop()
 
 
+@contextmanager
+def started(engine: Engine) -> Iterator[None]:
+    """Runs it meanwhile."""
+    engine.start()
+    try:
+        yield
+    finally:
+        engine.stop()
+
+
 def engine_settings(**changes: Any) -> EngineSettings:
     """The defaults but for `policy` (its name), `prefill_chunk`, `queue_limit`, `sources`, and fields of the policy
     table."""

@@ -20,7 +20,7 @@ from edgespec.core.errors import ConfigError
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.process import child, draft
 from edgespec.lab.sim.world import PROMPT_LEN, run
-from tests.support.engines import engine_settings
+from tests.support.engines import engine_settings, started
 from tools.sim.__main__ import main
 from tools.sim.experiment import Arm
 from tools.sim.live.engines import Answers, SleepingDraft, SleepingDrafter, SleepingTarget
@@ -135,8 +135,7 @@ def test_requests_at_the_same_time_do_not_mix_their_answers() -> None:
 async def test_the_engine_around_them_makes_the_simulators_rounds_and_passes() -> None:
     """Without a worker nothing depends on time, so live and simulated must be equal, not merely alike."""
     engine = Engine(SleepingTarget(INSTANT), SleepingDraft(INSTANT), engine_settings(policy="colocated", k=2))
-    engine.start()
-    try:
+    with started(engine):
         for seed in range(3):
             process = INSTANT.kind.make(seed, INSTANT.length)
             speculation = Speculation(offload="never")
@@ -151,8 +150,6 @@ async def test_the_engine_around_them_makes_the_simulators_rounds_and_passes() -
             result = run(arm.controller(), [], process, LinkModel(0.0), SETTING.steps, 40, seed)
             assert tokens == list(process.targets[1:41])
             assert (usage.rounds, usage.local_draft_passes) == (result.rounds, result.local_passes)
-    finally:
-        engine.stop()
 
 
 def test_all_processes_of_a_replay_read_the_same_setting(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
 from tests.support.echo import MODEL, ByteText, Echo, echo_gateway, post
-from tests.support.engines import engine_settings
+from tests.support.engines import engine_settings, started
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 
@@ -37,11 +37,10 @@ async def tiny(tmp_path: Path, folder: Path) -> AsyncIterator[Echo]:
     engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
     async with echo_gateway(tmp_path) as echo:
-        engine.start()
         grammars = Grammars(tokenizer, target.vocab_size, target.eos)
         echo.api.serve(Backend(engine, Text(tokenizer), served, grammars))
-        yield echo
-        engine.stop()
+        with started(engine):
+            yield echo
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
 from tests.support.echo import Echo, echo_gateway, post
-from tests.support.engines import engine_settings
+from tests.support.engines import engine_settings, started
 from tests.support.hostile_schemas import MAKERS, largest, requiring
 from tests.support.schemas import NESTED
 from tests.support.tiny_target import load_tiny, make_tiny_target
@@ -64,10 +64,9 @@ async def tiny(tmp_path: Path, folder: Path, grammars: Gated) -> AsyncIterator[E
     engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
     async with echo_gateway(tmp_path) as echo:
-        engine.start()
         echo.api.serve(Backend(engine, Text(load_tokenizer(folder)), served, grammars))
-        yield echo
-        engine.stop()
+        with started(engine):
+            yield echo
 
 
 async def test_a_schema_that_was_exponential_is_answered_at_once(tiny: Echo) -> None:

@@ -15,7 +15,7 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from edgespec.core.errors import ClientError
 from edgespec.shared.settings import override
-from tests.support.engines import Make, complete
+from tests.support.engines import Make, complete, started
 from tests.support.engines import engine_settings as settings_with
 from tests.support.tiny_gguf import make_tiny_gguf
 from tools.doubles.engines import TableDraft, TableTarget
@@ -94,16 +94,13 @@ async def test_both_engines_keep_within_the_room_and_change_no_token(files: tupl
         target.verify = lambda batch: (  # type: ignore[method-assign]
             running.append(engine.active), verify(batch), taken.append(sum(kv.capacity for kv in target._kv)),
         )[1]  # fmt: skip
-    engine.start()
-    try:
+    with started(engine):
         # The second half continues beginnings of the first, whose slots must give way to others at the same time.
         asked = [request(n % 5, 90 + n, cache_scope=b"one" if n % 2 else b"two") for n in range(10)]
         together = await asyncio.gather(*(complete(engine, one) for one in asked))
         assert engine.stats.failed_passes == engine.stats.retries == 0
         assert [(await complete(engine, one))[0] for one in asked] == [tokens for tokens, _ in together]
         assert [len(tokens) for tokens, _ in together] == [90 + n for n in range(10)]
-    finally:
-        engine.stop()
     if kind == "torch":
         assert 1 < max(running) <= 4
         assert max(taken) <= ROOM

@@ -19,7 +19,7 @@ from cloud_gateway.engine.queue_workers import FIRST_NUMBER
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.shared.address import ANSWERS, FEATURES, SHARE
-from tests.support.engines import complete, engine_settings
+from tests.support.engines import complete, engine_settings, started
 from tests.support.hostile import ToEngine, opened
 from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving, worker_identity
 from tests.support.until import until
@@ -44,9 +44,8 @@ async def whole(tmp_path: Path) -> AsyncIterator[Whole]:
     seen = ToEngine()
     async with serving(tmp_path, seen=seen) as gateway:
         engine = seen.engine = Engine(TableTarget(pass_s=0.004), None, engine_settings(k=2), gateway.links)
-        engine.start()
-        yield Whole(gateway, engine, seen)
-        engine.stop()
+        with started(engine):
+            yield Whole(gateway, engine, seen)
 
 
 def expected() -> list[int]:

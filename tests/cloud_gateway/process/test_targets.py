@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
+from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.output_queue import Stream
 from cloud_gateway.models.sizes import Need
 from cloud_gateway.models.target_model import linear, llamacpp
 from cloud_gateway.process import loading, targets
@@ -20,6 +19,7 @@ from cloud_gateway.process.targets import check_models, engine_for, kv_tokens, n
 from edgespec.core.errors import EdgespecError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
+from tests.support.engines import complete, started
 from tests.support.timing import in_sorts
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
@@ -235,16 +235,10 @@ async def answers(loaded: tuple[Models, GatewaySettings], policy: str, sampling:
     """Completions of three requests at the same time."""
     models, settings = loaded
     engine = Engine(models.target, models.local, engine_settings(override(settings, "policy.name", policy)))
-    engine.start()
     requests = [GenerationRequest((*PROMPT, number), 24, sampling, ignore_eos=True) for number in range(3)]
-    try:
-        return await asyncio.gather(*(tokens_of(engine.submit(request)) for request in requests))
-    finally:
-        engine.stop()
-
-
-async def tokens_of(stream: Stream) -> list[int]:
-    return [token async for event in stream if isinstance(event, TokensEvent) for token in event.tokens]
+    with started(engine):
+        found = await asyncio.gather(*(complete(engine, request) for request in requests))
+    return [tokens for tokens, _ in found]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

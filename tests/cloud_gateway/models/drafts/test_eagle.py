@@ -24,7 +24,7 @@ from cloud_gateway.process.targets import check_models
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden
-from tests.support.engines import complete
+from tests.support.engines import complete, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
 from tools.target_text import write
@@ -200,20 +200,17 @@ async def test_the_text_is_that_of_plain_decoding(folder: Path, head: EagleHead,
     target = target_of(folder, slots=3)
     engine = Engine(target, None, engine_settings(GatewaySettings()))
     engine.local.heads = {"eagle": EagleDrafts(head, target)}
-    engine.start()
 
     def wanted(prompt: list[int], speculation: Speculation) -> GenerationRequest:
         sampling = Sampling(temperature=temperature, seed=5)
         return GenerationRequest(prompt, COUNT, sampling, ignore_eos=True, speculation=speculation)
 
     plain, eagle = Speculation(policy="plain"), Speculation(sources=("eagle",))
-    try:
+    with started(engine):
         before = [await complete(engine, wanted(prompt, plain)) for prompt in (PROMPT, OTHER)]
         alone = [await complete(engine, wanted(prompt, eagle)) for prompt in (PROMPT, OTHER)]
         asked = [wanted(PROMPT, eagle), wanted(OTHER, eagle), wanted(PROMPT, plain)]
         together = await asyncio.gather(*(complete(engine, one) for one in asked))
-    finally:
-        engine.stop()
     texts = [tokens for tokens, _ in before]
     assert [tokens for tokens, _ in alone] == texts
     assert [tokens for tokens, _ in together] == [*texts, texts[0]]
@@ -239,14 +236,11 @@ async def test_a_prompt_is_read_in_the_targets_chunks(folder: Path, head: EagleH
     target = target_of(folder)
     engine = Engine(target, None, engine_settings(overridden(GatewaySettings(), {"target.prefill_chunk": 8})))
     engine.local.heads = {"eagle": Noting(head, target)}
-    engine.start()
-    try:
+    with started(engine):
         for sources in ((), ("lookup",), ("eagle",)):
             wanted = GenerationRequest([*PROMPT, *OTHER], 2, speculation=Speculation(sources=sources))
             _, done = await complete(engine, wanted)
             assert read == ([8, 16, 20] if sources == ("eagle",) else [])
-    finally:
-        engine.stop()
     assert done.usage.prefill_s > 0
 
 
@@ -258,12 +252,9 @@ async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead
     target = target_of(folder)
     engine = Engine(target, None, engine_settings(GatewaySettings()))
     engine.local.heads = {"eagle": Broken(head, target)}
-    engine.start()
-    try:
+    with started(engine):
         wanted = GenerationRequest(PROMPT, 8, ignore_eos=True, speculation=Speculation(sources=("eagle",)))
         tokens, done = await complete(engine, wanted)
-    finally:
-        engine.stop()
     assert len(tokens) == 8 and done.error is None and engine.stats.faults == 1
 
 

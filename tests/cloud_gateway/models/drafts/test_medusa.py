@@ -20,7 +20,7 @@ from cloud_gateway.process.targets import check_models
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden
-from tests.support.engines import complete
+from tests.support.engines import complete, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
 from tools.target_text import write
@@ -97,16 +97,13 @@ def test_heads_expect_what_a_plain_product_gives(folder: Path, heads: Heads, tar
 async def test_the_text_is_that_of_plain_decoding(heads: Heads, target: TorchTarget, temperature: float) -> None:
     engine = Engine(target, None, engine_settings(GatewaySettings()))
     engine.local.heads = {"medusa": MedusaHeads(heads, target)}
-    engine.start()
-    try:
+    with started(engine):
         sampling, asked = Sampling(temperature=temperature, seed=5), Speculation(sources=("medusa",))
         wanted = [
             GenerationRequest(PROMPT, 40, sampling, ignore_eos=True, speculation=one)
             for one in (Speculation(policy="plain"), asked)
         ]
         (plain, before), (found, done) = [await complete(engine, one) for one in wanted]
-    finally:
-        engine.stop()
     assert found == plain and "medusa" not in before.usage.sources
     counts = done.usage.sources["medusa"]
     assert counts["proposed"] >= counts["verified"] >= counts["accepted"] == 40 - done.usage.rounds
@@ -117,12 +114,9 @@ async def test_the_text_is_that_of_plain_decoding(heads: Heads, target: TorchTar
 
 async def test_without_heads_the_reason_is_in_the_usage(target: TorchTarget) -> None:
     engine = Engine(target, None, engine_settings(GatewaySettings()))
-    engine.start()
-    try:
+    with started(engine):
         wanted = GenerationRequest(PROMPT, 4, ignore_eos=True, speculation=Speculation(sources=("medusa",)))
         _, done = await complete(engine, wanted)
-    finally:
-        engine.stop()
     assert "no heads are loaded" in done.usage.sources["medusa"]["why"]
 
 

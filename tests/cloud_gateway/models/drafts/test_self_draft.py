@@ -25,7 +25,7 @@ from edgespec.core.drafting.proposals import TokenPath
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden
-from tests.support.engines import complete
+from tests.support.engines import complete, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 
@@ -134,8 +134,7 @@ async def test_the_text_is_that_of_plain_decoding(folder: Path, temperature: flo
     loaded = load_models(settings)
     assert isinstance(loaded.local, SelfDraft)
     engine = Engine(loaded.target, loaded.local, engine_settings(settings))
-    engine.start()
-    try:
+    with started(engine):
         sampling, found = Sampling(temperature=temperature, seed=3), {}
         for policy in ("plain", *POLICIES):
             asked = Speculation(policy=policy, k=3, prefer="latency", sources=())
@@ -145,8 +144,6 @@ async def test_the_text_is_that_of_plain_decoding(folder: Path, temperature: flo
                 usage = done.usage
                 assert usage.local_draft_passes and usage.drafted["local"] >= usage.accepted.get("local", 0)
         assert all(text == found["plain"] for text in found.values())
-    finally:
-        engine.stop()
 
 
 def test_settings_that_do_not_fit_are_one_sentence(folder: Path, tmp_path: Path) -> None:
