@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,25 +33,35 @@ def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
         Usage(completion_tokens=11, rounds=5, drafted={"lookup": 20}, accepted={"lookup": 6}, decode_s=0.5),
         Usage(completion_tokens=11, rounds=6, drafted={"local": 5}, accepted={"local": 5}, decode_s=1.0),
     ]
-    row = sources.figures("edit", "merge", found, plain)
+    base, row = sources.figures("copy", {"plain": plain, "merge": found})
     assert row["tokens / round"] == 2 and row["accepted / drafted"] == 0.44
-    assert row["ms / token"] == 75 and row["/ first arm"] == 0.5 and row["accepted"] == "lookup 6, local 5"
+    assert row["ms / token"] == 75 and row["/ plain"] == 0.5 and row["accepted"] == "lookup 6, local 5"
+    assert base["/ plain"] == 1 and "/ colocated" not in row, "that arm did not run"
+
+
+def test_a_completion_without_a_time_is_left_out() -> None:
+    one, two = Usage(completion_tokens=1, rounds=1), Usage(completion_tokens=2, rounds=2, decode_s=0.1)
+    (row,) = sources.figures("chat", {"plain": [one, two]})
+    assert (row["prompts"], row["ms / token"]) == (1, 100)
+    assert sources.figures("chat", {"plain": [one]}) == []
 
 
 def test_self_draft_and_heads_have_rows_where_they_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sources.TEXTS, "chat", ("hello there",))
     always = replace(ARMS["self"].asks, policy="colocated", k=2)  # `adaptive` may find that it does not pay
     monkeypatch.setattr(arms, "ARMS", {**ARMS, "self": Arm(always, "self")})
     seen, figures = dict[str, Usage](), sources.figures
-    monkeypatch.setattr(
-        sources,
-        "figures",
-        lambda kind, arm, found, base: seen.update({arm: found[0]}) or figures(kind, arm, found, base),
-    )
+
+    def kept(kind: str, found: dict[str, list[Usage]]) -> list[dict[str, Any]]:
+        seen.update({name: usages[0] for name, usages in found.items()})
+        return figures(kind, found)
+
+    monkeypatch.setattr(sources, "figures", kept)
     folder = make_tiny_target(tmp_path / "target", vocab=320, layers=3)
-    draft, heads, out = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320), tmp_path / "heads", tmp_path / "out"
+    draft, heads, out = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320), tmp_path / "heads", tmp_path / "out.json"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"turns": ["hello there", "and then"]}\n{"prompt": "x = 1", "kind": "code"}\n')
     model = load_tiny(folder)
     embedding = model.get_output_embeddings().weight.detach()
     made: Heads = fresh(embedding, torch.arange(320), 2, 4)
@@ -57,10 +69,15 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     text = states(model, [[[5, 6]]], 8)
     text = text._replace(states=text.states.float())
     eagle.fresh(32, embedding, text, 320).save(tmp_path / "eagle", folder_digest(folder))
-    options = ["sources", "--target", str(folder), "--draft", str(draft), "--text", "chat", "--max-tokens", "8"]
+    options = ["sources", "--target", str(folder), "--draft", str(draft), "--max-tokens", "8"]
+    options += ["--prompts", str(prompts)]
     files = ["--heads", str(heads), "--eagle", str(tmp_path / "eagle")]
     assert main([*options, "--layers", "0", "2", *files, "--json", str(out)]) == 0
-    rows = {row["arm"]: row for row in json.loads(out.read_text())["rows"]}
+    found = json.loads(out.read_text())
+    assert [row["text"] for row in found["rows"]] == ["chat"] * 8 + ["code"] * 8
+    assert all(row["prompts"] == 1 and row["/ plain"] and row["/ colocated"] for row in found["rows"])
+    assert (tmp_path / "out.png").stat().st_size > 1000 and (tmp_path / "out.svg").exists()
+    rows = {row["arm"]: row for row in found["rows"]}
     assert list(rows) == ["plain", "lookup", "medusa", "eagle", "colocated", "draft", "self", "merge"]
     assert rows["self"]["local passes"] > 0 == rows["medusa"]["local passes"] == rows["eagle"]["local passes"]
     for name in ("medusa", "eagle"):
@@ -73,6 +90,36 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     assert "The arm eagle cannot run: give --eagle." in capsys.readouterr().err
 
 
+def asked(path: Path | None, *kinds: str, limit: int | None = None) -> list[tuple[str, str]]:
+    return sources.prompts_of(Namespace(prompts=path, text=kinds, limit=limit))
+
+
+def test_prompts_of_a_file_are_taken_by_kind_up_to_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a", "kind": "code"}\n\n{"prompt": "b"}\n{"turns": ["c", "d"], "kind": "chat"}\n')
+    assert asked(path, "chat", "copy", "code") == [("chat", "b"), ("chat", "c"), ("code", "a")]
+    assert asked(path, "code", "chat", limit=1) == [("code", "a"), ("chat", "b")]
+    assert asked(None, "copy", limit=2) == [("copy", prompt) for prompt in TEXTS["copy"][:2]]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"prompt": "a", "kind": "poem"}', "of the kind poem; there are chat, copy, code"),
+        (b'{"prompt": "a", "kind": "code"}', "no prompt of the kind chat or copy"),
+        (b'{"prompt": "a"}\n{"text": "b"}', "Line 2 of"),
+        (b"[1]", "Line 1 of"),
+        (b"\xff", "cannot be read"),
+        (b"\n", "has no prompts"),
+    ],
+)
+def test_prompts_that_cannot_be_used_are_one_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        asked(path, "chat", "copy")
+
+
 def test_every_kind_has_several_different_prompts() -> None:
-    assert set(TEXTS) == {"chat", "edit", "code"}
+    assert set(TEXTS) == {"chat", "copy", "code"}
     assert all(len(set(prompts)) == len(prompts) >= 3 for prompts in TEXTS.values())

@@ -42,7 +42,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
         "Give me three ideas for a rainy Sunday with two children, with one sentence about each.",
         "What is the difference between a lake and a reservoir?",
     ),
-    "edit": (
+    "copy": (
         f"Copy this letter word for word, but write Wednesday instead of Tuesday:\n\n{_LETTER}",
         f"Repeat this table exactly as it is, with all of its lines:\n\n{_TABLE}",
         f"Quote the sentences of this letter one after another, each on a line of its own:\n\n{_LETTER}",
