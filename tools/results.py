@@ -214,7 +214,7 @@ def take(path: Path, folder: Path) -> Path:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
         raise ConfigError(f"{path} cannot be taken: {error}") from None
     folder.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
+    verbs.write_json(out, kept)
     return out
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import statistics
@@ -268,6 +267,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; 0 where every goal was met."""
     figures = asyncio.run(measure(options.returns, options.pairs, options.busy))
-    print(json.dumps(figures, indent=2))
-    verbs.write_json(options.json, figures)
+    verbs.print_json(figures, options.json)
     return 0 if all(figures[name]["goal_met"] for name in ("key", "login", "compile", "slowdown")) else 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -71,7 +70,7 @@ def _figure(options: argparse.Namespace) -> int:
 
         more = {"quick": options.quick} if "quick" in options else {}
         answer = options.simulated(options.json, options.processes, progress, options.runs, **more)
-    options.json.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
+    verbs.write_json(options.json, answer)
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
     for key, value in answer.items():
         if key not in ("rows", "tables", "table"):

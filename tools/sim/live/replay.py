@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import statistics
 import tempfile
@@ -28,6 +27,7 @@ from edgespec.lab.link_model import LinkModel
 from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.lab.sim.world import Curve, Result, Steps
 from edgespec.shared import models
+from tools import verbs
 from tools.options import number
 from tools.sim import plots
 from tools.sim.config import load
@@ -256,7 +256,7 @@ def run(options: argparse.Namespace) -> int:
             rows.append(measure(arm, at, options.answers, lambda: bar.advance(task), neighbour))
     report = {"setting": msgspec.to_builtins(setting), "tolerance_points": TOLERANCE_POINTS, "rows": rows}
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    verbs.write_json(options.json, report)
     steps = f"{setting.verify_ms[1]:g} / {setting.draft_ms[1]:g} ms"
     plots.pairs(rows, options.json, f"Simulated and over real sockets, steps of {steps}", PANELS)
     print(table(rows))
