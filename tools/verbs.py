@@ -53,6 +53,7 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int
     """Runs one verb, or a command whose parser has its `run` among the defaults. A failure of the project's own is one
     sentence on standard error and its exit status."""
     options = parser.parse_args(arguments)
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         return int(options.run(options))
     except EdgespecError as error:
@@ -60,6 +61,12 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)  # so that the processes of a rig are ended, too
 
 
 def console() -> Console:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -93,7 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints a row for each case. Raises ConfigError, ModelError, RigError."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     began, console = time.monotonic(), verbs.console()
     if options.resume and not options.json:
         raise ConfigError("--resume needs the file to go on with: name it with --json.")

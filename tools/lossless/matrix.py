@@ -8,8 +8,6 @@ where all texts are the same and each condition was applied to at least half of 
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -249,7 +247,6 @@ def run(args: argparse.Namespace) -> int:
     console, began = Console(stderr=True), time.monotonic()
     columns = TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     report: dict[str, Any] = {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     prompts = read_prompts(args.prompts, args.limit, seed=1)
     with tempfile.TemporaryDirectory(prefix="edgespec-matrix-") as folder, make_stage(Path(folder), args) as stage:
         set_up(stage, console)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -72,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints a table; writes figures where asked. Raises ConfigError, ModelError, RigError."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     console = verbs.console()
     if unknown := set(options.ngram_types) - set(arms.NGRAM_TYPES):
         raise ConfigError(f"`{min(unknown)}` is no n-gram type; --ngram-types takes {', '.join(arms.NGRAM_TYPES)}.")
