@@ -4,7 +4,7 @@ Public, by module:
 
 - `families`: `check_torch`, `family_of`
 - `grammar`: all
-- `sizes`: `Need`, `llamacpp_need`, `torch_need`
+- `sizes`: `Need`, `heads_need`, `llamacpp_need`, `torch_need`
 - `settings`: `TargetSettings`
 - `text`: `Text`
 """

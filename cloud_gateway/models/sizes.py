@@ -25,6 +25,9 @@ class Need:
     token: int
     """Keys and values of one token."""
 
+    def __add__(self, other: Need) -> Need:
+        return Need(self.weights + other.weights, self.token + other.token)
+
 
 def torch_need(path: Path, weight_bytes: int, number_bytes: int) -> Need:
     """Of a folder or GGUF file in torch; bytes of one weight, and of one number of keys and values.
@@ -38,7 +41,8 @@ def torch_need(path: Path, weight_bytes: int, number_bytes: int) -> Need:
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise ModelError(f"The folder {path} holds no model: config.json and *.safetensors are needed.")
-    return Need(sum(map(_safetensors_weights, files)) * weight_bytes, _config_numbers(config) * number_bytes)
+    weights = sum(math.prod(shape) for file in files for shape in _shapes(file).values())
+    return Need(weights * weight_bytes, _config_numbers(config) * number_bytes)
 
 
 def llamacpp_need(path: Path) -> Need:
@@ -46,12 +50,27 @@ def llamacpp_need(path: Path) -> Need:
     return Need(path.stat().st_size, _gguf_numbers(gguf_metadata(path)) * 2)
 
 
-def _safetensors_weights(file: Path) -> int:
+def heads_need(path: Path) -> Need:
+    """Of Medusa heads, or of an EAGLE head, which keeps keys, values and the target's state of each token in float32.
+
+    Raises ModelError.
+    """
+    shapes = _shapes(path)
+    match shapes.get("qkv"):
+        case [_, heads, size, width]:
+            numbers = 2 * heads * size + width
+        case _:
+            numbers = 0
+    return Need(4 * sum(map(math.prod, shapes.values())), 4 * numbers)
+
+
+def _shapes(file: Path) -> dict[str, list[int]]:
+    """Of the tensors in a safetensors file. Raises ModelError."""
     try:
         with file.open("rb") as data:
             (length,) = struct.unpack("<Q", data.read(8))
             header = json.loads(data.read(min(length, MAX_HEADER)))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+        return {name: list(map(int, one["shape"])) for name, one in header.items() if name != "__metadata__"}
     except OSError as error:
         raise ModelError(f"{file} cannot be read ({error.strerror or error}): check its path.") from error
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloud_gateway.models.families import check_torch
-from cloud_gateway.models.sizes import Need, llamacpp_need, torch_need
+from cloud_gateway.models.sizes import Need, heads_need, llamacpp_need, torch_need
 from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
 from edgespec.core.errors import ModelError, TokenizerMismatch
+from edgespec.shared.folders import expand
 from edgespec.shared.models import available_memory, resolve_model
 from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
 
@@ -104,7 +105,7 @@ def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: 
     full = options.kv_tokens or options.slots * (options.context + rows)
     if engine == "llamacpp" and options.n_gpu_layers:
         return full  # how much of it is on the GPU is known to llama.cpp only
-    need, available, where = need_of(options, engine, path), available_memory(), "memory"
+    need, available, where = need_of(options, engine, path, settings.sources.heads), available_memory(), "memory"
     if engine == "torch" and _on_cuda(options.device):
         import torch
 
@@ -123,13 +124,15 @@ def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: 
     return fits
 
 
-def need_of(options: TargetSection, engine: EngineName, path: Path) -> Need:
-    """What the target takes with this engine. Raises ModelError."""
+def need_of(options: TargetSection, engine: EngineName, path: Path, heads: Sequence[str] = ()) -> Need:
+    """What the target takes with this engine, and the files of heads beside it. Raises ModelError."""
     if engine == "llamacpp":
         return llamacpp_need(path)
     weight = 4 if dtype_for(options) == "float32" else 2
     exact = options.exact != "no" and not _on_cuda(options.device)
-    return torch_need(path, weight, EXACT_NUMBER if exact else weight)
+    return sum(
+        (heads_need(expand(file)) for file in heads), torch_need(path, weight, EXACT_NUMBER if exact else weight)
+    )
 
 
 def dtype_for(options: TargetSection) -> Dtype:

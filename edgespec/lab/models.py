@@ -140,7 +140,7 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     settings = override(settings, "local_draft.model", options.draft)
     plan, draft = check_models(settings), models.resolve_model(options.draft)
     target = plan.path
-    need, shared = need_of(settings.target, plan.engine, target), vocabulary(target)
+    need, shared = need_of(settings.target, plan.engine, target, settings.sources.heads), vocabulary(target)
     return {
         "engine": plan.engine,
         "slots": settings.target.slots,

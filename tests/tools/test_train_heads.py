@@ -86,6 +86,8 @@ def test_an_eagle_head_is_measured_step_by_step(monkeypatch: pytest.MonkeyPatch)
     """One that expects 1, 2, 3, ... after 0 is right until the text goes another way."""
 
     class Counting:
+        next_place = 0
+
         def __init__(self, *_: object) -> None:
             self.number = 0
 

@@ -110,7 +110,7 @@ def measure(head: EagleHead, embedding: Tensor, text: Text) -> list[Row]:
             if not text.written[place + 1] or asked[0] >= PLACES:
                 continue
             known = place - first + 2
-            line.read(tokens[:known])
+            line.read(tokens[line.next_place : known])
             levels, number = line.ahead(), 0
             for step, token in enumerate(tokens[known:]):
                 if not 0 <= number < len(levels):

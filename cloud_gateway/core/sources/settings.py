@@ -21,3 +21,8 @@ class SourceSettings(Struct, frozen=True, kw_only=True):
     kept_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 262_144
     medusa: HeadsFile = ""
     eagle: HeadsFile = ""
+
+    @property
+    def heads(self) -> list[str]:
+        """The files of heads that are named."""
+        return [file for file in (self.medusa, self.eagle) if file]

@@ -35,6 +35,8 @@ BEAM = 3
 MIN_PATH = 0.01
 """Probability below which a path is not continued. It is far less than what is suggested: a target that decodes
 greedily chooses its first token more often than its distribution says, which the source learns."""
+DRAFTED = BEAM * (DEPTH - 1)
+"""Drafted pairs that are held at once behind those of the text."""
 CHUNK = 128
 """Pairs that are read at once."""
 ROPE_BASE = 10_000.0
@@ -118,36 +120,46 @@ def load(path: Path, target: bytes) -> EagleHead:
 
 
 class Line:
-    """One text: the pairs that were read, and what may follow them."""
+    """One text: the target's states, the pairs that were read, and what may follow them."""
 
-    def __init__(self, head: EagleHead, embedding: Tensor, first: int = 0) -> None:
-        """`embedding`: the target's, of its input. `first`: position of the first state that `add` will be given."""
-        self._head, self._embedding, self._first = head, embedding, first
-        _, heads, dim, _ = head.qkv.shape
-        self._kv = SlotKv([LayerShape(heads, dim, dim)], torch.float32, embedding.device)
-        self._waiting: list[Tensor] = []
-        """States whose tokens were not given yet."""
+    def __init__(self, head: EagleHead, embedding: Tensor, room: int = 2**20) -> None:
+        """`embedding`: the target's, of its input. `room`: tokens beyond which the buffers no longer double."""
+        self._head, self._embedding = head, embedding
+        _, heads, dim, width = head.qkv.shape
+        self._kv = SlotKv([LayerShape(heads, dim, dim)], torch.float32, embedding.device, room + DRAFTED)
+        self._states = SlotKv([LayerShape(1, width, 0)], torch.float32, embedding.device, room)
+        """One plane, of the target's states: a text that goes on from any of its tokens needs the one before."""
         self._last: Tensor | None = None
         """[1, d]: the state predicted after the last pair."""
 
+    @property
+    def next_place(self) -> int:
+        """Place in the text of the token of the next pair."""
+        return self._kv.length + 1
+
+    def continue_from(self, other: Line, count: int) -> None:
+        """Begins an empty text with the first `count` tokens of another one, and what was read of them."""
+        self._states.copy_from(other._states, count)
+        self._kv.copy_from(other._kv, min(count - 1, other._kv.length))
+
     def add(self, states: Tensor) -> None:
         """The target's states [n, d] of the next tokens of the text."""
-        self._waiting.append(states)
+        first, end = self._states.length, self._states.length + len(states)
+        self._states.reserve(len(states))
+        self._states.planes[0][0, first:end] = states
+        self._states.length = end
 
     @torch.inference_mode()
     def read(self, tokens: Sequence[int]) -> None:
-        """Reads the pairs whose token is among these, which are the text from its beginning."""
-        if not self._waiting:
-            return
-        states, start = torch.cat(self._waiting).float(), self._first + self._kv.length
-        new = tokens[start + 1 : start + 1 + len(states)]
+        """Reads the pairs of these tokens, which are the text from `next_place` on, as far as it has states."""
+        new = tokens[: self._states.length - self._kv.length]
         for at in range(0, len(new), CHUNK):
-            some = new[at : at + CHUNK]
-            n, held = len(some), self._kv.length
-            positions = torch.arange(start + at, start + at + n, device=states.device)
+            some, held = new[at : at + CHUNK], self._kv.length
+            n = len(some)
+            states = self._states.planes[0][0, held : held + n]
+            positions = torch.arange(held, held + n, device=states.device)
             visible = torch.ones(n, held + n, dtype=torch.bool, device=states.device).tril_(held)
-            self._last = self._after(some, states[at : at + n], positions, visible)[-1:]
-        self._waiting = [states[len(new) :]] if len(new) < len(states) else []
+            self._last = self._after(some, states, positions, visible)[-1:]
 
     @torch.inference_mode()
     def ahead(self) -> list[Level]:
@@ -173,7 +185,7 @@ class Line:
             for number, path in enumerate(paths):
                 visible[number, path] = True
             tokens = [levels[first + row].tokens[rank] for _, row, rank in leaves]
-            positions = torch.full((n,), self._first + held + depth, device=states.device)
+            positions = torch.full((n,), held + depth, device=states.device)
             states = self._after(tokens, states[[row for _, row, _ in leaves]], positions, visible.to(states.device))
         self._kv.length = held
         return levels
@@ -206,26 +218,30 @@ class EagleDrafts:
         self._target, self._lines = target, dict[int, Line]()
         target.show_states(self)
 
-    def open(self, slot: int, first: int) -> None:
+    def open(self, slot: int, donor: int, reused: int, room: int) -> None:
         """See `StateReader`."""
-        self._lines[slot] = Line(self._head, self._target.embedding, first)
+        line = Line(self._head, self._target.embedding, room)
+        if reused:
+            line.continue_from(self._lines[donor], reused)
+        self._lines[slot] = line
 
     def add(self, slot: int, states: Tensor) -> None:
         """See `StateReader`."""
         self._lines[slot].add(states)
 
-    def close(self, slot: int) -> None:
+    def drop(self, slot: int) -> None:
         """See `StateReader`."""
         self._lines.pop(slot, None)
 
     def read(self, slot: int) -> None:
         """Takes in the states of this slot's prompt, as far as the target has read it."""
-        self._lines[slot].read(self._target.held(slot))
+        line = self._lines[slot]
+        line.read(self._target.held(slot)[line.next_place :])
 
     def ask(self, slot: int, token: int) -> list[Level]:
         """What it expects after the tokens of this slot and `token`, the one committed last."""
         line = self._lines[slot]
-        line.read([*self._target.held(slot), token])
+        line.read([*self._target.held(slot)[line.next_place :], token])
         return line.ahead()
 
 

@@ -60,17 +60,21 @@ class TorchVerified:
 class StateReader(Protocol):
     """Is given what the output embedding is given for each committed token, slot by slot and in their order.
 
-    It takes a state in at once and evaluates nothing: it is called within a pass.
+    What it has of a slot stays when its request ends, as keys and values do: a later one may reuse it. It takes a state
+    in at once and evaluates nothing: it is called within a pass.
     """
 
-    def open(self, slot: int, first: int) -> object:
-        """A request begins; its first `first` tokens are reused, and their states are not given."""
+    def open(self, slot: int, donor: int, reused: int, room: int) -> object:
+        """A request of at most `room` tokens begins. Its first `reused` ones are those of slot `donor`, maybe its own.
+
+        Their states are not given again.
+        """
 
     def add(self, slot: int, states: Tensor) -> object:
         """The states [n, hidden_size] of the slot's next tokens."""
 
-    def close(self, slot: int) -> object:
-        """The request has ended."""
+    def drop(self, slot: int) -> object:
+        """Nothing of the slot is reused any more: nothing of it may stay in memory."""
 
 
 class TorchTarget:
@@ -135,6 +139,8 @@ class TorchTarget:
         claim = self._table.claim(tokens, scope, room)
         for slot in claim.evicted:
             self._kv[slot] = self._new_kv()
+            if self._reader is not None:
+                self._reader.drop(slot)
         donor = self._kv[claim.donor]
         if self._kv[claim.slot].capacity > (room or sys.maxsize):  # larger than what it may take now
             self._kv[claim.slot] = self._new_kv()
@@ -145,7 +151,7 @@ class TorchTarget:
         else:
             kv.copy_from(donor, claim.reused)
         if self._reader is not None:
-            self._reader.open(claim.slot, claim.reused)
+            self._reader.open(claim.slot, claim.donor, claim.reused, kv.limit)
         return claim.slot, claim.reused
 
     @torch.inference_mode()
@@ -155,10 +161,10 @@ class TorchTarget:
             return
         kv = self._kv[slot]
         self.forward([Part.chain(kv, tokens, self.device)], head=False)
-        kv.length += len(tokens)
-        self._table.extend(slot, tokens)
         if self._reader is not None:
             self._reader.add(slot, self.forward.hidden[0])
+        kv.length += len(tokens)
+        self._table.extend(slot, tokens)
 
     @torch.inference_mode()
     def verify(self, batch: Sequence[Work]) -> Sequence[TorchVerified]:
@@ -182,14 +188,14 @@ class TorchTarget:
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Keeps these rows of the tree last verified in this slot."""
         tree, hidden = self._pending.pop(slot)
+        if self._reader is not None:
+            self._reader.add(slot, hidden[list(rows)])
         self._hidden[slot] = hidden[rows[-1]].clone()
         self._kv[slot].keep(rows)
         self._table.extend(slot, [tree.tokens[row] for row in rows])
-        if self._reader is not None:
-            self._reader.add(slot, hidden[list(rows)])
 
     def show_states(self, reader: StateReader) -> None:
-        """From now on, this reader alone is given the states of committed tokens."""
+        """This reader alone is given the states of committed tokens. To be called before the first `open`."""
         self._reader, self.forward.prompt_states = reader, True
 
     def held(self, slot: int) -> Sequence[int]:
@@ -204,8 +210,6 @@ class TorchTarget:
         """Frees the slot; its entries may be reused by a later `open`."""
         self._pending.pop(slot, None)
         self._hidden.pop(slot, None)
-        if self._reader is not None:
-            self._reader.close(slot)
         self._table.release(slot, self._kv[slot].capacity)
 
     def _logits(self, trees: Sequence[tuple[SlotKv, FlatTree]]) -> list[Tensor]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
@@ -173,6 +174,24 @@ def test_what_a_model_needs_is_read_from_its_headers(model: Path, tmp_path: Path
     assert need_of(TargetSection(), "llamacpp", model) == Need(model.stat().st_size, 2 * numbers)
     folder = make_tiny_target(tmp_path / "folder")
     assert need_of(TargetSection(dtype="bfloat16", exact="no"), "torch", folder) == Need(2 * weights, 2 * numbers)
+
+
+def test_heads_are_counted_as_weights_and_an_eagle_head_with_every_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, eagle, medusa = make_tiny_target(tmp_path / "folder"), tmp_path / "eagle", tmp_path / "medusa"
+    save_file({"qkv": torch.zeros(3, 2, 16, 32), "norm_1": torch.zeros(32)}, eagle)
+    save_file({"down": torch.zeros(3, 32, 8)}, medusa)
+    plain = need_of(TargetSection(), "torch", folder)
+    assert need_of(TargetSection(), "torch", folder, [str(medusa)]) == plain + Need(4 * 3 * 32 * 8, 0)
+    need = need_of(TargetSection(), "torch", folder, [str(eagle)])
+    assert need == plain + Need(4 * (3 * 2 * 16 * 32 + 32), 4 * (2 * 2 * 16 + 32))
+    settings = override(configured(folder, context="256", device="cpu"), "sources.eagle", str(eagle))
+    monkeypatch.setattr(targets, "available_memory", lambda: need.weights + 1000 * need.token)
+    assert check_models(settings).kv_tokens == 900
+    eagle.write_bytes(b"cut")
+    with pytest.raises(ModelError, match="eagle is corrupt"):
+        check_models(settings)
 
 
 @pytest.mark.parametrize(
