@@ -7,12 +7,13 @@ draft does. Lives on the engine's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from msgspec.structs import replace
 
+from cloud_gateway.core.requests.askings import Askings
 from cloud_gateway.core.requests.local_costs import catch_up_batch
 from cloud_gateway.core.requests.steps import LocalWork
 from cloud_gateway.core.sources.archive import Archive
@@ -20,7 +21,7 @@ from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
 from cloud_gateway.engine.local_draft import LocalDrafting
-from cloud_gateway.engine.queue_workers import QueueWorkers, Wanted, source_of
+from cloud_gateway.engine.queue_workers import May, QueueWorkers, Wanted, source_of
 from cloud_gateway.models.drafts import DraftModel
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.protocol.messages import Sampling
@@ -60,8 +61,8 @@ class QueueDrafts:
     ) -> None:
         self._local, self._settings, self._eos, self._workers = local, settings, frozenset(eos), workers
         self._archive = Archive(settings.kept_tokens)
-        self._written: dict[int, int] = {}
-        """Request that waits -> answers."""
+        self._askings: dict[int, Askings] = {}
+        """By the requests that wait."""
         self._writing: _Writing | None = None
         self._next_at = 0.0
         self.answers = 0
@@ -85,7 +86,7 @@ class QueueDrafts:
     def ask(self, queue: Queue) -> None:
         """Lets workers write for requests that wait, before the local draft does."""
         if self._workers is not None and self._settings.queued_answers:
-            self._workers.turn(queue.all(), self._claim)
+            self._workers.turn(queue.all(), self._claim, self._local.clock())
 
     def turn(self, queue: Queue) -> float:
         """One pass for a request that waits, where one is due; when the next may be due."""
@@ -109,7 +110,7 @@ class QueueDrafts:
         active.generation.handle(LocalWork(made, now - began), now)
         if caught.error is not None:  # no memory for it, mostly: it is not tried again
             log.info("request %d waits without a draft: %s", active.id, describe_fault(caught.error))
-            self._written[active.id] = self._settings.queued_answers
+            writing.wanted.askings.stop()
             self._end()
         return self._next_at
 
@@ -119,29 +120,30 @@ class QueueDrafts:
             self._workers.stop(active, why)
         if self._writing is not None and self._writing.wanted.active is active:
             self._end()
-        self._written.pop(active.id, None)
+        self._askings.pop(active.id, None)
 
-    def _claim(self, waiting: Sequence[Active], may: Callable[[Active], bool]) -> Wanted | None:
+    def _claim(self, waiting: Sequence[Active], may: May) -> Wanted | None:
         """The next answer: every request gets its first one before any gets a second one."""
-        counts = ((self._written.get(active.id, 0), active) for active in waiting if source_of(active) is not None)
-        wanted = ((count, active) for count, active in counts if count < self._settings.queued_answers and may(active))
-        count, active = min(wanted, key=lambda one: one[0], default=(0, None))
-        if active is None:
+        known = ((self._askings.setdefault(one.id, Askings()), one) for one in waiting if source_of(one) is not None)
+        most = self._settings.queued_answers
+        found = [pair for pair in known if pair[0].next < most and may(pair[1], pair[0].lost_by)]
+        if not found:
             return None
-        self._written[active.id] = count + 1
+        askings, active = min(found, key=lambda pair: pair[0].next)
+        number = askings.take()
         limit = min(self._settings.queued_tokens, active.request.max_tokens)
         stops = frozenset[int]() if active.request.ignore_eos else self._eos
-        return Wanted(active, _sampling(active.generation.worker_sampling, count), limit, stops)
+        return Wanted(active, askings, number, _sampling(active.generation.worker_sampling, number), limit, stops)
 
     def _begin(self, model: DraftModel, waiting: Sequence[Active]) -> _Writing | None:
-        wanted = self._claim(waiting, lambda active: True)
+        wanted = self._claim(waiting, lambda active, lost_by: True)
         if wanted is None:
             return None
         request, number = wanted.active.request, wanted.active.id
         with Caught() as caught:
             model.open(_Key(number), request.tokens, request.cache_scope)
         if caught.error is not None:
-            self._written[number] = self._settings.queued_answers
+            wanted.askings.stop()
             return None
         self._writing = _Writing(wanted, Ranker(wanted.sampling, request.tokens, spread=Spread(fixed=1.0)))
         return self._writing

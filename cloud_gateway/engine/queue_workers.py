@@ -1,7 +1,8 @@
 """Idle workers write answers to prompts whose requests wait for a slot (QueueSpec). Lives on the engine's thread.
 
-Only workers that may draft for the request when it runs are asked, each for one answer at a time. Answers are
-candidates only, as those of the local draft are (queue_drafts.py). A running request that needs the worker comes first.
+Only workers that may draft for the request when it runs are asked, each for one answer at a time, and another one where
+the first is lost or silent (askings.py). Answers are candidates only, as the local draft's are (queue_drafts.py).
+A running request that needs the worker comes first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from cloud_gateway.core.requests.askings import Askings, patience
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import Declined, FrameArrived, FrameTaken, Input, Send, Wrote
@@ -46,6 +48,9 @@ class Wanted(NamedTuple):
     """One answer that is to be written."""
 
     active: Active
+    askings: Askings
+    number: int
+    """Among the answers of its request."""
     sampling: Sampling
     limit: int
     """Most tokens."""
@@ -53,17 +58,26 @@ class Wanted(NamedTuple):
     """Tokens that end it."""
 
 
-Claim = Callable[[Sequence[Active], Callable[[Active], bool]], Wanted | None]
-"""The next answer for one of the requests that wait and fulfil the condition; it counts as written from then on."""
+May = Callable[[Active, Set[str]], bool]
+"""Whether somebody may write for this request, to which these workers were lost."""
+Claim = Callable[[Sequence[Active], May], Wanted | None]
+"""The next answer for one of the requests that wait and fulfil the condition; it counts as asked for from then on."""
 
 
 @dataclass(slots=True, eq=False)
 class _Writing:
-    active: Active
+    wanted: Wanted
     worker: LinkedWorker
     answer: RemoteAnswer
+    due: float
+    """When the worker has to have brought it further."""
     frames: int = 0
     """Of the worker, that brought candidates."""
+
+    @property
+    def active(self) -> Active:
+        """The request that waits."""
+        return self.wanted.active
 
 
 class QueueWorkers:
@@ -77,7 +91,7 @@ class QueueWorkers:
         self.answers = 0
         """Written so far, those cut short included."""
 
-    def turn(self, waiting: Sequence[Active], claim: Claim) -> None:
+    def turn(self, waiting: Sequence[Active], claim: Claim, now: float) -> None:
         """Leads on those that write, and lets idle workers begin."""
         for writing in list(self._writing.values()):
             commit = writing.answer.advance()
@@ -85,11 +99,18 @@ class QueueWorkers:
                 self._end(writing, "written")
             elif commit is not None:
                 self._send(writing, commit)
+                writing.due = now + patience(writing.worker.rtt_high_s, writing.worker.step_s, 0)
+            elif now >= writing.due:
+                self._lose(writing, "silent")
         idle = self._idle() if waiting else {}
-        while idle and (wanted := claim(waiting, lambda active: _chosen(active, idle) is not None)) is not None:
-            worker = _chosen(wanted.active, idle)
+
+        def may(active: Active, lost_by: Set[str]) -> bool:
+            return _chosen(active, lost_by, idle) is not None
+
+        while idle and (wanted := claim(waiting, may)) is not None:
+            worker = _chosen(wanted.active, wanted.askings.lost_by, idle)
             assert worker is not None
-            self._begin(wanted, idle.pop(worker))
+            self._begin(wanted, idle.pop(worker), now)
 
     def frame_arrived(self, event: FrameArrived) -> bool:
         """Merges a frame; whether it belongs to an answer that its worker writes."""
@@ -112,17 +133,17 @@ class QueueWorkers:
         return True
 
     def declined(self, event: Declined) -> None:
-        """A worker writes no answer to this prompt, and is not asked for another one."""
+        """A worker writes no answer to this prompt, nor does it draft for it."""
         writing = self._writing.get(event.request)
         if writing is not None and writing.worker.id == event.worker:
             writing.active.generation.excluded_workers.add(event.worker)
-            self._end(writing, "declined")
+            self._lose(writing, "declined")
 
     def release(self, worker: str, why: str) -> None:
         """A worker is gone, or a running request needs it; what it has written stays."""
         for writing in list(self._writing.values()):
             if writing.worker.id == worker:
-                self._end(writing, why)
+                self._lose(writing, why)
 
     def stop(self, active: Active, why: str) -> None:
         """The request waits no more; unfinished answers are as good as they go."""
@@ -137,14 +158,20 @@ class QueueWorkers:
         found = self._offloading.idle().items()
         return {name: worker for name, worker in found if worker.answers and name not in writing}
 
-    def _begin(self, wanted: Wanted, worker: LinkedWorker) -> None:
+    def _begin(self, wanted: Wanted, worker: LinkedWorker, now: float) -> None:
         request = wanted.active.request
         answer = RemoteAnswer(next(self._numbers), request.tokens, wanted.limit, wanted.stops)
-        writing = self._writing[answer.number] = _Writing(wanted.active, worker, answer)
+        due = now + patience(worker.rtt_high_s, worker.step_s, len(request.tokens))
+        writing = self._writing[answer.number] = _Writing(wanted, worker, answer, due)
         self._offloading.audit.assigned(request, worker.id, worker.label)
         self._book(writing, frames=0)
         for body in answer.open(wanted.sampling, scope_for(worker.id, request.cache_scope)):
             self._send(writing, body)
+
+    def _lose(self, writing: _Writing, why: str) -> None:
+        """What it has written stays, and the answer is asked for again."""
+        writing.wanted.askings.lose(writing.wanted.number, writing.worker.id)
+        self._end(writing, why)
 
     def _end(self, writing: _Writing, why: str) -> None:
         del self._writing[writing.answer.number]
@@ -164,6 +191,7 @@ class QueueWorkers:
             log.error("an answer of worker %s led to a fault: %s", writing.worker.id, describe_fault(error))
             error = RemoteProtocolError("fault", "its answer led to a fault of this gateway")
         writing.active.generation.excluded_workers.add(writing.worker.id)
+        writing.wanted.askings.lose(writing.wanted.number, writing.worker.id)
         del self._writing[writing.answer.number]
         self._offloading.punish(writing.worker.id, error, writing.answer.number)
         self._close(writing, "moved")
@@ -181,9 +209,9 @@ def source_of(active: Active) -> Answers | None:
     return None if sources is None else sources.answers
 
 
-def _chosen(active: Active, idle: dict[str, LinkedWorker]) -> str | None:
+def _chosen(active: Active, lost_by: Set[str], idle: dict[str, LinkedWorker]) -> str | None:
     """The worker that is asked for an answer to this prompt; None where none of these may be."""
     generation = active.generation
     if not generation.offload:
         return None
-    return choose(idle.values(), {}, active.request.groups, exclude=generation.excluded_workers)
+    return choose(idle.values(), {}, active.request.groups, exclude=generation.excluded_workers | lost_by)

@@ -48,12 +48,16 @@ def test_the_plot_shows_numbers_and_loads(tmp_path: Path) -> None:
         assert (tmp_path / "out.png").stat().st_size > 1000 and (tmp_path / "out.svg").exists()
 
 
-def test_a_worker_writes_in_arms_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("temperature", ["0", "0.9"])
+def test_a_worker_writes_in_arms_of_its_own(temperature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "TEXTS", {"chat": ("hello there", "good morning")})
     folder, out = make_tiny_target(tmp_path / "target", vocab=320), tmp_path / "out.json"
     draft = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)
     models = ["--target", str(folder), "--draft", str(draft), "--worker", "--json", str(out)]
-    assert main(["queue", *models, "--answers", "1", "--load", "2", "--max-tokens", "8"]) == 0, "one text"
+    assert (
+        main(["queue", *models, "--answers", "1", "--load", "2", "--max-tokens", "8", "--temperature", temperature])
+        == 0
+    ), "one text"
     report = json.loads(out.read_text())
     rows = {row["arm"]: row for row in report["number"]}
     assert list(rows) == ["plain", "prompt n-grams", "n = 1", "n = 1, by a worker"]

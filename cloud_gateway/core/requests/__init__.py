@@ -3,6 +3,7 @@
 Public, by module:
 
 - `accounting`: `FrameLedger`
+- `askings`: `Askings`, `patience`
 - `assignment`: `Assignment`
 - `generation`: `Generation`, `MAX_RETRIES`
 - `local_costs`: `catch_up_batch`, `draft_costs`

@@ -14,7 +14,7 @@ from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.protocol.messages import Close, Commit, Open, Sampling, Tree
 
 EPOCH = 1
-"""An answer is asked for once."""
+"""Each asking is a request of its own."""
 NODES_PER_TOKEN = 64
 """Most candidates of its worker for each token of the longest answer. A best-first tree takes about thirty. With more
 the answer ends, so that the memory for their ids is bounded."""

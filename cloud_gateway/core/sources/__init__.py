@@ -7,5 +7,5 @@ Public, by module:
 - `asking`: `make`, `put`, `Sources`
 - `heads`: `HeadSource`, `Level`
 - `interface`: `Suggestion`
-- `settings`: `SourceSettings`
+- `settings`: `MAX_ANSWERS`, `SourceSettings`
 """

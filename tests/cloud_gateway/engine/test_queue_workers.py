@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cloud_gateway.core.requests.askings import MAX_AGAIN
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.requests.steps import Declined, FrameArrived
 from cloud_gateway.core.sources.settings import SourceSettings
@@ -22,13 +23,20 @@ from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker, OneWorker, Team
 
 COUNT = 40
+GREEDY = Sampling(temperature=0)
 ANSWERS, PLAIN = Speculation(policy="adaptive", sources=("answers",)), Speculation(policy="plain")
 pytestmark = pytest.mark.driven
 
 
-def wanted(first: int = 2, speculation: Speculation = ANSWERS, count: int = COUNT, **more: Any) -> GenerationRequest:
-    prompt, greedy = [first, *range(20)], Sampling(temperature=0)
-    return GenerationRequest(prompt, count, greedy, ignore_eos=True, speculation=speculation, **more)
+def wanted(
+    first: int = 2,
+    speculation: Speculation = ANSWERS,
+    count: int = COUNT,
+    sampling: Sampling = GREEDY,
+    **more: Any,
+) -> GenerationRequest:
+    prompt = [first, *range(20)]
+    return GenerationRequest(prompt, count, sampling, ignore_eos=True, speculation=speculation, **more)
 
 
 class Writer(LoopWorker):
@@ -69,14 +77,15 @@ async def queued(
     worker: OneWorker | Team,
     answers: int = 1,
     request: GenerationRequest | None = None,
-    during: Callable[[Engine], None] = lambda engine: None,
+    during: Callable[[Engine], object] = lambda engine: None,
     local: TableDraft | None = None,
+    target: TableTarget | None = None,
 ) -> tuple[list[int], Usage, list[tuple[int, str, str]]]:
     """The completion of a request that waited behind another one, and its entries in the audit log; `during`: what
     happens while it waits."""
     with engines() as make:
         settings, book = SourceSettings(queued_answers=answers), Book()
-        engine = make(worker, local, TableTarget(slots=1), sources=settings, prefer="offload")
+        engine = make(worker, local, target or TableTarget(slots=1), sources=settings, prefer="offload")
         engine.offloading.audit = book
         asyncio.get_running_loop().call_later(0.03, during, engine)
         first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
@@ -145,6 +154,38 @@ async def test_what_a_worker_wrote_before_it_left_still_serves() -> None:
     assert found == plain and COUNT / 4 < usage.rounds < COUNT
     assert entries == [(2, "lab-7", "assigned"), (2, "lab-7", "moved")]
     assert usage.why_off == "no worker is linked"
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0, seed=5)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("lost", ["silent", "moved"])
+async def test_another_worker_is_asked_where_the_first_is_lost(lost: str, sampling: Sampling) -> None:
+    plain, _, _ = await queued(Writer(), 0, wanted(sampling=sampling))
+    first, second = Writer("a"), Writer("b")
+    first.muted = True
+    found, usage, entries = await queued(
+        Team(first, second),
+        request=wanted(sampling=sampling),
+        during=lambda engine: asyncio.get_running_loop().call_later(0.5, first.die) if lost == "moved" else None,
+        target=TableTarget(slots=1, pass_s=0.05),
+    )
+    assert found == plain and usage.sources["answers"]["verified"] > 0
+    assert first.ends == ([lost] if lost == "silent" else []) and second.ends == ["written"]
+    assert [opening.sampling for opening in first.asked] == [opening.sampling for opening in second.asked]
+    assert entries[:4] == [(2, "a", "assigned"), (2, "a", lost), (2, "b", "assigned"), (2, "b", "written")]
+    if not sampling.temperature:
+        assert usage.rounds <= COUNT / 4
+
+
+async def test_silent_workers_are_asked_a_few_times_in_all() -> None:
+    team = [Writer(f"w{number}") for number in range(8)]
+    for worker in team:
+        worker.muted = True
+    plain, before, _ = await queued(Writer(), 0)
+    target = TableTarget(slots=1, pass_s=0.2)
+    found, usage, _ = await queued(Team(*team), request=wanted(), target=target)
+    assert found == plain and usage.rounds == before.rounds
+    assert sum(len(worker.asked) for worker in team) == 1 + MAX_AGAIN
+    assert all(len(worker.asked) <= 1 for worker in team)
 
 
 async def test_a_request_that_is_cancelled_in_the_queue_ends_the_writing() -> None:
