@@ -199,6 +199,8 @@ def test_drafts_after_a_reused_beginning_are_those_of_a_fresh_read(folder: Path,
         target: TorchTarget, drafts: EagleDrafts, prompt: list[int], scope: bytes, reads: bool = True
     ) -> tuple[int, int]:
         slot, reused = target.open(prompt, scope, room=64)
+        if reads:
+            assert drafts._lines[slot].next_place >= reused - 1, "nothing is read again"
         for first in range(reused, len(prompt) - 1, 5):  # chunks
             target.prefill(slot, prompt[first : min(first + 5, len(prompt) - 1)])
             if reads:
