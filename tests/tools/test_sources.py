@@ -17,6 +17,7 @@ from cloud_gateway.models.target_model.load import folder_digest
 from edgespec.core.errors import ConfigError
 from edgespec.lab.tune import arms
 from edgespec.lab.tune.arms import ARMS, Arm
+from edgespec.shared import models
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target
 from tools.bench import sources
@@ -33,10 +34,12 @@ def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
         Usage(completion_tokens=11, rounds=5, drafted={"lookup": 20}, accepted={"lookup": 6}, decode_s=0.5),
         Usage(completion_tokens=11, rounds=6, drafted={"local": 5}, accepted={"local": 5}, decode_s=1.0),
     ]
-    base, row = sources.figures("copy", {"plain": plain, "merge": found})
+    lookup = [Usage(completion_tokens=11, rounds=8, decode_s=0.8), Usage(completion_tokens=11, rounds=8, decode_s=1.2)]
+    base, best, row = sources.figures("copy", {"plain": plain, "lookup": lookup, "merge": found})
     assert row["tokens / round"] == 2 and row["accepted / drafted"] == 0.44
     assert row["ms / token"] == 75 and row["/ plain"] == 0.5 and row["accepted"] == "lookup 6, local 5"
-    assert base["/ plain"] == 1 and "/ colocated" not in row, "that arm did not run"
+    assert base["/ plain"] == best["/ best source"] == 1 and row["/ best source"] == 0.729
+    assert "/ colocated" not in row, "that arm did not run"
 
 
 def test_a_completion_without_a_time_is_left_out() -> None:
@@ -88,6 +91,20 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     assert "The arm medusa cannot run: give --heads." in capsys.readouterr().err
     assert main([*options, "--arms", "plain", "eagle"]) == ConfigError.exit_code
     assert "The arm eagle cannot run: give --eagle." in capsys.readouterr().err
+
+
+def test_the_deep_target_is_that_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(models, "require_memory", lambda *_: None)
+    models.model_dir().mkdir(parents=True)
+    with (models.model_dir() / models.QUANTISED.file).open("wb") as file:
+        file.truncate(models.QUANTISED.size)
+    make_tiny_target(models.model_dir() / models.deepened_name(models.QUANTISED.file, 2), vocab=320)
+    draft, out = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320), tmp_path / "out.json"
+    options = ["sources", "--target", "deep", "--blocks", "2", "--draft", str(draft), "--arms", "plain"]
+    assert main([*options, "--text", "chat", "--limit", "1", "--max-tokens", "4", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["target"] == "deep" and [row["arm"] for row in found["rows"]] == ["plain"]
 
 
 def asked(path: Path | None, *kinds: str, limit: int | None = None) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 All arms answer each prompt in one process, in turns, each prompt beginning with another arm. No worker is linked: the
 local draft takes its place in `merge`, so that every arm has the same machine. Times are of decoding: a row has the
-median over its prompts, and the median of the ratios to plain decoding and to co-located k = 2 on the same prompt.
+median over its prompts, and the median of the ratios on the same prompt to plain decoding, to co-located k = 2, and to
+the fastest source alone.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from tools.bench.source_prompts import TEXTS
 from tools.bench.usages import decode_ms, ratios, row
 
 NEEDS = {"medusa": "--heads", "eagle": "--eagle", "self": "--layers, and the engine torch"}
-BASES = ("plain", "colocated")
-"""Arms whose times the others' are compared with."""
+BASES, MERGE = ("plain", "colocated"), "merge"
+"""Arms whose times the others' are compared with, beside the fastest source alone; and all together."""
 TARGETS = ("plain", "deep")
 
 
@@ -113,18 +114,22 @@ def figures(kind: str, arms: Mapping[str, Sequence[Usage]]) -> list[dict[str, An
     """A row for each arm, from its completions of the same prompts; those of one token have no time: left out."""
     timed = [place for place, every in enumerate(zip(*arms.values(), strict=True)) if min(map(decode_ms, every))]
     kept = {name: [usages[place] for place in timed] for name, usages in arms.items()}
-    return [_row(kind, name, kept) for name in kept if timed]
+    if not timed:
+        return []
+    bases = {f"/ {base}": kept[base] for base in BASES if base in kept}
+    if alone := [usages for name, usages in kept.items() if name not in (*BASES, MERGE)]:
+        bases["/ best source"] = min(alone, key=lambda usages: median(map(decode_ms, usages)))
+    return [_row(kind, name, usages, bases) for name, usages in kept.items()]
 
 
-def _row(kind: str, arm: str, arms: Mapping[str, Sequence[Usage]]) -> dict[str, Any]:
-    usages = arms[arm]
+def _row(kind: str, arm: str, usages: Sequence[Usage], bases: Mapping[str, Sequence[Usage]]) -> dict[str, Any]:
     accepted = sum((Counter(usage.accepted) for usage in usages), Counter[str]())
     return {
         "text": kind,
         "arm": arm,
         "prompts": len(usages),
         **row(usages),
-        **{f"/ {base}": round(median(ratios(usages, arms[base])), 3) for base in BASES if base in arms},
+        **{shown: round(median(ratios(usages, base)), 3) for shown, base in bases.items()},
         "local passes": sum(usage.local_draft_passes for usage in usages),
         "accepted": ", ".join(f"{source} {count}" for source, count in accepted.most_common()),
     }
