@@ -40,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--since", type=commands.since, default=0.0, metavar="WHEN", help="only from then on: 90m, 24h, 7d, or a date"
     )
     _verb(verbs, "status", commands.status, "show what the running gateway is doing")
+    command.add_service_verbs(_verb, verbs, "gateway", commands.install_service, commands.uninstall)
     version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=commands.version)
     return parser

@@ -82,11 +82,7 @@ def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     keys = verbs.add_parser("keys", help="rotate this machine's key", description="Rotate this machine's key.")
     actions = keys.add_subparsers(dest="what", required=True, metavar="ACTION")
     _verb(actions, "rotate", _rotate, "make a new key, which gateways accept because the old one signs it")
-    install = _verb(verbs, "install-service", _install, "run the worker as a systemd service", json=False)
-    remove = _verb(verbs, "uninstall", _uninstall, "stop and remove the service; keeps the keys", json=False)
-    for one in (install, remove):
-        one.add_argument("--user", action="store_true", help="a service of this user, not of the system")
-        one.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    command.add_service_verbs(_verb, verbs, "worker", _install, _uninstall)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -249,21 +245,17 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _install(args: argparse.Namespace) -> int:
-    from edgespec.worker import unit
+    from edgespec.shared import unit
 
     config.load(args.config)  # a service with a wrong configuration would only fail later
-    file = args.config.resolve() if args.config else None
-    content = unit.text(unit.program(), file, args.user)
-    unit.install(unit.place(args.user), content, args.user, args.dry_run)
+    unit.WORKER.install(args.config, user=args.user, dry_run=args.dry_run)
     return 0
 
 
 def _uninstall(args: argparse.Namespace) -> int:
-    from edgespec.worker import unit
+    from edgespec.shared import unit
 
-    configured = config.load(args.config).daemon.state_dir
-    state = str(folders.state_dir("worker", configured)) if args.user or configured else "/var/lib/edgespec"
-    unit.uninstall(unit.place(args.user), state, args.user, args.dry_run)
+    unit.WORKER.uninstall(config.load(args.config).daemon.state_dir, user=args.user, dry_run=args.dry_run)
     return 0
 
 

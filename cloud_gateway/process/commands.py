@@ -22,7 +22,7 @@ from cloud_gateway.process import config
 from cloud_gateway.process.views import audit_row, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.shared import control, folders
+from edgespec.shared import control, folders, unit
 
 Row = Mapping[str, Any]
 AUDIT_LINE = "{:19}  {:28}  {:24}  {:9}  {:28}  {:>6}  {}"
@@ -39,6 +39,19 @@ def serve(args: argparse.Namespace) -> int:
 def version(args: argparse.Namespace) -> int:
     """`cloud-gateway version`."""
     print(VERSION)
+    return 0
+
+
+def install_service(args: argparse.Namespace) -> int:
+    """`cloud-gateway install-service`."""
+    config.load(args.config)  # a service with a wrong configuration would only fail later
+    unit.GATEWAY.install(args.config, user=args.user, dry_run=args.dry_run)
+    return 0
+
+
+def uninstall(args: argparse.Namespace) -> int:
+    """`cloud-gateway uninstall`."""
+    unit.GATEWAY.uninstall(config.load(args.config).daemon.state_dir, user=args.user, dry_run=args.dry_run)
     return 0
 
 

@@ -33,6 +33,7 @@ Public, by module:
 - `threads`: `Threads`
 - `throttle`: `Throttle`
 - `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`, `trusted`
+- `unit`: all
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,
   `json_object`, `vocabulary`
 - `wire`: `set_nodelay`, `WEBSOCKET_OPTIONS`, `Wire`

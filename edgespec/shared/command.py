@@ -34,6 +34,22 @@ def add_verb(
     return parser
 
 
+def add_service_verbs(
+    verb: Callable[..., ArgumentParser],
+    verbs: _SubParsersAction[ArgumentParser],
+    what: str,
+    install: Command,
+    uninstall: Command,
+) -> None:
+    """The verbs around a systemd unit; `verb`: `add_verb` with the configuration file; `what`: gateway or worker."""
+    for one in (
+        verb(verbs, "install-service", install, f"run the {what} as a systemd service", json=False),
+        verb(verbs, "uninstall", uninstall, "stop and remove the service; keeps the keys", json=False),
+    ):
+        one.add_argument("--user", action="store_true", help="a service of this user, not of the system")
+        one.add_argument("--dry-run", action="store_true", help="only show what would be done")
+
+
 def run(parser: ArgumentParser, argv: Sequence[str] | None) -> int:
     """Runs the verb that the arguments name, by its `run`, and returns the exit code."""
     args = parser.parse_args(argv)

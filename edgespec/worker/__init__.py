@@ -10,5 +10,4 @@ Public, by module:
 - `peer_pairing`: `pair_peer`, `pair_through_peers`
 - `report`: all
 - `service`: `load_drafter`, `Service`
-- `unit`: all
 """
