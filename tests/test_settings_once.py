@@ -37,8 +37,8 @@ OTHERS: Mapping[str, str] = {
     "requests": "0 is where a count begins",
 }
 """Names that have more than one default on purpose, and why."""
-TABLES = {"connections", "context"}
-"""Keys of two tables, each with a default of its own, which happens to be the same number."""
+TABLES = {"connections", "context", "n_gpu_layers"}
+"""Keys of several tables, each with a default of its own, which happens to be the same number."""
 
 
 def settings() -> set[str]:

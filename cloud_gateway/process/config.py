@@ -19,6 +19,7 @@ from edgespec.shared.address import DEFAULT_PORT
 from edgespec.shared.fields import (
     Cores,
     Folder,
+    GpuLayers,
     Host,
     LogLevel,
     MachineName,
@@ -44,7 +45,7 @@ class TargetSection(TargetSettings, frozen=True, kw_only=True):
     model: ModelPath = "auto:quantised"
     engine: Literal["auto", "llamacpp", "torch"] = "auto"
     exact: Literal["auto", "yes", "no"] = "auto"
-    n_gpu_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
+    n_gpu_layers: GpuLayers = 0
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Annotated[
         str, Meta(pattern=r"^(auto|cpu|cuda(:\d{1,2})?)\Z", extra={"allowed": '"auto", "cpu", "cuda" or "cuda:N"'})
@@ -61,6 +62,7 @@ class LocalDraftSection(Section, frozen=True):
     mode: Literal["in-turn", "async-local"] = "in-turn"
     cpu: Cores = ()
     threads: Threads = 0
+    n_gpu_layers: GpuLayers = 0
     prefix_cache: bool = True
 
 

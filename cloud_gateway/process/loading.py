@@ -97,6 +97,7 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
             context=max(settings.target.context, MIN_DRAFT_CELLS) * (1 + writes),
             requests=requests,
             threads=options.threads or target.measured_threads or len(os.sched_getaffinity(0)),
+            gpu_layers=options.n_gpu_layers,
             prefix_cache=options.prefix_cache,
             target_vocab_size=target.vocab_size,
         )

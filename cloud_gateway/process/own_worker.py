@@ -107,7 +107,7 @@ class OwnWorker:
 def _configuration(draft: LocalDraftSection, folder: Path) -> str:
     """Its worker.toml: on this machine, with nobody to step aside for."""
     tables: dict[str, dict[str, object]] = {
-        "draft": {"model": draft.model, "threads": draft.threads},
+        "draft": {"model": draft.model, "threads": draft.threads, "n_gpu_layers": draft.n_gpu_layers},
         "gateway": {"discover": False},
         "daemon": {"name": NAME, "state_dir": str(folder), "cpu": draft.cpu, "priority": "normal"},
         "owner": {"mode": "always"},

@@ -93,6 +93,10 @@ def check_models(settings: GatewaySettings) -> Plan:
                 '`local_draft.model` to "".'
             )
         check_same_tokenizer(path, draft)
+        if settings.local_draft.n_gpu_layers:
+            from cloud_gateway.models.target_model.llamacpp import check_file
+
+            check_file(draft, settings.local_draft.n_gpu_layers)
     return Plan(path, engine, kv_tokens(settings, engine, path, draft))
 
 
@@ -110,7 +114,8 @@ def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: 
         import torch
 
         available, where = torch.cuda.mem_get_info(options.device if options.device != "auto" else None)[0], "the GPU"
-    weights = need.weights + (draft.stat().st_size if draft is not None and where == "memory" else 0)
+    on_gpu = settings.local_draft.n_gpu_layers > 0
+    weights = need.weights + (draft.stat().st_size if draft is not None and on_gpu == (where == "the GPU") else 0)
     least = options.kv_tokens or options.context + rows
     if weights + least * need.token > available:
         raise ModelError(

@@ -60,15 +60,17 @@ class Drafter:
         context: int = DEFAULTS.context,
         sequences: int = 4,
         threads: int = 1,
+        gpu_layers: int = 0,
         prefill_batch: int = DEFAULTS.prefill_batch,
         requests: int = DEFAULTS.requests,
         log: logging.Logger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`context`: KV cells, shared by all requests; `sequences`: maximum leaves of a step; `requests`: maximum open;
-        `threads`: 0 for as many of this thread's cores as are fastest, beside whatever else runs here.
+        `threads`: 0 for as many of this thread's cores as are fastest, beside whatever else runs here; `gpu_layers`: as
+        of `Context`.
 
-        Raises ModelError (missing, corrupt or unsuitable file, too little memory) and ConfigError.
+        Raises ModelError (missing, corrupt or unsuitable file, too little memory, no GPU) and ConfigError.
         """
         given = (context, sequences, requests, prefill_batch, threads)
         for (name, most), value in zip(_LIMITS.items(), given, strict=True):
@@ -80,7 +82,9 @@ class Drafter:
         self.model_digest = model_digest(path)
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
         cores = len(os.sched_getaffinity(0))
-        self._llama = Context(path, cells=context, sequences=ids, batch=prefill_batch, threads=threads or cores)
+        self._llama = Context(
+            path, cells=context, sequences=ids, batch=prefill_batch, threads=threads or cores, gpu_layers=gpu_layers
+        )
         self._threads: Threads | None = None
         if not threads:
             self._threads = Threads(cores, self._llama.use_threads, clock, "draft model")

@@ -13,7 +13,7 @@ Public, by module:
 - `counted`: `connected`
 - `desk`: `PairingDesk`
 - `digests`: `model_digest`
-- `fields`: `Cores`, `Folder`, `GatewayAddress`, `Host`, `Hours`, `hours`, `LogLevel`, `machine_name`,
+- `fields`: `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`, `machine_name`,
   `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `read_private`, `write_private`
 - `folders`: all

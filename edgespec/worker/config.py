@@ -15,6 +15,7 @@ from edgespec.shared.fields import (
     Cores,
     Folder,
     GatewayAddress,
+    GpuLayers,
     Hours,
     LogLevel,
     MachineName,
@@ -45,6 +46,7 @@ class DraftSection(DraftSettings, frozen=True, kw_only=True):
 
     model: ModelPath = "auto:quantised"
     threads: Threads = 0
+    n_gpu_layers: GpuLayers = 0
 
 
 class GatewaySection(Section, frozen=True):

@@ -367,6 +367,7 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
         context=draft.context,
         sequences=draft.sequences or MAX_STEP_LEAVES,
         threads=draft.threads,
+        gpu_layers=draft.n_gpu_layers,
         prefill_batch=draft.prefill_batch,
         requests=draft.requests,
     )

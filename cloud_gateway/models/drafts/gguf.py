@@ -41,6 +41,7 @@ class LocalDraft:
         requests: int = DEFAULTS.requests,
         leaves: int = 0,
         threads: int = 1,
+        gpu_layers: int = 0,
         catch_up_batch: int = CATCH_UP_BATCH,
         prefix_cache: bool = True,
         target_vocab_size: int | None = None,
@@ -58,6 +59,7 @@ class LocalDraft:
             context=context,
             sequences=leaves or MAX_STEP_LEAVES,
             threads=threads,
+            gpu_layers=gpu_layers,
             prefill_batch=catch_up_batch,
             requests=requests,
         )

@@ -98,6 +98,22 @@ def test_a_gpu_that_is_not_there_is_refused(model: Path, options: dict[str, str]
         check_models(configured(model, **options))
 
 
+def test_a_gpu_for_the_draft_that_is_not_there_is_refused(model: Path) -> None:
+    settings = override(configured(model, model, engine="llamacpp"), "local_draft.n_gpu_layers", "9")
+    with pytest.raises(ModelError, match="`n_gpu_layers` = 9 asks for a GPU"):
+        check_models(settings)
+
+
+def test_a_draft_takes_memory_only_where_its_weights_are(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = configured(model, model, engine="llamacpp", context="256")
+    need, cells = need_of(settings.target, "llamacpp", model), 256 + 1 + settings.policy.verify_nodes
+    monkeypatch.setattr(targets, "available_memory", lambda: need.weights + cells * need.token)
+    with pytest.raises(ModelError, match="GB for weights"):
+        kv_tokens(settings, "llamacpp", model, model)
+    on_gpu = override(settings, "local_draft.n_gpu_layers", "9")
+    assert kv_tokens(on_gpu, "llamacpp", model, model) == cells
+
+
 def test_a_missing_llama_cpp_names_the_command(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "_installed", lambda _: False)
     with pytest.raises(ModelError, match=r"run `pip install 'edgespec\[worker\]'`"):

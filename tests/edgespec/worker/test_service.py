@@ -13,9 +13,12 @@ from edgespec.core.pairing.messages import VERSION
 from edgespec.core.protocol.messages import Sampling
 from edgespec.llamacpp.context import Row
 from edgespec.shared.paired import PairedGateways
+from edgespec.shared.settings import override
+from edgespec.worker.config import WorkerSettings
 from edgespec.worker.daemon import FAILED
-from edgespec.worker.service import paired_gateway
+from edgespec.worker.service import load_drafter, paired_gateway
 from tests.support.services import PROMPT, Running, serving_worker, until
+from tests.support.tiny_gguf import make_tiny_gguf
 
 POISON = 61
 
@@ -68,3 +71,9 @@ def test_a_gateway_paired_at_a_later_version_is_not_dialled(tmp_path: Path) -> N
     gateways.add(b"A" * 32, b"B" * 32, "dept", "10.0.0.1:7443", VERSION + 1)
     with pytest.raises(PairingError, match="dept was paired at version 2 of the protocol, and this program speaks 1"):
         paired_gateway(gateways)
+
+
+def test_a_gpu_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    settings = override(WorkerSettings(), "draft.model", str(make_tiny_gguf(tmp_path / "tiny.gguf")))
+    with pytest.raises(ModelError, match="`n_gpu_layers` = 9 asks for a GPU"):
+        load_drafter(override(settings, "draft.n_gpu_layers", "9"))
