@@ -176,7 +176,7 @@ def _convert(path: Path, part: Path, dtype: Dtype) -> None:
     with _named(path):
         unpack = transformers.GgufConfig(dequantize=True)
         packed = transformers.AutoModelForCausalLM.from_pretrained(
-            path.parent, **source, dtype="float32", quantization_config=unpack
+            path.parent, **source, dtype=dtype, quantization_config=unpack
         )
     # The loaded model's configuration names its file and quantisation; a new model of its class takes the weights.
     config = packed.config

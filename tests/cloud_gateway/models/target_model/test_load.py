@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from cloud_gateway.models.target_model import load as loading
 from cloud_gateway.models.target_model.load import folder_digest, load, target_cache
@@ -21,6 +23,7 @@ from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_diges
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target, plain_logits
 from tests.support.tiny_tokenizer import EOS_ID
+from tools.make_draft import make_draft
 
 ROOT = Path(__file__).parents[4]
 
@@ -62,9 +65,25 @@ def test_a_gguf_file_is_converted_once_and_found_again(
     assert [path.name for path in cache.iterdir()] == [first.folder.name]
 
 
-def test_each_dtype_has_its_own_conversion(gguf: Path) -> None:
-    assert load(gguf, "bfloat16", "cpu").model.dtype == torch.bfloat16
-    assert load(gguf, "float32", "cpu").model.dtype == torch.float32
+@pytest.mark.parametrize("fmt", ["f32", "q4_0"])
+def test_each_dtype_has_its_own_conversion_of_the_same_weights(
+    fmt: str, gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.gguf"
+    make_draft(gguf, path, fmt=None if fmt == "f32" else fmt)
+    unpacked, unpack = list[str](), AutoModelForCausalLM.from_pretrained
+
+    def noted(*given: Any, **options: Any) -> Any:
+        unpacked.append(options["dtype"])
+        return unpack(*given, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noted)
+    half = load(path, "bfloat16", "cpu").model
+    assert set(unpacked) == {"bfloat16"}, "never as a whole in float32, which takes twice the memory"
+    whole = load(path, "float32", "cpu").model
+    assert (half.dtype, whole.dtype) == (torch.bfloat16, torch.float32)
+    weights = half.state_dict()
+    assert all(torch.equal(weights[name], weight.bfloat16()) for name, weight in whole.state_dict().items())
 
 
 def test_a_converted_model_computes_what_llama_cpp_computes(gguf: Path) -> None:
