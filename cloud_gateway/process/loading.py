@@ -17,7 +17,7 @@ from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import SELF, GatewaySettings
-from cloud_gateway.process.targets import Plan, check_models, load_target, needs
+from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target, needs
 from edgespec import __version__
 from edgespec.shared.folders import expand
 from edgespec.shared.models import resolve_model
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("cloud_gateway.process.loading")
 
 T = TypeVar("T")
-MIN_DRAFT_CELLS = 8192
-"""KV cells of the local draft; more where one request may be longer. All requests in slots share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
 
         draft = LocalDraft(
             path,
-            context=max(settings.target.context, MIN_DRAFT_CELLS) * (1 + writes),
+            context=draft_cells(settings),
             requests=requests,
             threads=options.threads or target.measured_threads or len(os.sched_getaffinity(0)),
             gpu_layers=options.n_gpu_layers,

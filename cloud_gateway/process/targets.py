@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloud_gateway.models.families import check_torch
 from cloud_gateway.models.sizes import Need, heads_need, llamacpp_need, torch_need
 from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
-from edgespec.core.errors import ModelError, TokenizerMismatch
+from edgespec.core.drafting.settings import MAX_REQUESTS
+from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.shared.folders import expand
 from edgespec.shared.models import available_memory, resolve_model
 from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
@@ -28,6 +29,8 @@ log = logging.getLogger("cloud_gateway.process.loading")
 EngineName = Literal["torch", "llamacpp"]
 NEEDS_LLAMACPP = "run `pip install 'edgespec[worker]'`"
 NEEDS_GATEWAY = "run `pip install 'edgespec[gateway]'`"
+MIN_DRAFT_CELLS = 8192
+"""KV cells of the local draft; more where one request may be longer."""
 KV_SHARE = 0.9
 """Of the memory beside the weights, for the KV cache where `target.kv_tokens` is 0: passes need some too."""
 EXACT_NUMBER = 8
@@ -60,16 +63,19 @@ class LoadedTarget:
 def check_models(settings: GatewaySettings) -> Plan:
     """How to load the target. Takes a fraction of a second: it reads no weights.
 
-    Raises ModelError for a model that cannot be served, TokenizerMismatch where the local draft does not fit.
+    Raises ModelError for a model that cannot be served, TokenizerMismatch where the local draft does not fit,
+    ConfigError where there are too many slots.
     """
     options, path = settings.target, resolve_model(settings.target.model)
     engine = engine_for(options, path)
     if not _installed("transformers") or (engine == "torch" and not _installed("torch")):
         raise ModelError(f"The packages of the gateway are missing: {NEEDS_GATEWAY}.")
     if engine == "llamacpp":
-        from cloud_gateway.models.target_model.llamacpp import check_file
+        from cloud_gateway.models.target_model.llamacpp import check_file, spare_sequences
 
         check_file(path, options.n_gpu_layers)
+        exact = options.exact == "yes" and not options.n_gpu_layers
+        spare_sequences(options.slots, settings.policy.verify_nodes, exact=exact)
     else:
         check_torch(path)
         _check_device(options.device)
@@ -87,17 +93,26 @@ def check_models(settings: GatewaySettings) -> Plan:
     named = settings.local_draft.model
     draft = resolve_model(named) if named not in ("", SELF) else None
     if draft is not None:
-        if not _installed("llama_cpp"):
-            raise ModelError(
-                f"The local draft runs in llama.cpp, which is not installed: {NEEDS_LLAMACPP}, or set "
-                '`local_draft.model` to "".'
-            )
-        check_same_tokenizer(path, draft)
-        if settings.local_draft.n_gpu_layers:
-            from cloud_gateway.models.target_model.llamacpp import check_file
-
-            check_file(draft, settings.local_draft.n_gpu_layers)
+        _check_draft(settings, path, draft)
     return Plan(path, engine, kv_tokens(settings, engine, path, draft))
+
+
+def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
+    """Raises ConfigError, ModelError or TokenizerMismatch where it cannot draft here for the target."""
+    if not _installed("llama_cpp"):
+        raise ModelError(
+            f"The local draft runs in llama.cpp, which is not installed: {NEEDS_LLAMACPP}, or set "
+            '`local_draft.model` to "".'
+        )
+    if settings.target.slots + (settings.sources.queued_answers > 0) > MAX_REQUESTS:
+        raise ConfigError(
+            f"`target.slots` is {settings.target.slots}, and a local draft takes {MAX_REQUESTS} requests at once: "
+            'lower `target.slots`, or set `local_draft.model` to "".'
+        )
+    check_same_tokenizer(target, draft)
+    from cloud_gateway.models.target_model.llamacpp import check_file
+
+    check_file(draft, settings.local_draft.n_gpu_layers)
 
 
 def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: Path | None) -> int:
@@ -115,18 +130,30 @@ def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: 
 
         available, where = torch.cuda.mem_get_info(options.device if options.device != "auto" else None)[0], "the GPU"
     on_gpu = settings.local_draft.n_gpu_layers > 0
-    weights = need.weights + (draft.stat().st_size if draft is not None and on_gpu == (where == "the GPU") else 0)
+    drafted = _draft_bytes(settings, draft) if draft is not None and on_gpu == (where == "the GPU") else 0
+    weights = need.weights + drafted
     least = options.kv_tokens or options.context + rows
     if weights + least * need.token > available:
         raise ModelError(
-            f"{path.name} needs {weights / 1e9:.1f} GB for weights and {least * need.token / 1e9:.1f} GB for {least} "
-            f"tokens of KV cache, and {available / 1e9:.1f} GB of {where} are available: choose a smaller model or "
-            f"quantisation, or lower `target.{'kv_tokens' if options.kv_tokens else 'context'}`."
+            f"{path.name} needs {weights / 1e9:.1f} GB for weights{' and draft' if drafted else ''} and "
+            f"{least * need.token / 1e9:.1f} GB for {least} tokens of KV cache, and {available / 1e9:.1f} GB of "
+            f"{where} are available: choose a smaller model or quantisation, or lower "
+            f"`target.{'kv_tokens' if options.kv_tokens else 'context'}`."
         )
     fits = max(int(min(KV_SHARE * (available - weights) / max(need.token, 1), full)), least)
     if fits < full:
         log.warning("%s holds %d of the %d tokens of KV cache that all slots could use", where, fits, full)
     return fits
+
+
+def draft_cells(settings: GatewaySettings) -> int:
+    """KV cells of the local draft, which all requests in slots share."""
+    return max(settings.target.context, MIN_DRAFT_CELLS) * (1 + (settings.sources.queued_answers > 0))
+
+
+def _draft_bytes(settings: GatewaySettings, draft: Path) -> int:
+    need = llamacpp_need(draft)
+    return need.weights + draft_cells(settings) * need.token
 
 
 def need_of(options: TargetSection, engine: EngineName, path: Path, heads: Sequence[str] = ()) -> Need:

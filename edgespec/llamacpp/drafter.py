@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
-from edgespec.core.drafting.settings import DEFAULTS
+from edgespec.core.drafting.settings import DEFAULTS, MAX_REQUESTS
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Kept, first_to_go
 from edgespec.llamacpp.context import Context, Row
@@ -33,7 +33,7 @@ _MAX_IDS = 256
 """Compiled into llama.cpp. It suffices for 1 id per request and 2 per leaf of a step under all `_LIMITS`."""
 _CACHE_SHARE = 4
 """Closed requests except the newest keep at most 1/4 of the cells: each cell, even masked, costs time in every step."""
-_LIMITS = {"context": 2**20, "sequences": 32, "requests": 64, "prefill_batch": 2**14, "threads": 512}
+_LIMITS = {"context": 2**20, "sequences": 32, "requests": MAX_REQUESTS, "prefill_batch": 2**14, "threads": 512}
 
 
 class DraftMemoryError(EdgespecError):

@@ -21,7 +21,7 @@ from edgespec.shared.address import parse_address
 LogLevel = Literal["debug", "info", "warning", "error"]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Host = Annotated[str, Meta(min_length=1, max_length=255, extra={"allowed": "a host name or an IP address"})]
-Threads = Annotated[int, Meta(ge=0, le=1024)]
+Threads = Annotated[int, Meta(ge=0, le=512)]
 GpuLayers = Annotated[int, Meta(ge=0, le=1000)]
 Cores = tuple[Annotated[int, Meta(ge=0, le=4095)], ...]
 

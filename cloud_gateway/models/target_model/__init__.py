@@ -5,7 +5,7 @@ Public, by module:
 - `cache`: `LayerShape`, `SlotKv`, `SlotLayer`
 - `forward`: `Part`
 - `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
-- `llamacpp`: `check_file`, `LlamaCppTarget`
+- `llamacpp`: `check_file`, `LlamaCppTarget`, `spare_sequences`
 - `load`: all
 - `slots`: `SlotTable`, `common_prefix`
 - `torch`: `TorchTarget`

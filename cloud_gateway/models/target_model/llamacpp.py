@@ -60,6 +60,17 @@ def check_file(path: Path, gpu_layers: int) -> None:
     require_gpu(gpu_layers)
 
 
+def spare_sequences(slots: int, tree_nodes: int, *, exact: bool) -> int:
+    """Sequences besides those of slots and candidates; raises ConfigError where llama.cpp has not so many."""
+    spare = 2 if exact else 0
+    if slots + tree_nodes + spare > MAX_SEQUENCES:
+        raise ConfigError(
+            f"llama.cpp has {MAX_SEQUENCES} sequences, for slots and candidates of a tree: lower `target.slots` "
+            f'({slots}) or `policy.verify_nodes` ({tree_nodes}), or set `target.engine` to "torch".'
+        )
+    return spare
+
+
 class LlamaCppVerified:
     """One tree's result: a view of llama.cpp's logits, which can be read until the target's next pass."""
 
@@ -107,13 +118,8 @@ class LlamaCppTarget:
         """
         self.exact = exact and not gpu_layers
         """Whether a row's logits are the same in any company, bit for bit: by design and in the self-test."""
-        spare = 2 if self.exact else 0
+        spare = spare_sequences(slots, tree_nodes, exact=self.exact)
         self.kv_tokens = kv_tokens or slots * (context + tree_nodes + 1)
-        if slots + tree_nodes + spare > MAX_SEQUENCES:
-            raise ConfigError(
-                f"llama.cpp has {MAX_SEQUENCES} sequences, for slots and candidates of a tree: lower `target.slots` "
-                f'({slots}) or `policy.verify_nodes` ({tree_nodes}), or set `target.engine` to "torch".'
-            )
         ids = min(slots + slots * tree_nodes + spare, MAX_SEQUENCES)
         self._forks = list(range(slots, ids - spare))
         self._company, self._retired = ids - 2, ids - 1

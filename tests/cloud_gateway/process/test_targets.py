@@ -17,7 +17,7 @@ from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from cloud_gateway.process.loading import Models, engine_settings, load_models
 from cloud_gateway.process.targets import check_models, engine_for, kv_tokens, need_of
-from edgespec.core.errors import EdgespecError, ModelError, TokenizerMismatch
+from edgespec.core.errors import ConfigError, EdgespecError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
 from tests.support.engines import complete, started
@@ -151,6 +151,34 @@ def test_a_recurrent_family_is_refused(model: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(llamacpp, "gguf_metadata", lambda _: metadata)
     with pytest.raises(ModelError, match="family mamba, which cannot verify trees"):
         check_models(configured(model, engine="llamacpp"))
+
+
+def test_a_recurrent_draft_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = {"general.architecture": "mamba", "mamba.ssm.state_size": 16}
+    monkeypatch.setattr(llamacpp, "gguf_metadata", lambda _: metadata)
+    check_models(configured(model, engine="torch"))
+    with pytest.raises(ModelError, match="family mamba, which cannot verify trees"):
+        check_models(configured(model, model, engine="torch"))
+
+
+@pytest.mark.parametrize(("slots", "draft", "sentence"), [("241", False, "256 sequences"), ("65", True, "64 requests")])
+def test_more_slots_than_llama_cpp_serves_are_refused(slots: str, draft: bool, sentence: str, model: Path) -> None:
+    options = {"engine": "llamacpp", "context": "256", "kv_tokens": "2000"}
+    named = model if draft else ""
+    with pytest.raises(ConfigError, match=rf"{sentence}.*`target.slots`"):
+        check_models(configured(model, named, slots=slots, **options))
+    assert check_models(configured(model, named, slots=str(int(slots) - 1), **options)).kv_tokens == 2000
+
+
+def test_a_draft_needs_memory_for_its_weights_and_its_context(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = configured(model, model, engine="llamacpp", context="256")
+    need, cells = need_of(settings.target, "llamacpp", model), 256 + 1 + settings.policy.verify_nodes
+    both = 2 * need.weights + (cells + targets.MIN_DRAFT_CELLS) * need.token
+    monkeypatch.setattr(targets, "available_memory", lambda: both)
+    assert kv_tokens(settings, "llamacpp", model, model) == cells
+    monkeypatch.setattr(targets, "available_memory", lambda: both - 1)
+    with pytest.raises(ModelError, match="GB for weights and draft"):
+        kv_tokens(settings, "llamacpp", model, model)
 
 
 @pytest.mark.parametrize("engine", ["torch", "llamacpp"])
