@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from edgespec.core.errors import ConfigError
 from edgespec.lab.rig import RigError
 from tools.bench import __main__ as bench
-from tools.bench.live import report
+from tools.bench.live import measured, report
 from tools.bench.live.answers import Answer, Batch, read
 from tools.bench.live.arms import BASE, Arm, batches, chosen, turns
 from tools.bench.live.plot import plot
@@ -194,3 +195,21 @@ def test_mistakes_are_one_sentence_before_anything_starts(
 ) -> None:
     assert bench.main(["live", *given]) == ConfigError.exit_code
     assert said in (error := capsys.readouterr().err) and error.count("\n") == 1
+
+
+class Echo:
+    """Answers at once with what it was asked."""
+
+    def ask(self, arm: Arm, prompts: Sequence[str], max_tokens: int, number: int) -> tuple[str, int]:
+        return arm.name, number
+
+
+@pytest.mark.parametrize(("at_most_s", "prompts"), [(-1.0, 1), (600.0, 3)])
+def test_no_prompt_begins_after_the_minutes_that_were_given(at_most_s: float, prompts: int) -> None:
+    wanted, work, passed = chosen(["plain", "ngram"], [], [], [], [1]), [(1, [str(one)]) for one in range(3)], []
+
+    *_, found = measured(Echo(), wanted, work, 8, passed.append, at_most_s)  # type: ignore[arg-type]
+
+    assert found == passed
+    assert {number for _, number in found} == set(range(prompts))
+    assert len(found) == 2 * prompts

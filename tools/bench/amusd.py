@@ -22,7 +22,7 @@ from edgespec.lab.pictures import bars, drawn
 from edgespec.lab.rig.chat import Prompt
 from tools import options as checked
 from tools import verbs
-from tools.bench.live import measured, scene_of
+from tools.bench.live import measured, scene_of, shower
 from tools.bench.live.answers import Batch
 from tools.bench.live.arms import ASYNC, WIDE, Arm
 from tools.bench.live.report import Runs, between
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="another GGUF target")
     parser.add_argument("--draft", default="requantised", help=f"{', '.join(DRAFTS)}, or a GGUF file")
     parser.add_argument("--max-tokens", type=checked.number(int, 2, 1024), default=96, help="tokens of each completion")
+    parser.add_argument("--minutes", type=float, default=240.0, help="begin no prompt later")
     parser.add_argument("--no-neighbour", action="store_true", help="no drafting neighbour beside arms on one core")
     parser.add_argument("--json", type=checked.output, metavar="OUT", help="write all figures, and OUT.png, OUT.svg")
     parser.set_defaults(format="as-is", rtt_ms=0.0, clients=[1])
@@ -64,14 +65,21 @@ def run(options: argparse.Namespace) -> int:
     console, wanted = verbs.console(), arms(sorted(set(options.k)))
     scene = scene_of(options, False, console)
     scene = replace(scene, context=CONTEXT + options.max_tokens)
-    asked = [(kind, prompt) for kind in options.text for prompt in KINDS[kind][: options.limit]]
+    asked = [
+        (kind, KINDS[kind][number])
+        for number in range(options.limit)
+        for kind in options.text
+        if number < len(KINDS[kind])
+    ]
     with (
         tempfile.TemporaryDirectory(prefix="edgespec-amusd-") as folder,
         started(scene, wanted, Path(folder)) as systems,
     ):
         warm_up(systems, wanted, [1], options.max_tokens)
         work = [(1, [prompt]) for _, prompt in asked]
-        found = measured(systems, wanted, work, options.max_tokens, lambda batch: None)
+        *_, found = measured(
+            systems, wanted, work, options.max_tokens, shower(console, len(work) * len(wanted)), options.minutes * 60
+        )
     report = summary(wanted, found, [kind for kind, _ in asked])
     console.print(verbs.table(report["rows"]))
     console.print(verbs.table(report["gains"]))

@@ -8,11 +8,13 @@ both. All are asked greedily through their streaming chat APIs by one client, wi
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=checked.number(int, 2, 1024), default=48)
     parser.add_argument("--rtt-ms", type=checked.number(float, 0, 10_000), default=15.0)
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
+    parser.add_argument("--minutes", type=float, default=240.0, help="begin no batch of prompts later")
     parser.add_argument("--no-neighbour", action="store_true", help="no drafting neighbour beside arms on one core")
     parser.add_argument(
         "--json", type=checked.output, metavar="OUT", help="all figures; OUT.md, .png and .svg beside it"
@@ -83,11 +86,12 @@ def run(options: argparse.Namespace) -> int:
         started(scene, wanted, Path(folder)) as systems,
     ):
         warm_up(systems, wanted, levels, options.max_tokens)
-        found = measured(systems, wanted, work, options.max_tokens, _shower(console, len(work) * len(wanted)))
-    figures = report.summary(wanted, found, context(options, scene))
+        show_one, figures = shower(console, len(work) * len(wanted)), {}
+        for found in measured(systems, wanted, work, options.max_tokens, show_one, options.minutes * 60):
+            figures = report.summary(wanted, found, context(options, scene))
+            verbs.write_json(options.json, figures)
     show(figures, console)
     if options.json:
-        verbs.write_json(options.json, figures)
         options.json.with_suffix(".md").write_text(report.markdown(figures), encoding="utf-8")
         plot.plot(figures, options.json)
     return 0
@@ -95,15 +99,21 @@ def run(options: argparse.Namespace) -> int:
 
 def measured(
     systems: Systems, wanted: Sequence[Arm], work: Sequence[tuple[int, Sequence[Prompt]]], max_tokens: int,
-    done: Callable[[Batch], None],
-) -> list[Batch]:  # fmt: skip
-    """Every batch of prompts by every arm, in turns."""
-    found = []
+    done: Callable[[Batch], None], at_most_s: float = math.inf,
+) -> Iterator[list[Batch]]:  # fmt: skip
+    """Every batch of prompts by every arm, in turns; all that was found, after each batch of prompts.
+
+    No batch of prompts begins after `at_most_s`, but the first one always does.
+    """
+    found: list[Batch] = []
+    began = time.monotonic()
     for number, (_, prompts) in enumerate(work):
+        if found and time.monotonic() - began > at_most_s:
+            return
         for arm in arms.turns(wanted, number):
             found.append(systems.ask(arm, prompts, max_tokens, number))
             done(found[-1])
-    return found
+        yield found
 
 
 def scene_of(options: argparse.Namespace, peer: bool, console: Console) -> Scene:
@@ -164,7 +174,8 @@ def show(figures: dict[str, Any], console: Console) -> None:
         console.print(line, highlight=False)
 
 
-def _shower(console: Console, total: int) -> Callable[[Batch], None]:
+def shower(console: Console, total: int) -> Callable[[Batch], None]:
+    """Prints a line for every few batches, for each one in a terminal."""
     count = 0
 
     def show_one(batch: Batch) -> None:
