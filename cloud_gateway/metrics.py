@@ -78,8 +78,8 @@ class Metrics:
         if usage is None:
             return
         self._prompt_tokens.inc(usage.prompt_tokens)
-        if usage.rounds > 1:
-            self._round.observe(usage.decode_s / (usage.rounds - 1))
+        if usage.rounds:
+            self._round.observe(usage.decode_s / usage.rounds)
         if usage.rounds and usage.host_s:
             self._host.observe(usage.host_s / usage.rounds)
 

@@ -22,8 +22,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results"
 DOCUMENTS = ("README.md", "docs/demo.md")
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
-LEGEND = """Times are milliseconds per token while decoding; ratios are medians over prompts of the ratio on the same
-prompt, in brackets the interval of the median. "Draft passes": at the gateway, over those of k = 2."""
+LEGEND = """Times are milliseconds per token while decoding, the first pass included; ratios are medians over prompts of
+the ratio on the same prompt, in brackets the interval of the median. "Draft passes": at the gateway, over
+those of k = 2."""
 MORE = "Whole completions, and the plain target: [docs/demo.md](docs/demo.md#several-places-in-one-run)."
 Figures = Mapping[str, Any]
 

@@ -69,4 +69,4 @@ def _table() -> Table:
 
 def _run(ms: float) -> Run:
     timings = {"decode": 10 * ms, "before_worker": 0.0, "total": 10 * ms}
-    return Run("", 11, {"timings_ms": timings, "tokens_before_worker": 0}, 0.0)
+    return Run("", 10, {"timings_ms": timings, "tokens_before_worker": 0}, 0.0)

@@ -18,7 +18,7 @@ MS = {
 
 def batch(arm: str, number: int, ms: float) -> Batch:
     times = [ms / 1000 * place for place in range(1, 11)]
-    answer = Answer("a", 10, 7, times, times[-1], 5, 9 * ms, 4, 2)
+    answer = Answer("a", 10, 7, times, times[-1], 5, 9 * ms, 9, 4, 2)
     return Batch(arm, 1, number, [answer], times[-1], 0.0, 0.5, neighbour=False, target_core_s=0.2, worker_core_s=0.1)
 
 

@@ -44,7 +44,7 @@ def arms(*families: str) -> list[Arm]:
 
 def answer(ms: float, text: str = "a", tokens: int = 10) -> Answer:
     times = [ms / 1000 * (number + 1) for number in range(tokens)]
-    return Answer(text, tokens, 7, times, times[-1], 5, 9 * ms, 4, 2)
+    return Answer(text, tokens, 7, times, times[-1], 5, 9 * ms, 9, 4, 2)
 
 
 def batch(arm: str, number: int, ms: float, text: str = "a", others: float = 0.0) -> Batch:
@@ -86,15 +86,15 @@ def test_a_recorded_completion_of_llama_server_is_read() -> None:
     assert (found.text, found.tokens, found.prompt_tokens) == ("A bc", 8, 37)
     assert (found.drafted, found.accepted, found.passes) == (5, 4, 4)
     assert found.server_ms == pytest.approx(423.693) and found.total_s == 1.6
-    assert len(found.times) == 8 and (found.times[0], found.times[-1]) == (1.2, 1.5)
-    assert found.between_ms == pytest.approx(300 / 7) and found.whole_ms == 200
+    assert found.times == [1.2, 1.2, 1.5]
+    assert found.decoding_ms == pytest.approx(423.693 / 7) and found.whole_ms == 200, "its first token is the prompt's"
 
 
 def test_a_completion_of_ours_is_read_with_all_its_sources() -> None:
     usage = {"usage": {"completion_tokens": 4, "prompt_tokens": 9, "edgespec": OURS}, "choices": []}
     found = read([(0.1, piece("ab")), (0.4, piece("c")), (0.5, usage)])
     assert (found.passes, found.server_ms, found.drafted, found.accepted) == (3, 90.0, 8, 4)
-    assert found.times == [0.1, 0.1, 0.1, 0.4], "tokens of one chunk arrive together"
+    assert found.times == [0.1, 0.4] and found.decoding_ms == 90 / 4, "the first pass and its tokens count"
 
 
 def test_incomplete_completions_are_errors() -> None:

@@ -25,7 +25,7 @@ from tools import verbs
 from tools.bench.live import measured, scene_of, shower
 from tools.bench.live.answers import Batch
 from tools.bench.live.arms import ASYNC, WIDE, Arm
-from tools.bench.live.report import Runs, between
+from tools.bench.live.report import Runs, decoding
 from tools.bench.live.systems import started, warm_up
 from tools.bench.source_prompts import DIALOGUES, TEXTS
 
@@ -124,15 +124,15 @@ def _methods(runs: Runs) -> dict[str, str]:
     """The paper's methods, and the arm that stands for each: speculation with its best k, found afterwards."""
     names = [arm.name for arm in runs.arms if arm.name.startswith("k = ")]
     wide = [name for name in names if name.endswith("cores")]
-    best = runs.best([name for name in names if name not in wide], between)
-    best_wide = runs.best(wide, between)
+    best = runs.best([name for name in names if name not in wide], decoding)
+    best_wide = runs.best(wide, decoding)
     assert best is not None and best_wide is not None  # there is a k
     found = {PLAIN: PLAIN, _wide(PLAIN): _wide(PLAIN), "speculative": best, _wide("speculative"): best_wide}
     return found | {name: name for name in TOGETHER}
 
 
 def _row(kind: str, method: str, arm: str, runs: Runs) -> dict[str, Any]:
-    faster = runs.ratio(PLAIN, arm, between)
+    faster = runs.ratio(PLAIN, arm, decoding)
     own = list(runs.of(arm).values())
     tokens = sum(batch.tokens for batch in own)
     passes = sum(one.passes or 0 for batch in own for one in batch.answers)
@@ -142,7 +142,7 @@ def _row(kind: str, method: str, arm: str, runs: Runs) -> dict[str, Any]:
         "text": kind,
         "method": method,
         "arm": arm,
-        "ms / token": round(runs.median(arm, between), 1),
+        "ms / token": round(runs.median(arm, decoding), 1),
         "speed-up": faster and round(faster[0], 2),
         "printed": {"speculative": speculative, "amusd": amusd}.get(method),
         "tokens / pass": round(tokens / max(passes, 1), 2),
@@ -153,7 +153,7 @@ def _row(kind: str, method: str, arm: str, runs: Runs) -> dict[str, Any]:
 
 def _gain(kind: str, method: str, chosen: Mapping[str, str], runs: Runs) -> dict[str, Any]:
     """Times of speculation, and of the faster of both arms on two cores, over those of this method."""
-    wide = runs.best([chosen[_wide(PLAIN)], chosen[_wide("speculative")]], between)
+    wide = runs.best([chosen[_wide(PLAIN)], chosen[_wide("speculative")]], decoding)
     assert wide is not None
     _, speculative, amusd = PRINTED[kind]
     return {
@@ -166,7 +166,7 @@ def _gain(kind: str, method: str, chosen: Mapping[str, str], runs: Runs) -> dict
 
 
 def _ratio(runs: Runs, base: str, arm: str) -> float | None:
-    found = runs.ratio(base, arm, between)
+    found = runs.ratio(base, arm, decoding)
     return None if found is None else round(found[0], 3)
 
 

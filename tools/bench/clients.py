@@ -93,11 +93,16 @@ async def _client(engine: Engine, prompt: Sequence[int], count: int) -> list[flo
 
 def figures(times: Sequence[Sequence[float]], seconds: float) -> dict[str, float]:
     """Of one level: tokens per second of all clients; milliseconds to the first token and between tokens."""
+    return {"tokens_per_s": round(sum(map(len, times)) / seconds, 2), **waits(times)}
+
+
+def waits(times: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Percentiles of milliseconds to the first of each series of times, and between its neighbours."""
     first = [1000 * one[0] for one in times]
     between = [1000 * gap for one in times for gap in np.diff(one)]
-    found = {"tokens_per_s": sum(map(len, times)) / seconds}
+    found = dict[str, float]()
     for name, values in (("first_ms", first), ("between_ms", between)):
-        found |= {f"{name}_p{q}": float(np.percentile(values, q)) for q in (50, 95)}
+        found |= {f"{name}_p{q}": float(np.percentile(values or [0.0], q)) for q in (50, 95)}
     return {name: round(value, 2) for name, value in found.items()}
 
 

@@ -106,12 +106,12 @@ async def measure(args: argparse.Namespace, asked: Sequence[tuple[str, str]]) ->
         own = [answer for (one, _), answer in zip(asked, answers, strict=True) if one == kind]
         rows += figures(kind, {name: [answer[name][1] for answer in own] for name in names})
     if not rows:
-        raise ConfigError("No completion has two tokens or more, so that there is no time to compare.")
+        raise ConfigError("No completion took a time that could be compared: ask for more tokens.")
     return rows, same
 
 
 def figures(kind: str, arms: Mapping[str, Sequence[Usage]]) -> list[dict[str, Any]]:
-    """A row for each arm, from its completions of the same prompts; those of one token have no time: left out."""
+    """A row for each arm, from its completions of the same prompts; those without a time are left out."""
     timed = [place for place, every in enumerate(zip(*arms.values(), strict=True)) if min(map(decode_ms, every))]
     kept = {name: [usages[place] for place in timed] for name, usages in arms.items()}
     if not timed:

@@ -21,7 +21,7 @@ def row(usages: Sequence[Usage]) -> dict[str, Any]:
 
 def decode_ms(usage: Usage) -> float:
     """Milliseconds per token of decoding, the local draft's reading included; 0 for a completion of one token."""
-    return 1000 * usage.decode_s / max(usage.completion_tokens - 1, 1)
+    return 1000 * usage.decode_s / max(usage.completion_tokens, 1)
 
 
 def ratios(usages: Sequence[Usage], base: Sequence[Usage]) -> list[float]:

@@ -45,6 +45,8 @@ class Account:
     usage: Usage
     frames: FrameLedger
     first_token: float | None = field(default=None, init=False)
+    _read: float | None = field(default=None, init=False)
+    """When target and local draft had read the prompt; reading after the first token is a part of decoding."""
     _admitted: float = field(default=0.0, init=False)
     _names: dict[str, str] = field(default_factory=dict, init=False)
     """Names of workers by their ids, of all that were assigned."""
@@ -64,7 +66,12 @@ class Account:
         """The target has read a part of the prompt."""
         self.usage.prefill_s += seconds
 
-    def charge(self, step: HostTime | LocalWork | Wrote) -> None:
+    def decodes(self, now: float) -> None:
+        """The prompt has been read, by the target or by the local draft too."""
+        if self.first_token is None:
+            self._read = now
+
+    def charge(self, step: HostTime | LocalWork | Wrote, now: float) -> None:
         """What was spent on the request besides passes of the target."""
         usage = self.usage
         if isinstance(step, Wrote):
@@ -74,6 +81,7 @@ class Account:
             usage.host_s += step.seconds
         elif step.reading:
             usage.prefill_s += step.seconds
+            self.decodes(now)
         else:
             usage.local_draft_passes += step.passes
             usage.local_s += step.seconds
@@ -98,8 +106,8 @@ class Account:
 
     def worker_ready(self, now: float) -> None:
         """Its first worker has sent its first useful frame."""
-        if self.first_token is not None:
-            self.usage.before_worker_s = now - self.first_token
+        if self.first_token is not None and self._read is not None:
+            self.usage.before_worker_s = now - self._read
             self.usage.before_worker_tokens = self.usage.completion_tokens
 
     def round(self, flat: FlatTree, taken: Walk, now: float, given: Sequence[Assignment]) -> None:
@@ -113,7 +121,8 @@ class Account:
         self._credit(flat.nodes, usage.drafted, "verified")
         self._credit([flat.nodes[row - 1] for row in taken.rows[1:]], usage.accepted, "accepted")
         self.first_token = self.first_token or now
-        usage.decode_s, usage.total_s = now - self.first_token, now - self._admitted
+        usage.total_s = now - self._admitted
+        usage.decode_s = usage.total_s if self._read is None else now - self._read
 
     def _credit(self, nodes: Sequence[Node], counts: dict[str, int], what: str) -> None:
         for node in nodes:

@@ -157,7 +157,7 @@ class Generation:
         if type(step) not in TABLE[self.status]:
             raise ValueError(f"{type(step).__name__} cannot happen to a request that is {self.status.value}")
         if isinstance(step, SPENT):
-            self._account.charge(step)
+            self._account.charge(step, now)
             return ()
         if self.status is Status.FINISHED:
             return ()
@@ -225,6 +225,8 @@ class Generation:
             if first:
                 self._account.admitted(now)
         self.status = Status.PREFILL if self.prefilled < len(self.reading) - 1 else Status.DECODE
+        if self.status is Status.DECODE:
+            self._account.decodes(now)
         return (WorkerWanted(),) if first and self.offload else ()
 
     # --- the worker's side ---------------------------------------------------------------------------------------

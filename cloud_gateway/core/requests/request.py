@@ -109,9 +109,9 @@ class Usage:
     local_s: float = 0.0
     """Time of the local draft's passes, its catch-up included."""
     decode_s: float = 0.0
-    """From the first token to the last."""
+    """From the end of the prompt's reading to the last token: every pass that gave tokens is in it."""
     before_worker_s: float = 0.0
-    """From the first token to the worker's first useful frame: until then it was reading the prompt."""
+    """From there to the worker's first useful frame; 0 where that came before the first token."""
     before_worker_tokens: int = 0
     """Tokens of the answer at that moment."""
     total_s: float = 0.0

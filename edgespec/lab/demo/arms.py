@@ -51,11 +51,11 @@ class Run:
     def ms_per_token(self) -> float:
         """Decoding time per token after the prefill.
 
-        The prefill of the target and of a co-located draft precedes the first token; a worker's ends with its first
-        useful frame, so the tokens before that are left out with their time.
+        It begins where target and co-located draft have read the prompt, so that the first pass and all of its tokens
+        count. A worker's prefill ends with its first useful frame; tokens before that are left out with their time.
         """
         times, before = self.usage["timings_ms"], int(self.usage["tokens_before_worker"])
-        return float(times["decode"] - times["before_worker"]) / max(self.tokens - max(before, 1), 1)
+        return float(times["decode"] - times["before_worker"]) / max(self.tokens - before, 1)
 
     @property
     def total_ms_per_token(self) -> float:

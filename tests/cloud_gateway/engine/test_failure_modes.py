@@ -56,8 +56,10 @@ async def test_draft_pool_down_leaves_plain_decoding_at_its_pace() -> None:
 
 async def test_stale_drafts_are_dropped_and_cost_no_more_than_a_tenth() -> None:
     """A worker half a second away: the text has left what a frame continues before it arrives."""
-    plain, base = await completion(speculation=PLAIN)
-    found, usage = await completion(LoopWorker(0.25, 0.5, STEP_S))
+    with engines() as make:
+        engine = make(LoopWorker(0.25, 0.5, STEP_S), None, TableTarget(pass_s=PASS_S))
+        (plain, before), (found, done) = [await complete(engine, wanted(speculation=one)) for one in (PLAIN, None)]
+    base, usage = before.usage, done.usage
     assert found == plain
     assert usage.frames["stale"] > usage.frames["used"]
     assert usage.decode_s <= 1.1 * base.decode_s

@@ -20,21 +20,23 @@ class Answer:
     tokens: int
     prompt_tokens: int
     times: list[float]
-    """Arrival of each token; those of one chunk arrive together."""
+    """Arrival of each chunk with text; a pass's tokens are one chunk of ours, and each one of its own of the peer's."""
     total_s: float
     passes: int | None
     """Passes of the target, where the server reports them or what follows from them."""
     server_ms: float
-    """Milliseconds of decoding by the server's own clock."""
+    """Milliseconds of decoding by the server's own clock, for `decoded` tokens."""
+    decoded: int
+    """Ours from the end of the prompt's reading; the peer's from its first token, which its prompt's pass gives."""
     drafted: int
     accepted: int
     sent_s: float = 0.0
     """Seconds after its batch began: the threads of the clients do not begin at once."""
 
     @property
-    def between_ms(self) -> float:
-        """Milliseconds per token after the first one."""
-        return 1000 * (self.times[-1] - self.times[0]) / max(self.tokens - 1, 1)
+    def decoding_ms(self) -> float:
+        """Milliseconds per token once the prompt has been read."""
+        return self.server_ms / max(self.decoded, 1)
 
     @property
     def whole_ms(self) -> float:
@@ -103,8 +105,7 @@ def read(chunks: Iterable[tuple[float, Mapping[str, Any]]]) -> Answer:
     if not usage or not arrivals:
         raise RigError("The server sent a completion without text or without its usage.")
     tokens = int(usage["completion_tokens"])
-    times = ([arrivals[0]] * tokens + arrivals)[len(arrivals) :] if tokens > len(arrivals) else arrivals
-    return Answer(text, tokens, int(usage["prompt_tokens"]), times, end, **_reported(usage, timings, tokens))
+    return Answer(text, tokens, int(usage["prompt_tokens"]), arrivals, end, **_reported(usage, timings, tokens))
 
 
 def _reported(usage: Mapping[str, Any], timings: Mapping[str, Any], tokens: int) -> dict[str, Any]:
@@ -112,8 +113,10 @@ def _reported(usage: Mapping[str, Any], timings: Mapping[str, Any], tokens: int)
     if ours := usage.get("edgespec"):
         drafted, accepted = (sum(ours[name].values()) for name in ("drafted", "accepted"))
         server_ms = float(ours["timings_ms"]["decode"])
-        return {"passes": int(ours["rounds"]), "server_ms": server_ms, "drafted": drafted, "accepted": accepted}
+        own = {"passes": int(ours["rounds"]), "decoded": tokens}
+        return own | {"server_ms": server_ms, "drafted": drafted, "accepted": accepted}
     drafted, accepted = int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0))
     server_ms = float(timings.get("predicted_ms", 0.0))
     passes = tokens - accepted if timings else None  # each pass gives one token of the target's besides the accepted
-    return {"passes": passes, "server_ms": server_ms, "drafted": drafted, "accepted": accepted}
+    read = {"passes": passes, "decoded": tokens - 1}
+    return read | {"server_ms": server_ms, "drafted": drafted, "accepted": accepted}

@@ -12,7 +12,7 @@ from edgespec.lab.pictures import drawn
 PANELS = {
     "tokens per second, all clients": ("tokens_per_s",),
     "ms to the first token, p50 o, p95 ▲": ("first_ms_p50", "first_ms_p95"),
-    "ms between tokens, p50 o, p95 ▲": ("between_ms_p50", "between_ms_p95"),
+    "ms between chunks, p50 o, p95 ▲": ("between_ms_p50", "between_ms_p95"),
 }
 """What is shown by the number of clients."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from tools.bench.clients import figures
+from tools.bench.clients import waits
 from tools.bench.live.answers import Answer, Batch
 from tools.bench.live.arms import BASE, PEER, SERIAL, Arm
 
@@ -78,9 +78,9 @@ def whole(answer: Answer) -> float:
     return answer.whole_ms
 
 
-def between(answer: Answer) -> float:
-    """Milliseconds per token after the first."""
-    return answer.between_ms
+def decoding(answer: Answer) -> float:
+    """Milliseconds per token once the prompt has been read."""
+    return answer.decoding_ms
 
 
 def summary(arms: Sequence[Arm], batches: Sequence[Batch], context: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,15 +123,15 @@ def row(runs: Runs, arm: Arm, level: int) -> dict[str, Any]:
         "arm": arm.name,
         "cores": "1 + 1" if arm.worker else f"{arm.cores}*" if any(one.neighbour for one in own) else str(arm.cores),
         "whole_ms": interval([whole(one) for one in answers]),
-        "decoding_ms": interval([between(one) for one in answers]),
-        "server_decoding_ms": interval([one.server_ms / max(one.tokens - 1, 1) for one in answers]),
+        "decoding_ms": interval([decoding(one) for one in answers]),
         "target_core_ms": interval([1000 * one.target_core_s / max(one.tokens, 1) for one in every]),
         "worker_core_ms": interval([1000 * one.worker_core_s / max(one.tokens, 1) for one in every]),
-        **figures([one.times for one in answers], sum(batch.seconds for batch in own)),
+        "tokens_per_s": round(runs.tokens_per_s(arm.name), 2),
+        **waits([one.times for one in answers]),
         "tokens_per_pass": round(sum(one.tokens for one in answers) / max(sum(passes), 1), 3),
         "drafts_accepted": round(sum(one.accepted for one in answers) / max(sum(one.drafted for one in answers), 1), 4),
         "ratio": {name: runs.ratio(arm.name, base, whole) for name, base in bases(runs).items()},
-        "ratio_decoding": {name: runs.ratio(arm.name, base, between) for name, base in bases(runs).items()},
+        "ratio_decoding": {name: runs.ratio(arm.name, base, decoding) for name, base in bases(runs).items()},
         "throughput": {
             name: round(runs.tokens_per_s(arm.name) / runs.tokens_per_s(base), 4) for name, base in bases(runs).items()
         },
@@ -160,13 +160,13 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "whole, ms a token": lambda row: _spread(row["whole_ms"], 1),
     "decoding": lambda row: _spread(row["decoding_ms"], 1),
     "first token p50, p95": lambda row: f"{row['first_ms_p50']:.0f}, {row['first_ms_p95']:.0f}",
-    "between p50, p95": lambda row: f"{row['between_ms_p50']:.0f}, {row['between_ms_p95']:.0f}",
+    "between chunks p50, p95": lambda row: f"{row['between_ms_p50']:.0f}, {row['between_ms_p95']:.0f}",
     "core ms a token": lambda row: " + ".join(f"{row[name][0]:.1f}" for name in CORE_TIMES if row[name][0]),
     "tokens a pass": lambda row: f"{row['tokens_per_pass']:.2f}",
     "text as plain, as peer": lambda row: f"{row['same_text_as_plain'] or '-'}, {row['same_text_as_peer'] or '-'}",
     "undisturbed": lambda row: str(row["undisturbed"]),
 }
-LEFT_OUT = ("decoding", "between p50, p95")
+LEFT_OUT = ("decoding", "between chunks p50, p95")
 """Columns that a terminal has no room for."""
 
 

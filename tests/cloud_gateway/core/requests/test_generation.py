@@ -227,3 +227,23 @@ def test_an_input_that_cannot_happen_is_a_fault_of_the_driver() -> None:
     with pytest.raises(ValueError, match="Prefilled cannot happen to a request that is queued"):
         made().handle(steps.Prefilled(1), 0.0)
     assert set(TABLE) == set(Status) and isinstance(Status.QUEUED, enum.Enum)
+
+
+@pytest.mark.parametrize(("draft_reads", "decoding_s"), [(False, 4.0), (True, 3.0)])
+def test_decoding_is_timed_from_the_end_of_the_prompts_reading_on(draft_reads: bool, decoding_s: float) -> None:
+    """So the first pass counts, whose tokens do."""
+    generation = made("plain")
+    generation.handle(steps.Admitted(0), 1.0)
+    generation.handle(steps.Prefilled(len(PROMPT) - 1, 2.0), 3.0)
+    if draft_reads:
+        generation.handle(steps.LocalWork(0, 1.0, reading=True), 4.0)
+    for now in (5.0, 7.0):
+        verify(generation, now)
+    assert generation.usage.decode_s == decoding_s and generation.usage.total_s == 6
+
+
+def test_time_before_the_workers_first_useful_frame_counts_from_the_same_moment() -> None:
+    generation = decoding()
+    verify(generation, 2.0)
+    generation.handle(steps.FrameArrived("w", frame(generation)), 3.0)
+    assert (generation.usage.before_worker_s, generation.usage.before_worker_tokens) == (3.0, 1)

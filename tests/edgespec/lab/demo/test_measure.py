@@ -40,7 +40,7 @@ class FakeRig:
         self.asked.append((policy, k, self.neighbour.active))
         ms = (30.0 if policy == "plain" else 20.0 + abs(k - 6)) * (1.25 if self.neighbour.active else 1.0)
         usage = {
-            "timings_ms": {"decode": ms * (max_tokens - 1), "before_worker": 0.0, "total": ms * max_tokens},
+            "timings_ms": {"decode": ms * max_tokens, "before_worker": 0.0, "total": ms * max_tokens},
             "tokens_before_worker": 0,
         }
         return {

@@ -31,7 +31,7 @@ QUIET = Console(quiet=True)
 
 def run(ms: float, passes: int = 0, others: float = 0.0) -> Run:
     usage = {
-        "timings_ms": {"decode": 9 * ms, "before_worker": 0.0, "total": 10 * ms + 50},
+        "timings_ms": {"decode": 10 * ms, "before_worker": 0.0, "total": 10 * ms + 50},
         "tokens_before_worker": 0, "local_draft_passes": passes, "rounds": 5, "accepted": {"local": 4}, "why": None,
     }  # fmt: skip
     return Run("digest", 10, usage, others)
