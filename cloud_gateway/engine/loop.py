@@ -303,7 +303,7 @@ class Engine:
         prompts = self.prefill.waiting()
         if not prompts:
             return wake
-        if self.prefill.due(running=len(prompts) < len(self._active), idle=not computed):
+        if self.prefill.due(prompts[0], idle=not computed):
             self.prefill.read(prompts[0])
             return None
         return min(wake, self.prefill.next_at)

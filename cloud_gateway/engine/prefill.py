@@ -2,12 +2,15 @@
 
 Beside completions that run, at most one chunk is read between two rounds, of at most `prefill_ms` by the speed of the
 chunks before; and the time after a chunk until the next is at least what it took, so that the others keep half of their
-speed. Prompts take turns. With nothing else to compute, chunks follow each other, and those of a prompt that is alone
-have `prefill_chunk` tokens whatever they take: small ones cost up to twice as much.
+speed. A prompt that came before any of them had a token (requests of one moment, whose prompts are read one after the
+other) owes them nothing: its chunks are BURST times as long and need only a round between them. Prompts take turns,
+those first. Where no completion runs, chunks follow each other and have `prefill_chunk` tokens whatever they take:
+small ones cost up to twice as much.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +24,9 @@ FIRST_TOKENS = 32
 """Tokens of the target's first chunk, whose speed is not known yet."""
 MIN_TOKENS = 8
 """Tokens of a chunk, however slow the model is: fewer cost as much, since a pass reads all weights."""
+BURST = 4.0
+"""Chunks in one, for a prompt that came before the running completions' first tokens: four of 250 ms are a pause that
+readers of a stream that has just begun accept."""
 LATEST = 0.5
 """Weight of the latest chunk in the expected time of a token, which grows with the length of the prompt."""
 
@@ -34,15 +40,17 @@ class Pace:
     token_s: float | None = None
     """Expected seconds of a token for the target; None until a chunk was read."""
 
-    def tokens(self) -> int:
-        """Of the target's next chunk."""
-        return min(FIRST_TOKENS, self.max_tokens) if self.token_s is None else self.fitting(self.token_s)
+    def tokens(self, limits: float = 1.0) -> int:
+        """Of the target's next chunk, which may take so many times `limit_s`."""
+        if self.token_s is None:
+            return min(FIRST_TOKENS, self.max_tokens)
+        return self.fitting(self.token_s, limits)
 
-    def fitting(self, token_s: float) -> int:
+    def fitting(self, token_s: float, limits: float = 1.0) -> int:
         """Of a chunk of a model that reads a token in so many seconds."""
-        if token_s * self.max_tokens <= self.limit_s:
+        if token_s * self.max_tokens <= limits * self.limit_s:
             return self.max_tokens
-        return min(max(int(self.limit_s / token_s), MIN_TOKENS), self.max_tokens)
+        return min(max(int(limits * self.limit_s / token_s), MIN_TOKENS), self.max_tokens)
 
     def took(self, tokens: int, seconds: float) -> None:
         """Notes a chunk of the target. The short end of a prompt says nothing: it takes as long as some tokens more."""
@@ -71,29 +79,43 @@ class Prefill:
 
     def waiting(self) -> list[Active]:
         """Requests with a prompt to read, for the target or for the local draft, in the order of their turns."""
-        found = [a for a in self.active.values() if self._reads_for_target(a) or self.local.prompt_pending(a)]
-        return sorted(found, key=lambda active: (active.id <= self._last, active.id))
+        found = [a for a in self.active.values() if self._reads(a)]
+        return sorted(found, key=lambda one: (self._limits(one) == 1, one.id <= self._last, one.id))
 
-    def due(self, *, running: bool, idle: bool) -> bool:
-        """Whether a chunk may be read now; `running`: beside completions, `idle`: which have nothing to compute now."""
-        return not running or (self.clock() >= self.next_at and (idle or self._round_since))
+    def due(self, active: Active, *, idle: bool) -> bool:
+        """Whether a chunk of its prompt may be read now; `idle`: running completions have nothing to compute now."""
+        limits = self._limits(active)
+        return math.isinf(limits) or ((limits > 1 or self.clock() >= self.next_at) and (idle or self._round_since))
 
     def read(self, active: Active) -> None:
         """One chunk of its prompt."""
-        began = self.clock()
+        began, limits = self.clock(), self._limits(active)
         if self._reads_for_target(active):
-            self._target(active)
+            self._target(active, limits)
         elif self.local.model is not None:
-            self.local.prefill(active, self.pace.fitting(self.local.model.token_s))
+            self.local.prefill(active, self.pace.fitting(self.local.model.token_s, min(limits, BURST)))
         now = self.clock()
         self._last, self._round_since, self.next_at = active.id, False, now + (now - began)
+
+    def _limits(self, active: Active) -> float:
+        """How many times `prefill_ms` a chunk of its prompt may take: without end where no completion runs."""
+        since = self._running_since()
+        return math.inf if since is None else BURST if active.generation.submitted <= since else 1.0
+
+    def _running_since(self) -> float | None:
+        """When the first of the running completions had a token; None where none runs."""
+        running = [active.generation for active in self.active.values() if not self._reads(active)]
+        return min((math.inf if one.first_token is None else one.first_token for one in running), default=None)
+
+    def _reads(self, active: Active) -> bool:
+        return self._reads_for_target(active) or self.local.prompt_pending(active)
 
     def _reads_for_target(self, active: Active) -> bool:
         return active.generation.status is Status.PREFILL
 
-    def _target(self, active: Active) -> None:
+    def _target(self, active: Active, limits: float) -> None:
         generation, steering = active.generation, self.steering
-        size = self.pace.tokens() if len(self.active) > 1 else self.pace.max_tokens
+        size = self.pace.max_tokens if math.isinf(limits) else self.pace.tokens(limits)
         end = min(generation.prefilled + size, len(generation.reading) - 1)
         began = self.clock()
         with Caught() as caught:

@@ -113,6 +113,22 @@ def test_a_prompt_that_is_alone_is_read_in_whole_chunks() -> None:
     assert chunks[:-1] == pytest.approx([128 * TOKEN_S] * 7)
 
 
+def test_prompts_of_one_moment_are_read_before_the_first_of_them_goes_on() -> None:
+    """With a round between two chunks, none longer than four of the others: not at half speed, as beside older ones."""
+    engine, target = started([PROMPT[:600]] * 4)
+    turn(engine, target, 40)
+    last = max(i for i, call in enumerate(target.calls) if call[0] == "chunk")
+    chunks = [end - began for kind, _, began, end in target.calls[: last + 1] if kind == "chunk"]
+    rounds = [end for kind, _, _, end in target.calls[: last + 2] if kind == "round"]
+    assert sum(chunks) == pytest.approx(4 * 599 * TOKEN_S, rel=1e-3)
+    assert target.calls[last][3] < sum(chunks) + len(chunks) * PASS_S
+    assert len(rounds) > 2 and max(b - a for a, b in itertools.pairwise(rounds)) < 1.0 + PASS_S + 0.01
+    target.calls.clear()
+    submit(engine, PROMPT, 20)
+    turn(engine, target, 60)
+    assert max(end - began for kind, _, began, end in target.calls if kind == "chunk") < 0.251, "it came later"
+
+
 def test_chunks_follow_each_other_where_nothing_else_runs() -> None:
     engine, target = started([PROMPT])
     turn(engine, target, 60)
