@@ -20,7 +20,7 @@ def row(usages: Sequence[Usage]) -> dict[str, Any]:
 
 
 def decode_ms(usage: Usage) -> float:
-    """Milliseconds per token of decoding, the local draft's reading included; 0 for a completion of one token."""
+    """Milliseconds per token once target and local draft have read the prompt; 0 where nothing was timed."""
     return 1000 * usage.decode_s / max(usage.completion_tokens, 1)
 
 
