@@ -3,7 +3,7 @@
 Beside completions that run, at most one chunk is read between two rounds, of at most `prefill_ms` by the speed of the
 chunks before; and the time after a chunk until the next is at least what it took, so that the others keep half of their
 speed. A prompt that came before any of them had a token (requests of one moment, whose prompts are read one after the
-other) owes them nothing: its chunks are BURST times as long and need only a round between them. Prompts take turns,
+other) leaves them less: its chunks are BURST times as long and need only a round between them. Prompts take turns,
 those first. Where no completion runs, chunks follow each other and have `prefill_chunk` tokens whatever they take:
 small ones cost up to twice as much.
 """

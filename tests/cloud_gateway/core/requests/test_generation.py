@@ -242,7 +242,7 @@ def test_decoding_is_timed_from_the_end_of_the_prompts_reading_on(draft_reads: b
     assert generation.usage.decode_s == decoding_s and generation.usage.total_s == 6
 
 
-def test_time_before_the_workers_first_useful_frame_counts_from_the_same_moment() -> None:
+def test_time_before_the_worker_counts_from_the_same_moment() -> None:
     generation = decoding()
     verify(generation, 2.0)
     generation.handle(steps.FrameArrived("w", frame(generation)), 3.0)
