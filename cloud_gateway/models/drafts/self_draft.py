@@ -17,7 +17,7 @@ import torch
 from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import Ewma
 from cloud_gateway.models.target_model.cache import SlotKv
-from cloud_gateway.models.target_model.forward import Part
+from cloud_gateway.models.target_model.forward import Part, wait_for
 from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
 from cloud_gateway.models.target_model.slots import SlotTable, common_prefix
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -161,6 +161,7 @@ class SelfDraft:
     def _evaluate(self, line: _Line, tokens: Sequence[int], *, head: bool) -> torch.Tensor:
         """One pass over tokens behind the line; logits of each, or nothing without `head`."""
         found = self._forward([Part.chain(line.kv, tokens, self._target.device)], head=head)
+        wait_for(self._target.device)
         line.kv.length += len(tokens)
         line.held += tokens
         self.passes += 1

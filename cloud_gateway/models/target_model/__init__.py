@@ -3,7 +3,7 @@
 Public, by module:
 
 - `cache`: `LayerShape`, `SlotKv`, `SlotLayer`
-- `forward`: `Part`
+- `forward`: `Part`, `wait_for`
 - `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
 - `llamacpp`: `check_file`, `LlamaCppTarget`, `spare_sequences`
 - `load`: all

@@ -112,6 +112,13 @@ class HfForward:
         return visible[None, None]
 
 
+def wait_for(device: torch.device) -> None:
+    """Until it has computed what it was given. On CUDA calls return before: they would be measured as taking no time,
+    and the next one that needs a result as taking theirs too."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _mask_kinds(config: Any) -> list[str]:
     """The kinds of masks that the model's layers take, one or both of MASKABLE."""
     kinds = list(dict.fromkeys(getattr(config, "layer_types", None) or []))

@@ -20,7 +20,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.cache import SlotKv
-from cloud_gateway.models.target_model.forward import Forward, HfForward, Part
+from cloud_gateway.models.target_model.forward import Forward, HfForward, Part, wait_for
 from cloud_gateway.models.target_model.host import MIN_LOGIT, argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.linear import can_pack
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
@@ -161,6 +161,7 @@ class TorchTarget:
             return
         kv = self._kv[slot]
         self.forward([Part.chain(kv, tokens, self.device)], head=False)
+        wait_for(self.device)
         if self._reader is not None:
             self._reader.add(slot, self.forward.hidden[0])
         kv.length += len(tokens)
