@@ -53,7 +53,7 @@ test-live: setup
 	@$(PYTEST) -m live --durations=10
 
 test-faults: setup
-	@$(BIN)/python -m tests.faults
+	@$(BIN)/python -m tests.faults --json out/faults.json
 
 fuzz: setup
 	@$(BIN)/python -m tools.fuzz --cases 2000000

@@ -66,6 +66,7 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int
 
 
 def _terminated(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one does not disturb that
     sys.exit(128 + signal.SIGTERM)  # so that the processes of a rig are ended, too
 
 

@@ -1,39 +1,61 @@
-"""`python -m tests.faults`: every scenario, a line each; exit code 1 where a bound did not hold."""
+"""`python -m tests.faults`: every scenario, a line each; exit code 1 where a bound did not hold.
+
+One row runs alone with `--only 7` or `--only "5 % loss"`. With `--json OUT` the table is written after each row, and as
+Markdown beside it; `--resume` goes on with it.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.run import run
-from tests.faults.scene import Scene
-from tests.faults.table import TABLE
+from edgespec.core.errors import ConfigError
+from tests.faults.report import Report
+from tests.faults.run import Scenes
+from tests.faults.table import TABLE, Scenario
+from tools import verbs
 
 
-def main() -> int:
-    """Runs the table, or the rows whose names contain `--only`."""
+def chosen(only: str) -> list[tuple[int, Scenario]]:
+    """Rows and their numbers, from 1: the one of this number, or all whose names contain the text."""
+    rows = list(enumerate(TABLE, 1))
+    return [(number, row) for number, row in rows if (str(number) == only if only.isdigit() else only in row.name)]
+
+
+def run_rows(options: argparse.Namespace) -> int:
+    """Runs the chosen rows. Raises ConfigError."""
+    rows = chosen(options.only)
+    if not rows:
+        raise ConfigError(f"No row has the number or text `{options.only}`; --list shows all.")
+    if options.resume and options.json is None:
+        raise ConfigError("--resume needs the table to go on with: name it with --json.")
+    if options.list:
+        print("\n".join(f"{number:2} {row.name}" for number, row in rows))
+        return 0
+    report = Report(options.json, resumed=options.resume)
+    with Scenes() as scenes:
+        for number, row in rows:
+            if not report.held(row.name):
+                report.add(number, row, scenes.run(row))
+                print(report.line(row.name), flush=True)
+    failed = [row.name for _, row in rows if not report.held(row.name)]
+    print(f"{len(rows) - len(failed)} of {len(rows)} scenarios held their bounds")
+    return int(bool(failed))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose names contain this")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures here")
-    options = parser.parse_args()
-    rows = [row for row in TABLE if options.only in row.name]
-    outcomes = []
-    with tempfile.TemporaryDirectory() as folder, Scene(Path(folder)) as scene:
-        for number, row in enumerate(rows, 1):
-            one = run(scene, row)
-            outcomes.append(one)
-            figures = (
-                f"stall {one.stall_s:5.2f} of {row.stall_s:g} s, recovery {one.recovery_s:5.2f} of {row.recovery_s:g} s"
-            )
-            print(f"{number:2}/{len(rows)} {row.name:58} {figures} {'; '.join(one.faults) or 'ok'}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps([one.row() for one in outcomes], indent=1) + "\n")
-    failed = sum(bool(one.faults) for one in outcomes)
-    print(f"{len(outcomes) - failed} of {len(outcomes)} scenarios held their bounds")
-    return int(failed > 0)
+    parser.add_argument("--only", default="", metavar="N|TEXT", help="the row of this number, or those with this text")
+    parser.add_argument("--list", action="store_true", help="print the rows and run none")
+    parser.add_argument(
+        "--json", type=Path, metavar="OUT", help="write the table here after each row, OUT.md beside it"
+    )
+    parser.add_argument("--resume", action="store_true", help="skip the rows that held by the table of --json")
+    parser.set_defaults(run=run_rows)
+    return verbs.run(parser, arguments)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from http.client import HTTPException
+from pathlib import Path
 
+from edgespec.lab.rig import RigError
 from tests.faults.scene import Scene, streams
 from tests.faults.table import Scenario
 
 STREAM_S = 120.0
 """Until a stream has ended, whatever happens: longer is a hang."""
+ROW_S = 600.0
+"""For a row with all its waits, and the start of a scene where it needs one."""
+BROKEN = (AssertionError, OSError, KeyError, ValueError, HTTPException, RigError)
+"""What an injection raises where it cannot be made, or finds that something is wrong."""
+
+
+class Overdue(Exception):
+    """A bound of time is over."""
 
 
 @dataclass
@@ -26,14 +41,67 @@ class Outcome:
         return asdict(self) | {"stall_s": round(self.stall_s, 2), "recovery_s": round(self.recovery_s, 2)}
 
 
+class Scenes:
+    """Runs rows on one scene, and after a row that failed on a new one. A context manager: leaving it ends all."""
+
+    def __init__(
+        self,
+        make: Callable[[Path], contextlib.AbstractContextManager[Scene]] = Scene,
+        run_one: Callable[[Scene, Scenario], Outcome] | None = None,
+        row_s: float = ROW_S,
+    ) -> None:
+        """`run_one` is `run`; tests replace it."""
+        self._make, self._run, self._row_s = make, run_one or run, row_s
+        self._ends = contextlib.ExitStack()
+        self._scene: Scene | None = None
+
+    def __enter__(self) -> Scenes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def run(self, scenario: Scenario) -> Outcome:
+        """One row; whatever goes wrong is a fault of it. Its time is bounded, besides that to end a scene."""
+        try:
+            with within(self._row_s):
+                if self._scene is None:
+                    folder = self._ends.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+                    self._scene = self._ends.enter_context(self._make(Path(folder)))
+                outcome = self._run(self._scene, scenario)
+        except (*BROKEN, Overdue) as error:
+            outcome = Outcome(scenario.name, faults=[f"{type(error).__name__}: {error}"])
+        if outcome.faults:
+            self._scene = None
+            self._ends.close()
+        return outcome
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raises Overdue in the block, in the main thread, where it has not ended after so many seconds."""
+
+    def late(*_: object) -> None:
+        raise Overdue(f"no end after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
 def run(scene: Scene, scenario: Scenario) -> Outcome:
     """Two streams, a fault in their middle, and the way back to full health."""
     outcome = Outcome(scenario.name)
     with streams(scene) as running:
         try:
             scenario.inject(scene=scene)
-        except AssertionError as error:
-            outcome.faults.append(str(error))
+        except BROKEN as error:
+            outcome.faults.append(str(error) if isinstance(error, AssertionError) else f"not injected: {error}")
         repaired = time.monotonic()
         for one in running:
             one.join(STREAM_S)

@@ -1,4 +1,8 @@
-"""`python -m tests.faults.soak --minutes 30`: eight clients, four workers, a random fault every ten seconds."""
+"""`python -m tests.faults.soak --minutes 30`: eight clients, four workers, a random fault every ten seconds.
+
+After each fault a line of counters is printed, and written where `--json` says. The end has a verdict: exit code 1 for
+a wrong text, a hang, a leak, or a gateway that ended.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,20 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgespec.lab.rig import RigError
+from tests.faults.report import replace_text
+from tests.faults.run import BROKEN
 from tests.faults.scene import PROMPTS, Scene
 from tests.faults.table import TABLE, Scenario, descriptors
+from tools import verbs
 
 WORKERS = ("worker", "second", "third", "fourth")
 CLIENTS = 8
@@ -33,19 +42,20 @@ EXCLUDED = ("gateway is stopped", "gateway is killed", "revoked", "replaced", "c
 class Client(threading.Thread):
     """Asks again and again, and compares."""
 
-    def __init__(self, scene: Scene, number: int, end: float) -> None:
+    def __init__(self, scene: Scene, number: int, over: threading.Event) -> None:
         super().__init__(daemon=True)
-        self.scene, self.prompt, self.end = scene, PROMPTS[number % len(PROMPTS)], end
+        self.scene, self.prompt, self.over = scene, PROMPTS[number % len(PROMPTS)], over
         self.right = self.wrong = 0
         self.errors: list[str] = []
 
     def run(self) -> None:
-        """Until `end`."""
-        while time.monotonic() < self.end:
+        """Until it is over."""
+        while not self.over.is_set():
             try:
                 same = self.scene.answer(self.prompt) == self.scene.expected[self.prompt]
-            except RigError as error:
+            except (RigError, OSError, ValueError, HTTPException) as error:
                 self.errors.append(str(error)[:160])
+                self.over.wait(0.2)
                 continue
             self.right += same
             self.wrong += not same
@@ -57,46 +67,89 @@ def resident_kb(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
-def soak(scene: Scene, minutes: float, seed: int) -> dict[str, Any]:
-    """The figures of one run."""
-    rng, end = random.Random(seed), time.monotonic() + minutes * 60
-    rows = [row for row in TABLE if not any(text in row.name for text in EXCLUDED)]
-    gateway = scene.rig.pid("gateway")
-    opened = descriptors(gateway)
-    clients = [Client(scene, i, end) for i in range(CLIENTS)]
-    for one in clients:
-        one.start()
-    memory: list[tuple[float, int]] = []
-    injected: list[str] = []
-    while time.monotonic() < end:
-        began = time.monotonic()
-        memory.append((began / 60, resident_kb(gateway)))
-        injected.append(_inject(scene, rng.choice(rows)))
-        time.sleep(max(began + FAULT_S - time.monotonic(), 0))
-    for one in clients:
-        one.join(120)
-    settled = _until_settled(scene)
-    times, sizes = zip(*memory[len(memory) // 2 :])  # the first half fills caches
-    return {
-        "minutes": minutes,
-        "faults": len(injected),
-        "failed_injections": [text for text in injected if text],
-        "right": sum(one.right for one in clients),
-        "wrong": sum(one.wrong for one in clients),
-        "errors": [text for one in clients for text in one.errors],
-        "hung_clients": sum(one.is_alive() for one in clients),
-        "requests_left": scene.metric("edgespec_active_requests") + scene.metric("edgespec_queued_requests"),
-        "new_descriptors": descriptors(gateway) - opened,
-        "all_linked_again": settled,
-        "gateway_kb_per_minute": round(float(np.polyfit(times, sizes, 1)[0]), 1) if len(times) > 2 else None,
+class Soak:
+    """One run: its clients and what has been counted so far."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.began, self.over = scene, time.monotonic(), threading.Event()
+        self.gateway = scene.rig.pid("gateway")
+        self._opened = descriptors(self.gateway)
+        self.clients = [Client(scene, i, self.over) for i in range(CLIENTS)]
+        self._memory: list[tuple[float, int]] = []
+        """Minutes since the beginning, and the gateway's KB."""
+        self._injected: list[str] = []
+
+    def run(self, minutes: float, seed: int, show: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+        """The figures of the whole run; `show` gets those so far after each fault."""
+        rng = random.Random(seed)
+        rows = [row for row in TABLE if not any(text in row.name for text in EXCLUDED)]
+        for one in self.clients:
+            one.start()
+        while time.monotonic() < self.began + minutes * 60 and self.scene.rig.runs("gateway"):
+            began = time.monotonic()
+            self._memory.append(((began - self.began) / 60, resident_kb(self.gateway)))
+            self._injected.append(_inject(self.scene, rng.choice(rows)))
+            show(self.figures())
+            time.sleep(max(began + FAULT_S - time.monotonic(), 0))
+        self.over.set()
+        for one in self.clients:
+            one.join(120)
+        return {**self.figures(), **self._end()}
+
+    def figures(self) -> dict[str, Any]:
+        """What is counted at any time."""
+        return {
+            "minutes": round((time.monotonic() - self.began) / 60, 1),
+            "faults": len(self._injected),
+            "failed_injections": [text for text in self._injected if text],
+            "right": sum(one.right for one in self.clients),
+            "wrong": sum(one.wrong for one in self.clients),
+            "errors": [text for one in self.clients for text in one.errors],
+            "gateway_kb": self._memory[-1][1] if self._memory else None,
+            "gateway_kb_per_minute": slope(self._memory),
+        }
+
+    def _end(self) -> dict[str, Any]:
+        """What is counted when all clients have left."""
+        runs = self.scene.rig.runs("gateway")
+        settled = runs and _until_settled(self.scene)
+        active, queued = (
+            self.scene.metric(f"edgespec_{name}_requests") if runs else 0 for name in ("active", "queued")
+        )
+        return {
+            "gateway_runs": runs,
+            "hung_clients": sum(one.is_alive() for one in self.clients),
+            "requests_left": active + queued,
+            "new_descriptors": descriptors(self.gateway) - self._opened if runs else 0,
+            "all_linked_again": settled,
+        }
+
+
+def slope(memory: Sequence[tuple[float, int]]) -> float | None:
+    """KB a minute over the second half, since the first one fills caches; None for fewer than three points."""
+    times, sizes = [one[0] for one in memory[len(memory) // 2 :]], [one[1] for one in memory[len(memory) // 2 :]]
+    return round(float(np.polyfit(times, sizes, 1)[0]), 1) if len(times) > 2 else None
+
+
+def verdict(figures: Mapping[str, Any]) -> list[str]:
+    """What did not hold, of the figures of a whole run."""
+    found = {
+        "no completion was right": not figures["right"],
+        f"{figures['wrong']} texts were wrong": figures["wrong"],
+        "the gateway has ended": not figures["gateway_runs"],
+        f"{figures['hung_clients']} clients hung": figures["hung_clients"],
+        f"{figures['requests_left']:g} requests were left": figures["requests_left"],
+        f"{figures['new_descriptors']} descriptors were left": figures["new_descriptors"] > MAX_NEW_DESCRIPTORS,
+        "not all workers were linked again": not figures["all_linked_again"],
     }
+    return [text for text, fails in found.items() if fails]
 
 
 def _inject(scene: Scene, row: Scenario) -> str:
     """What went wrong with the injection itself; empty as a rule."""
     try:
         row.inject(scene=scene)
-    except (AssertionError, OSError, KeyError, RigError) as error:
+    except BROKEN as error:
         return f"{row.name}: {error}"[:160]
     finally:
         for name in scene.workers:
@@ -114,17 +167,35 @@ def _until_settled(scene: Scene) -> bool:
     return False
 
 
-def main() -> int:
-    """Exit code 1 for a wrong text, a hang or a leak."""
+def run_soak(options: argparse.Namespace) -> int:
+    """Prints the figures and the verdict. Raises RigError where gateway or workers do not start."""
+
+    def write(figures: Mapping[str, Any], result: str | list[str]) -> None:
+        if options.json is not None:
+            replace_text(options.json, json.dumps({**figures, "verdict": result}, indent=1) + "\n")
+
+    def show(figures: Mapping[str, Any]) -> None:
+        counters = {name: len(value) if isinstance(value, list) else value for name, value in figures.items()}
+        print(", ".join(f"{name} {value}" for name, value in counters.items()), flush=True)
+        write(figures, "not ended")
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Scene(Path(folder), WORKERS) as scene:
+        figures = Soak(scene).run(options.minutes, options.seed, show)
+    failed = verdict(figures)
+    write(figures, failed or "held")
+    print(json.dumps(figures, indent=1))
+    print(f"the soak held, memory {figures['gateway_kb_per_minute']} KB a minute" if not failed else "; ".join(failed))
+    return int(bool(failed))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Scene(Path(folder), WORKERS) as scene:
-        figures = soak(scene, options.minutes, options.seed)
-    print(json.dumps(figures, indent=1))
-    leaks = figures["requests_left"] or figures["new_descriptors"] > MAX_NEW_DESCRIPTORS
-    return int(bool(figures["wrong"] or figures["hung_clients"] or leaks or not figures["all_linked_again"]))
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here after each fault")
+    parser.set_defaults(run=run_soak)
+    return verbs.run(parser, arguments)
 
 
 if __name__ == "__main__":

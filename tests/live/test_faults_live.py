@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from edgespec.lab.rig import Rig, RigError
 from tests.faults.run import run
 from tests.faults.scene import Scene
 from tests.faults.table import TABLE, Scenario
@@ -25,6 +32,8 @@ QUICK = (
     "garbage on the link port",
 )
 
+ROOT = Path(__file__).parents[2]
+
 pytestmark = pytest.mark.live
 
 
@@ -42,3 +51,39 @@ def test_a_fault_changes_no_text_and_heals(scene: Scene, scenario: Scenario) -> 
 def test_the_table_has_all_quick_rows_and_each_name_once() -> None:
     names = [row.name for row in TABLE]
     assert set(QUICK) <= set(names) and len(set(names)) == len(names) >= 40
+
+
+def in_session(session: int) -> list[str]:
+    """The command lines of all processes of a session."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@pytest.mark.parametrize("begun", ["cloud_gateway serve", "cloud_gateway pair", "edgespec run"])
+def test_a_runner_that_is_ended_leaves_no_process(begun: str) -> None:
+    command = [sys.executable, "-m", "tests.faults", "--only", "1"]
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as runner:
+        deadline = time.monotonic() + 180
+        while not any(begun in line for line in in_session(runner.pid)):
+            assert time.monotonic() < deadline and runner.poll() is None
+            time.sleep(0.02)
+        runner.terminate()
+        assert runner.wait(60) == 128 + signal.SIGTERM
+    assert in_session(runner.pid) == []
+
+
+def test_a_scene_that_cannot_be_started_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def pair(rig: Rig, *_: str) -> None:
+        begun.extend(rig.pids())
+        raise RigError("no code was shown")
+
+    monkeypatch.setattr(Rig, "pair", pair)
+    with pytest.raises(RigError, match="no code was shown"), Scene(tmp_path):
+        pass
+    assert begun and not any(Path("/proc", str(pid)).exists() for pid in begun)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
@@ -41,8 +41,9 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in sorted(self._running, key=self._last.__contains__):
-            self.stop(name)
+        with ExitStack() as ends:  # a signal that interrupts one end does not prevent the others
+            for name in sorted(self._running, key=self._last.__contains__, reverse=True):
+                ends.callback(self.stop, name)
 
     def start(self, name: str, command: Sequence[str], core: int | None = None, *, piped: bool = False) -> None:
         """Starts a command that `say` writes to; `piped`: `line` reads its output, otherwise a log takes that too."""
@@ -102,6 +103,9 @@ class Processes:
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
         self.ended[name] = process.returncode
         return (output or b"").decode(errors="replace")
 

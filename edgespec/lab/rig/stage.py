@@ -139,9 +139,12 @@ class Rig:
         pipe, environment = subprocess.PIPE, self._processes.environment
         with subprocess.Popen(offer, stdout=pipe, stderr=pipe, env=environment) as gateway:
             assert gateway.stdout is not None
-            code = json.loads(gateway.stdout.readline())["code"]
-            self.worker_command("pair", *self._dial(worker), code, "--json", worker=worker)
-            gateway.wait(timeout=30)
+            try:
+                code = json.loads(gateway.stdout.readline())["code"]
+                self.worker_command("pair", *self._dial(worker), code, "--json", worker=worker)
+                gateway.wait(timeout=30)
+            finally:
+                gateway.kill()  # it waits for a worker as long as its window is open
             if gateway.returncode != 0:
                 raise RigError(
                     f"Pairing failed at the gateway: {gateway.stderr.read().decode() if gateway.stderr else ''}"

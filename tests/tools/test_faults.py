@@ -1,0 +1,116 @@
+"""The runner of the table of faults: which rows run, what is written of them, and what a row that goes wrong costs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from edgespec.core.errors import ConfigError
+from edgespec.lab.rig import RigError
+from tests.faults.__main__ import chosen, main
+from tests.faults.report import Report
+from tests.faults.run import Outcome, Overdue, Scenes, within
+from tests.faults.scene import Scene
+from tests.faults.soak import slope, verdict
+from tests.faults.table import TABLE, Scenario
+
+ROWS = [Scenario(name, lambda scene: None) for name in ("one", "two", "three", "four", "five")]
+FIGURES: dict[str, Any] = {
+    "right": 40, "wrong": 0, "gateway_runs": True, "hung_clients": 0, "requests_left": 0.0, "new_descriptors": 2,
+    "all_linked_again": True,
+}  # fmt: skip
+
+
+def test_a_row_is_chosen_by_number_or_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chosen("3") == [(3, TABLE[2])] and len(chosen("")) == len(TABLE)
+    assert [row.name for _, row in chosen("5 % loss")] == ["5 % loss"]
+    assert main(["--list", "--only", "garbage"]) == 0
+    assert "garbage on the link port" in capsys.readouterr().out
+    for wrong in (["--only", "no such row"], ["--resume"]):
+        assert main(wrong) == ConfigError.exit_code
+
+
+def test_the_table_is_written_after_each_row_and_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "faults.json"
+    report = Report(path)
+    report.add(2, ROWS[1], Outcome("two", 1.234, 5.678, ["a text | differs\nhere"]))
+    assert [row["name"] for row in json.loads(path.read_text())] == ["two"]
+    report.add(1, ROWS[0], Outcome("one", 0.5, 1.0))
+    lines = path.with_suffix(".md").read_text().splitlines()
+    assert lines[2:] == [
+        "| 1 | one | 0.5 | 5 | 1 | 60 | held |",
+        "| 2 | two | 1.23 | 5 | 5.68 | 60 | a text / differs here |",
+    ]
+    again = Report(path, resumed=True)
+    assert again.held("one") and not again.held("two") and not again.held("three")
+    again.add(2, ROWS[1], Outcome("two"))
+    assert [row["faults"] for row in json.loads(path.read_text())] == [[], []]
+    assert not Report(path).held("one"), "what was not asked to be resumed begins again"
+
+
+def test_a_row_that_fails_or_hangs_costs_itself_and_gets_a_new_scene() -> None:
+    made: list[str] = []
+
+    @contextlib.contextmanager
+    def scene(folder: Path) -> Iterator[Scene]:
+        made.append("begun")
+        if len(made) == 3:
+            raise RigError("The gateway did not get ready.")
+        yield cast(Scene, folder)
+        made.append("ended")
+
+    def run_one(scene: Scene, row: Scenario) -> Outcome:
+        match row.name:
+            case "two":
+                return Outcome(row.name, faults=["a text differs"])
+            case "four":
+                signal.setitimer(signal.ITIMER_REAL, 0.01)  # its time is over early
+                time.sleep(60)
+            case "five":
+                raise KeyError("second")
+        return Outcome(row.name)
+
+    with Scenes(scene, run_one) as scenes:
+        outcomes = [scenes.run(row).faults for row in (*ROWS, ROWS[0])]
+    assert outcomes[0] == outcomes[5] == []
+    assert outcomes[1:3] == [["a text differs"], ["RigError: The gateway did not get ready."]]
+    assert outcomes[3:5] == [["Overdue: no end after 600 s"], ["KeyError: 'second'"]]
+    assert made == ["begun", "ended", "begun", "begun", "ended", "begun", "ended", "begun", "ended"]
+
+
+def test_a_bound_ends_its_block_and_nothing_later() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with within(30.0):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert signal.getsignal(signal.SIGALRM) is before
+    with pytest.raises(Overdue, match="no end after 0.05 s"), within(0.05):
+        time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"right": 0}, "no completion was right"),
+        ({"wrong": 1}, "1 texts were wrong"),
+        ({"gateway_runs": False}, "the gateway has ended"),
+        ({"hung_clients": 2}, "2 clients hung"),
+        ({"requests_left": 1.0}, "1 requests were left"),
+        ({"new_descriptors": 9}, "9 descriptors were left"),
+        ({"all_linked_again": False}, "not all workers were linked again"),
+    ],
+)
+def test_a_soaks_verdict_names_what_did_not_hold(change: dict[str, Any], says: str) -> None:
+    assert verdict(FIGURES) == [] and verdict(FIGURES | change) == [says]
+
+
+def test_the_memorys_slope_is_that_of_the_second_half() -> None:
+    grows = [(minute / 6, 1000 * max(minute, 6)) for minute in range(12)]
+    assert slope(grows) == 6000.0
+    assert slope(grows[:4]) is None
