@@ -112,6 +112,7 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
     usages = {name: [each[name][1] for each in found] for name in arms.names}
     return Measured(
         arms=per_token(usages),
+        accepted={name: share for name, used in usages.items() if (share := accepted_of(used)) is not None},
         busy=round(busy, 2),
         match=match_of(usages["colocated"]) if draft is not None else None,
         pass_ms={rows: round(1000 * seconds, 2) for rows, seconds in sorted(curve.items())},
@@ -129,6 +130,13 @@ def per_token(usages: Mapping[str, Sequence[Usage]]) -> dict[str, float]:
         for name, found in usages.items()
     }
     return {name: round(share * median(plain), 2) for name, share in shares.items()}
+
+
+def accepted_of(usages: Sequence[Usage]) -> float | None:
+    """Share of the candidates verified that the target emitted too; None where there were none."""
+    verified = sum(sum(one.drafted.values()) for one in usages)
+    accepted = sum(sum(one.accepted.values()) for one in usages)
+    return round(accepted / verified, 3) if verified else None
 
 
 def match_of(usages: Sequence[Usage]) -> float | None:
@@ -164,6 +172,9 @@ def _show(measured: Measured, advice: Sequence[Advice]) -> None:
         shown.add_row(one.key, json.dumps(one.value), one.why)
     console = Console()
     console.print("milliseconds per token:", ", ".join(f"{arm} {ms:.1f}" for arm, ms in measured.arms.items()))
+    if measured.accepted:
+        shares = ", ".join(f"{arm} {share:.0%}" for arm, share in measured.accepted.items())
+        console.print("accepted of the candidates verified:", shares)
     console.print(shown)
 
 

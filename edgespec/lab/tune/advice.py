@@ -41,6 +41,8 @@ class Measured(Struct, frozen=True, kw_only=True):
     """Programs that ran for each core before the measurement began."""
     rtt_ms: float | None = None
     """Round trip of the link to workers; None: there is none."""
+    accepted: Mapping[str, float] = {}
+    """Share of the candidates verified that the target emitted too, by arm; arms that verified none are left out."""
 
 
 class Advice(Struct, frozen=True):

@@ -100,6 +100,14 @@ def test_the_match_rate_follows_from_what_a_round_of_two_accepts() -> None:
     assert tune.match_of([Usage()]) is None
 
 
+def test_what_is_accepted_of_each_source_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    used = [Usage(drafted={"lookup": 6, "local": 2}, accepted={"lookup": 3}), Usage(drafted={"lookup": 2})]
+    assert tune.accepted_of(used) == 0.3 and tune.accepted_of([Usage()]) is None
+    found = replace(measured(lookup=20.0), accepted={"lookup": 0.3})
+    tune._show(found, recommend(found, ""))
+    assert "accepted of the candidates verified: lookup 30%" in capsys.readouterr().out
+
+
 def test_arms_are_compared_prompt_by_prompt() -> None:
     def took(*seconds: float) -> list[Usage]:
         return [Usage(completion_tokens=10, total_s=one) for one in seconds]
@@ -158,5 +166,6 @@ def test_it_measures_the_demos_models(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(given) == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report["measured"]["arms"]) == {"plain", "lookup", "colocated", "draft", "merge"}
+    assert {"colocated", "draft"} <= set(report["measured"]["accepted"])
     assert {one["key"] for one in report["settings"]} >= {"policy.name", "local_draft.model", "policy.sources"}
     assert load(path).policy.name == next(one["value"] for one in report["settings"] if one["key"] == "policy.name")
