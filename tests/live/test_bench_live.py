@@ -50,8 +50,7 @@ def test_streams_run_beside_a_long_prompt(engine: str, draft: bool, tmp_path: Pa
     found = json.loads(out.read_text())
     for row in found["repetitions"]:
         assert 690 <= row["prompt_tokens"] <= 700 and (row["same_texts"] == "2/2" or engine == "llamacpp")
-        assert 0 < row["chunk_tokens"] <= 128 and 0 < row["chunk_ms"] <= 1000 * row["first_beside_s"]
-        assert row["client_gap_ms"] > 0 < row["beside_tokens_per_s"]
+        assert 0 < row["chunk_tokens"] <= 128 and row["chunk_ms"] > 0 < row["client_gap_ms"]
     assert found["summary"]["ratio_min"] == min(row["ratio"] for row in found["repetitions"])
     assert str(tmp_path) not in out.read_text()
     assert "| ratio | " in out.with_suffix(".md").read_text()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
 from cloud_gateway.core.trace.format import AnyEvent, Decided, Step, Verified, Verify
 from edgespec.core.errors import ConfigError
+from edgespec.lab.rig import RigError
+from edgespec.lab.rig.chat import ChatClient
 from tests.support.tiny_gguf import make_tiny_gguf
 from tools.bench import __main__ as bench
 from tools.bench import long, long_figures
@@ -31,7 +36,7 @@ PROMPT = [Step(1.26, "Admitted", 0), Step(1.6, "Prefilled", 90), Step(2.1, "Pref
 LATER = rounds((2.35, 2.4, 1))
 
 
-def figures(received: Sequence[Sequence[float]] = ((1.1, 1.2, 1.3, 1.95, 2.6),)) -> dict[str, float]:
+def figures(received: Sequence[Sequence[float]] = ((1.1, 1.2, 1.3, 1.9, 2.6),)) -> dict[str, float]:
     return long_figures.beside([[*FIRST, *LATER], [*SECOND, *LATER]], PROMPT, received, SENT)
 
 
@@ -44,7 +49,7 @@ def test_tokens_are_counted_alone_and_until_the_prompts_first_one() -> None:
 def test_a_gap_beside_the_prompt_may_begin_before_or_end_after_it() -> None:
     found = figures()
     assert (found["gap_alone_ms"], found["gap_ms"]) == (150.0, 500.0)
-    assert (found["client_gap_alone_ms"], found["client_gap_ms"]) == (100.0, 650.0)
+    assert (found["client_gap_alone_ms"], found["client_gap_ms"]) == (100.0, 700.0)
 
 
 def test_a_chunk_is_what_the_engine_did_since_any_requests_event_before() -> None:
@@ -55,7 +60,7 @@ def test_a_chunk_is_what_the_engine_did_since_any_requests_event_before() -> Non
 
 
 def test_the_summary_has_the_worst_repetition_of_each_kind() -> None:
-    one, two = figures(), figures(((1.1, 1.2, 1.3, 2.2),))
+    one, two = figures(), figures(((1.1, 1.2, 2.1),))
     two["ratio"] = 0.2
     assert long_figures.summary([one, two]) == {
         "ratio_min": 0.2, "gap_ms_max": 500.0, "client_gap_ms_max": 900.0, "chunk_and_round_ms": 500.0,
@@ -89,3 +94,30 @@ def test_a_worker_needs_a_core_that_the_gateway_does_not_use(
     model = str(make_tiny_gguf(tmp_path / "tiny.gguf"))
     assert bench.main(["long", "--model", model, "--draft", model, "--cores", "2"]) == ConfigError.exit_code
     assert "needs 3 cores and may use 2: lower --cores, or leave --draft out" in capsys.readouterr().err
+
+
+def chunk(text: str) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}}], "usage": None}
+
+
+def test_a_client_notes_when_text_came_and_stops_when_asked_to() -> None:
+    seen, ended = long.Seen(), Event()
+    end = {"choices": [], "usage": {"prompt_tokens": 7}}
+    seen.read(iter([chunk(""), chunk("a"), chunk("b"), end]), ended)
+    assert (seen.text, len(seen.times), seen.prompt_tokens) == ("ab", 2, 7) and seen.times == sorted(seen.times)
+    ended.set()
+    seen.read(iter([chunk("c"), chunk("d")]), ended)
+    assert seen.text == "abc"
+    with pytest.raises(RigError, match="broke off a completion: too long"):
+        seen.read(iter([{"error": "too long"}]), ended)
+
+
+def test_a_stream_that_ends_or_fails_too_early_is_not_waited_for() -> None:
+    streams = long.Streams(ChatClient(1, "", ""), ["a"], 64, seen=[long.Seen()], running=[Future()])
+    streams.running[0].set_result(None)
+    with pytest.raises(ConfigError, match="ended before the long prompt was read: raise --max-tokens"):
+        streams.wait(lambda one: bool(one.times))
+    streams.running = [Future()]
+    streams.running[0].set_exception(RigError("gone"))
+    with pytest.raises(RigError, match="gone"):
+        streams.wait(lambda one: bool(one.times))

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cores", type=int, choices=(1, 2), default=1, help="of the gateway; a worker has another")
     parser.add_argument("--prompt-tokens", type=checked.number(int, 64, 100_000), default=2586, help="at most")
     parser.add_argument("--streams", type=checked.number(int, 1, 64), default=3)
-    parser.add_argument("--max-tokens", type=checked.number(int, 64, 4096), default=1024, help="of a stream, at most")
+    parser.add_argument("--max-tokens", type=checked.number(int, 64, 4096), default=2048, help="of a stream, at most")
     parser.add_argument("--repetitions", type=checked.number(int, 1, 100), default=3)
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and the words of the long ones")
