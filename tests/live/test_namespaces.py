@@ -5,16 +5,14 @@ Needs root and iproute2 (Debian: `apt-get install iproute2`). The namespaces are
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -22,15 +20,10 @@ from edgespec.core.protocol.names import key_id
 from edgespec.lab.rig import Rig
 from edgespec.shared import models
 from edgespec.shared.keystore import KeyStore
+from tools.bench.relay import ip, within
 
 pytestmark = pytest.mark.live
-T = TypeVar("T")
 GATEWAY, WORKER = f"es-gw-{os.getpid()}", f"es-wk-{os.getpid()}"
-CLONE_NEWNET = 0x40000000
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -96,23 +89,6 @@ def rogue(folder: Path, key_hash: str) -> Iterator[list[str]]:
         finally:
             process.terminate()
             reading.join()
-
-
-def within(namespace: str, work: Callable[[], T]) -> T:
-    """Runs `work` in a thread of its own that has moved to the namespace."""
-    results: list[T] = []
-
-    def moved() -> None:
-        with Path(f"/run/netns/{namespace}").open() as file:
-            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
-        results.append(work())
-
-    thread = threading.Thread(target=moved)
-    thread.start()
-    thread.join()
-    assert results, "see the thread's error above"
-    return results[0]
 
 
 def test_mdns_pairing_by_code_and_a_remotely_drafted_request(two_machines: None, tmp_path: Path) -> None:

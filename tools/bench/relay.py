@@ -50,27 +50,14 @@ class Machines:
         if shutil.which("ip") is None or os.geteuid() != 0:
             raise SystemExit("this needs root and the command `ip` (Debian: iproute2)")
         for name in self.names.values():
-            _ip("netns", "add", name)
-            _ip("-n", name, "link", "set", "lo", "up")
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
         for one, other, number in LINKS:
             ends = self.names[one], self.names[other]
-            _ip(
-                "link",
-                "add",
-                f"v{number}",
-                "netns",
-                ends[0],
-                "type",
-                "veth",
-                "peer",
-                "name",
-                f"v{number}",
-                "netns",
-                ends[1],
-            )
+            ip(*f"link add v{number} netns {ends[0]} type veth peer name v{number} netns {ends[1]}".split())
             for place, end in enumerate(ends, 1):
-                _ip("-n", end, "address", "add", f"10.78.{number}.{place}/24", "dev", f"v{number}")
-                _ip("-n", end, "link", "set", f"v{number}", "up")
+                ip("-n", end, "address", "add", f"10.78.{number}.{place}/24", "dev", f"v{number}")
+                ip("-n", end, "link", "set", f"v{number}", "up")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,27 +71,29 @@ class Machines:
     def cable(self, peer: str, state: str) -> None:
         """Takes the cable between peer and worker away ("down"), which no packet says to either, or puts it back."""
         number = next(number for one, _, number in LINKS if one == peer)
-        _ip("-n", self.names["worker"], "link", "set", f"v{number}", state)
-
-    def within(self, machine: str, work: Callable[[], T]) -> T:
-        """Runs `work` in a thread that has moved to the machine."""
-        results: list[T] = []
-
-        def moved() -> None:
-            with Path(f"/run/netns/{self.names[machine]}").open() as file:
-                if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), f"cannot enter {machine}")
-            results.append(work())
-
-        thread = threading.Thread(target=moved)
-        thread.start()
-        thread.join()
-        if not results:
-            raise SystemExit("the thread's error stands above")
-        return results[0]
+        ip("-n", self.names["worker"], "link", "set", f"v{number}", state)
 
 
-def _ip(*arguments: str) -> None:
+def within(namespace: str, work: Callable[[], T]) -> T:
+    """Runs `work` in a thread that has moved to the network namespace."""
+    results: list[T] = []
+
+    def moved() -> None:
+        with Path(f"/run/netns/{namespace}").open() as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+        results.append(work())
+
+    thread = threading.Thread(target=moved)
+    thread.start()
+    thread.join()
+    if not results:
+        raise SystemExit("the thread's error stands above")
+    return results[0]
+
+
+def ip(*arguments: str) -> None:
+    """Runs `ip` with these arguments."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
@@ -196,7 +185,7 @@ class Campus:
 def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, object]:
     """One completion by plain decoding, and the same while the relay in use is lost after a third of it."""
     machines, stage = campus.machines, campus.stage
-    plain = machines.within("gateway", lambda: stage.chat(PROMPT, tokens, policy="plain", ignore_eos=True))
+    plain = within(machines.names["gateway"], lambda: stage.chat(PROMPT, tokens, policy="plain", ignore_eos=True))
     first = campus.through()
     arrived: list[float] = []
     pieces: list[str] = []
@@ -228,7 +217,7 @@ def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, object]:
         return usage
 
     plain_text = plain["choices"][0]["message"]["content"]
-    usage = machines.within("gateway", stream)
+    usage = within(machines.names["gateway"], stream)
     after = campus.through()
     rate = usage["completion_tokens"] / len(plain_text)
     if how == "cut":
