@@ -39,7 +39,7 @@ def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
     assert row["tokens / round"] == 2 and row["accepted / drafted"] == 0.44
     assert row["ms / token"] == 68.18 and row["/ plain"] == 0.5 and row["accepted"] == "lookup 6, local 5"
     assert base["/ plain"] == best["/ best source"] == 1 and row["/ best source"] == 0.729
-    assert "/ colocated" not in row, "that arm did not run"
+    assert "/ k = 2" not in row, "that arm did not run"
 
 
 def test_a_completion_without_a_time_is_left_out() -> None:
@@ -78,7 +78,7 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     assert main([*options, "--layers", "0", "2", *files, "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert [row["text"] for row in found["rows"]] == ["chat"] * 8 + ["code"] * 8
-    assert all(row["prompts"] == 1 and row["/ plain"] and row["/ colocated"] for row in found["rows"])
+    assert all(row["prompts"] == 1 and row["/ plain"] and row["/ k = 2"] for row in found["rows"])
     assert (tmp_path / "out.png").stat().st_size > 1000 and (tmp_path / "out.svg").exists()
     rows = {row["arm"]: row for row in found["rows"]}
     assert list(rows) == ["plain", "lookup", "medusa", "eagle", "colocated", "draft", "self", "merge"]

@@ -33,8 +33,10 @@ from tools.bench.source_prompts import TEXTS
 from tools.bench.usages import decode_ms, ratios, row
 
 NEEDS = {"medusa": "--heads", "eagle": "--eagle", "self": "--layers, and the engine torch"}
-BASES, MERGE = ("plain", "colocated"), "merge"
-"""Arms whose times the others' are compared with, beside the fastest source alone; and all together."""
+BASES = {"/ plain": "plain", "/ k = 2": "colocated"}
+"""Column -> arm whose times the others' are compared with."""
+TOGETHER = (*BASES.values(), "merge")
+"""Arms that are no source alone."""
 TARGETS = ("plain", "deep")
 
 
@@ -116,8 +118,8 @@ def figures(kind: str, arms: Mapping[str, Sequence[Usage]]) -> list[dict[str, An
     kept = {name: [usages[place] for place in timed] for name, usages in arms.items()}
     if not timed:
         return []
-    bases = {f"/ {base}": kept[base] for base in BASES if base in kept}
-    if alone := [usages for name, usages in kept.items() if name not in (*BASES, MERGE)]:
+    bases = {shown: kept[base] for shown, base in BASES.items() if base in kept}
+    if alone := [usages for name, usages in kept.items() if name not in TOGETHER]:
         bases["/ best source"] = min(alone, key=lambda usages: median(map(decode_ms, usages)))
     return [_row(kind, name, usages, bases) for name, usages in kept.items()]
 
