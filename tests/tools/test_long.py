@@ -31,7 +31,7 @@ def rounds(*ends: tuple[float, float, int]) -> list[AnyEvent]:
 
 
 FIRST = rounds((0.95, 1.0, 1), (1.05, 1.1, 2), (1.15, 1.2, 1), (1.25, 1.3, 1), (1.65, 1.7, 1), (2.1, 2.2, 1))
-SECOND = rounds((1.0, 1.05, 1), (1.15, 1.2, 1), (1.25, 1.3, 1), (1.65, 1.7, 1), (2.1, 2.2, 1))
+SECOND = rounds((1.0, 1.05, 2), (1.15, 1.2, 1), (1.25, 1.3, 1), (1.65, 1.7, 1), (2.1, 2.2, 1))
 PROMPT = [Step(1.26, "Admitted", 0), Step(1.6, "Prefilled", 90), Step(2.1, "Prefilled", 60), *rounds((2.25, 2.3, 1))]
 LATER = rounds((2.35, 2.4, 1))
 
