@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cloud_gateway.models.target_model.load import Loaded
 from cloud_gateway.models.target_model.load import load as load_model
+from cloud_gateway.models.target_model.slots import common_prefix
 from cloud_gateway.models.text import Text
 from cloud_gateway.process.config import TargetSection
 from cloud_gateway.process.targets import dtype_for
@@ -32,6 +33,8 @@ HELD_BACK = 4
 TOGETHER = 16
 """Completions written at once: a pass over their rows takes little more than over one."""
 SEED = 1
+MADE_UP, MADE_UP_P = 64, 0.95
+"""Most tokens of a prompt that is made up, and the probability from which its tokens are drawn (top-p)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ class Batch:
     def written(self) -> Tensor:
         """[n, G] bool: places that hold a token of a completion."""
         return self.mask[:, -self.completions :]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Tensor]) -> Batch:
+        """From what `parts` returned, and maybe more. Raises KeyError."""
+        return cls(**{name: parts[name] for name in cls.__slots__})
 
     def parts(self) -> dict[str, Tensor]:
         """As a file holds it."""
@@ -113,6 +121,26 @@ def rendered(loaded: Loaded, prompts: Iterable[str]) -> list[list[int]]:
     return [one for one in tokens if len(one) <= MAX_PROMPT]
 
 
+@torch.no_grad()
+def made_up(loaded: Loaded, count: int, seed: int) -> list[str]:
+    """At most `count` prompts that the target makes up: what it writes where a user's text begins (Magpie).
+
+    They are sampled, all at once, by the seed; empty ones are left out. Raises ClientError where it has no chat.
+    """
+    text, model = Text(loaded.tokenizer), loaded.model
+    first, other = (text.render_chat([{"role": "user", "content": content}]) for content in ("A", "7z"))
+    start = torch.tensor([first[: common_prefix(first, other)]] * count, device=model.device)
+    torch.manual_seed(seed)
+    found = model.generate(
+        start, attention_mask=torch.ones_like(start), do_sample=True, temperature=1.0, top_k=0, top_p=MADE_UP_P,
+        max_new_tokens=MADE_UP, pad_token_id=0,
+    )[:, start.shape[1] :].tolist()  # fmt: skip
+    ends = ends_of(model)
+    cut = (one[: next((at for at, token in enumerate(one) if token in ends), None)] for one in found)
+    prompts = (loaded.tokenizer.decode(one, skip_special_tokens=True).strip() for one in cut)
+    return [prompt for prompt in prompts if prompt]
+
+
 def ends_of(model: Any) -> frozenset[int]:
     """Tokens that end a completion."""
     ends = model.generation_config.eos_token_id
@@ -143,6 +171,15 @@ def write(model: Any, prompts: Sequence[Sequence[int]], count: int, ends: frozen
         mask = torch.cat([mask, going[:, None].to(device)], 1)
         going &= ~torch.isin(new[:, 0], stops).cpu()
     return Batch(tokens.cpu(), mask.cpu(), torch.stack(ranked, 1).cpu(), torch.stack(log_probs, 1).cpu())
+
+
+@torch.no_grad()
+def states(model: Any, batch: Batch) -> Tensor:
+    """[n, P + G, width] bfloat16 on the CPU: what the model gives its output embedding at each place."""
+    ids, mask = batch.tokens.to(model.device), batch.mask.to(model.device)
+    body = model.base_model(ids, attention_mask=mask.long(), position_ids=positions(mask), use_cache=False)
+    found: Tensor = body.last_hidden_state.to("cpu", torch.bfloat16)
+    return found
 
 
 def positions(mask: Tensor) -> Tensor:

@@ -9,10 +9,12 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -68,6 +70,27 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int
 def _terminated(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one does not disturb that
     sys.exit(128 + signal.SIGTERM)  # so that the processes of a rig are ended, too
+
+
+@contextmanager
+def asked_to_end() -> Iterator[list[int]]:
+    """Holds SIGINT and SIGTERM back, as the signals that came; a second one ends the process as it would have at first.
+
+    For work that can keep what it has: it looks between two steps, and ends.
+    """
+    came: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        for other, handler in before.items():
+            signal.signal(other, handler)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def console() -> Console:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import resource
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from cloud_gateway.models.target_model.load import load
 from edgespec.core.errors import ConfigError, ModelError
@@ -23,13 +28,13 @@ from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.family_gguf import write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
-from tools.distill import measure
+from tools.distill import measure, train
 from tools.distill.__main__ import main
 from tools.distill.export import export
 from tools.distill.folder import Folder
 from tools.distill.layers import checked, kept_layers, rate
-from tools.distill.training import Trainer, loss, pruned, right, trained
-from tools.target_text import write
+from tools.distill.training import Lesson, Trainer, loss, pruned, right, trained
+from tools.target_text import Batch, states, write
 
 TOKENS = list(range(8, 40))
 
@@ -53,6 +58,11 @@ def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"the {word} of {place}"}) + "\n" for word, place in PAIRS))
     return path
+
+
+def lesson(target: Any, prompts: list[list[int]], count: int, ends: frozenset[int]) -> Lesson:
+    batch = write(target, prompts, count, ends)
+    return Lesson(batch, states(target, batch))
 
 
 PAIRS = list(itertools.product(("name", "colour", "age"), ("a ship", "my house")))
@@ -82,21 +92,25 @@ def test_named_layers_must_be_there_and_in_order(kept: list[int]) -> None:
 
 
 def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
-    rates = [rate(step, 100, 2.0) for step in range(100)]
-    assert rates[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
-    assert all(a >= b for a, b in itertools.pairwise(rates[4:]))
+    rates = [rate(step / 100, 2.0) for step in range(101)]
+    assert rates[:6] == pytest.approx([0.0, 0.4, 0.8, 1.2, 1.6, 2.0])
+    assert all(a >= b for a, b in itertools.pairwise(rates[5:]))
     assert rates[-1] == pytest.approx(0.2, abs=0.01)
 
 
 def test_what_lies_in_padding_changes_neither_loss_nor_share(tmp_path: Path) -> None:
     target = load_tiny(make_tiny_target(tmp_path / "target", layers=4))
     tokens, _ = next(write(target, [[9, 10]], 10, frozenset()).sequences())
-    batch = write(target, [[9, 10], [20, 21, 22]], 10, frozenset({tokens[4]}))
+    one = lesson(target, [[9, 10], [20, 21, 22]], 10, frozenset({tokens[4]}))
+    batch = one.batch
     student = pruned(target, (0, 2))
-    before = float(loss(student, batch).detach()), right(student, [batch])
+    before = float(loss(student, one).detach()), right(student, [batch])
     batch.tokens[~batch.mask] = 63
     batch.ranked[~batch.written] = 5
-    assert (float(loss(student, batch).detach()), right(student, [batch])) == before
+    one.states[~batch.mask] = 7
+    assert (float(loss(student, one).detach()), right(student, [batch])) == before
+    one.states[0, int(batch.mask[0].int().argmax())] += 1
+    assert float(loss(student, one).detach()) != before[0], "a state of a prompt is learnt"
 
 
 def test_a_pruned_model_has_the_kept_layers_and_leaves_the_target_alone(tmp_path: Path) -> None:
@@ -122,13 +136,14 @@ def test_training_lowers_the_loss(tmp_path: Path) -> None:
     target = load_tiny(make_tiny_target(tmp_path / "target", layers=4, sharpness=2))
     drawn = np.random.default_rng(1)
     prompts = [drawn.integers(3, 64, size=6).tolist() for _ in range(16)]
-    batches = [write(target, prompts[at : at + 8], 16, frozenset({2})) for at in (0, 8)]
+    lessons = [lesson(target, prompts[at : at + 8], 16, frozenset({2})) for at in (0, 8)]
+    batches = [one.batch for one in lessons]
     student = pruned(target, (0, 1, 2))
-    before, share = [float(loss(student, one).detach()) for one in batches], right(student, batches)[0]
-    trainer = Trainer(student, batches, 40, 3e-3, seed=1)
+    before, share = [float(loss(student, one).detach()) for one in lessons], right(student, batches)[0]
+    trainer = Trainer(student, lessons, 40, 3e-3, seed=1)
     for _ in range(40):
         trainer.advance()
-    after = [float(loss(student, one).detach()) for one in batches]
+    after = [float(loss(student, one).detach()) for one in lessons]
     assert all(late < early - 0.1 for late, early in zip(after, before, strict=True))
     assert right(student, batches)[0] > share
 
@@ -138,10 +153,10 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(source: Path, prompts: P
     assert main(command(whole, source, prompts)) == 0
     real = Trainer.advance
 
-    def stopped(self: Any) -> float:
+    def stopped(self: Any, share: float) -> float:
         if self.step == 7:  # between two checkpoints
             raise KeyboardInterrupt
-        return real(self)
+        return real(self, share)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Trainer, "advance", stopped)
@@ -157,6 +172,135 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(source: Path, prompts: P
     first = load_file(whole / "step-000004.safetensors")
     assert any(not torch.equal(one[name], first[name]) for name in one)
     assert (whole / "draft.gguf").read_bytes() == (parts / "draft.gguf").read_bytes()
+
+
+def test_a_run_that_is_asked_to_end_keeps_its_last_step(
+    source: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(command(whole, source, prompts)) == 0
+    real = Trainer.advance
+    for number, step in ((signal.SIGINT, 5), (signal.SIGTERM, 9)):
+
+        def asked(self: Any, share: float, number: int = number, step: int = step) -> float:
+            if self.step == step:
+                os.kill(os.getpid(), number)
+            return real(self, share)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Trainer, "advance", asked)
+            assert main(command(parts, source, prompts)) == 130
+        assert f"stopped after step {step + 1}" in capsys.readouterr().out
+        newest = Folder(parts).newest()
+        assert newest is not None and newest.step == step + 1
+    assert main(command(parts, source, prompts)) == 0
+    assert (whole / "draft.gguf").read_bytes() == (parts / "draft.gguf").read_bytes()
+    assert sorted(file.name[:11] for file in parts.glob("step-*.state.*")) == ["step-000010", "step-000012"]
+    assert not list(parts.glob("step-000006*")), "of no multiple of --every"
+
+
+def test_minutes_bring_the_learning_rate_down_by_their_end(
+    source: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, rates = itertools.count(), list[float]()
+    monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    real = Trainer.advance
+
+    def noted(self: Any, share: float) -> float:
+        found = real(self, share)
+        rates.append(self._optimiser.param_groups[0]["lr"])
+        return found
+
+    monkeypatch.setattr(Trainer, "advance", noted)
+    assert main(command(tmp_path / "run", source, prompts, "--minutes", 1, "--steps", 1000)) == 0
+    assert len(rates) < 60 and max(rates) > 0.9e-3 and rates[-1] < 0.2e-3
+    assert all(a >= b for a, b in itertools.pairwise(rates[rates.index(max(rates)) :]))
+
+
+def test_a_damaged_checkpoint_is_one_sentence_and_the_one_before_serves(
+    source: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(command(run, source, prompts)) == 0
+    made = (run / "draft.gguf").read_bytes()
+    for file, said in (
+        (run / "step-000012.safetensors", "is not whole"),
+        (run / "step-000012.state.safetensors", "is not whole"),
+    ):
+        file.write_bytes(file.read_bytes()[:-100])
+        capsys.readouterr()
+        assert main(command(run, source, prompts)) == ModelError.exit_code
+        error = capsys.readouterr().err
+        assert f"{file} {said}" in error and "delete it and run the same again" in error and error.count("\n") == 1
+        file.unlink()
+        assert main(command(run, source, prompts)) == 0
+        assert "goes on after step 8" in capsys.readouterr().out
+        assert (run / "draft.gguf").read_bytes() == made
+    save_file({"other": torch.zeros(1)}, run / "step-000012.safetensors")
+    assert main(command(run, source, prompts)) == ModelError.exit_code
+    assert "step-000012 is no checkpoint of this run" in capsys.readouterr().err
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A disk on which no file gets larger than so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_costs_no_checkpoint(
+    source: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert main(command(whole, source, prompts)) == 0
+    state = (whole / "step-000012.state.safetensors").stat().st_size
+
+    def fails(size: int, name: str) -> None:
+        capsys.readouterr()
+        with largest_file(size):
+            status = main(command(run, source, prompts))
+        error = capsys.readouterr().err
+        assert status == ModelError.exit_code and error.count("\n") == 1
+        assert f"{name}.safetensors cannot be written" in error and "run the same again" in error
+        assert not list(run.glob("*.part"))
+
+    fails(4000, "held-0000")
+    real = Trainer.advance
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Trainer, "advance", lambda self, share: interrupted() if self.step == 5 else real(self, share))
+        assert main(command(run, source, prompts)) == 130
+    fails(state - 1, "step-000008.state")
+    newest = Folder(run).newest()
+    assert newest is not None and newest.step == 4
+    assert main(command(run, source, prompts)) == 0
+    assert (whole / "draft.gguf").read_bytes() == (run / "draft.gguf").read_bytes()
+
+
+def interrupted() -> float:
+    raise KeyboardInterrupt
+
+
+def test_prompts_that_the_target_makes_up_are_trained_on_and_kept(
+    source: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, more = tmp_path / "plain", tmp_path / "more"
+    assert main(command(plain, source, prompts)) == 0
+    given = command(more, source, prompts, "--made-up", 6, "--together", 4)
+    assert main([*given, "--minutes", "0.01"]) == 0
+    made = [one for file in sorted(more.glob("prompts-*")) for one in json.loads(file.read_text())]
+    assert 2 <= len(made) <= 6 and all(made)
+    assert (more / "held-0000.safetensors").read_bytes() == (plain / "held-0000.safetensors").read_bytes()
+    rows = [sum(len(load_file(file)["tokens"]) for file in run.glob("train-*")) for run in (plain, more)]
+    assert rows == [5, 5 + len(set(made))]
+    kept = (more / "train-0002.safetensors").stat().st_mtime_ns
+    assert main(given) == 0 and (more / "train-0002.safetensors").stat().st_mtime_ns == kept
+    (more / "prompts-0001.json").write_text("[")
+    capsys.readouterr()
+    assert main(given) == ModelError.exit_code and "prompts-0001.json cannot be used" in capsys.readouterr().err
 
 
 def test_another_run_in_the_same_folder_is_refused(source: Path, prompts: Path, tmp_path: Path, capsys: Any) -> None:
@@ -209,7 +353,7 @@ def test_a_worker_loads_the_draft_and_its_measures_are_the_models(
     assert last is not None
     for name, weight in trained(student).items():
         weight.data.copy_(last.weights[name])
-    first, among = right(student, Folder(tmp_path / "run").held_back())
+    first, among = right(student, map(Batch.of, Folder(tmp_path / "run").held_back()))
     assert made["right"] == pytest.approx(first, abs=0.1)
     assert made["in 4"] == pytest.approx(among, abs=0.1)
     assert f"after 12 steps: {first:.3f}" in shown

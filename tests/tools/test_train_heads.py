@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,20 +18,19 @@ from cloud_gateway.core.sources.heads import Level
 from cloud_gateway.models.drafts.eagle import load as load_eagle
 from cloud_gateway.models.drafts.medusa import Heads, load
 from cloud_gateway.models.target_model.load import folder_digest
-from edgespec.core.errors import ConfigError
+from edgespec.core.errors import ConfigError, ModelError
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target, plain_logits
+from tools import target_text
 from tools.train_heads import __main__ as train_heads
-from tools.train_heads import eagle
-from tools.train_heads.medusa import IGNORED, fresh, labels, measure
-from tools.train_heads.text import Text, frequent, states
+from tools.train_heads import eagle, medusa
+from tools.train_heads.medusa import IGNORED, fresh, labels, losses, measure
+from tools.train_heads.text import Text, frequent, joined, states
 
 WIDTH = 4
 
 
-def known_text(path: Path) -> Text:
-    parts = load_file(path)
-    text = Text(*(parts[f"known.{field}"] for field in Text._fields))
-    return text._replace(states=text.states.float())
+def known_text(folder: Path) -> Text:
+    return joined(load_file(file) for file in sorted(folder.glob("known-*")))
 
 
 def test_a_label_is_the_token_further_on_in_the_same_completion() -> None:
@@ -125,16 +129,20 @@ def test_the_command_trains_resumes_and_refuses(tmp_path: Path, capsys: pytest.C
     status, untrained = run("0")
     before = load(out, folder_digest(folder))
     assert status == 0 and not before.up.any()
-    written = (tmp_path / "heads.text").stat().st_mtime_ns
+    written = (tmp_path / "heads.text" / "known-0000.safetensors").stat().st_mtime_ns
     status, trained = run("300")
     after = load(out, folder_digest(folder))
-    assert status == 0 and after.up.any() and (tmp_path / "heads.text").stat().st_mtime_ns == written
+    assert (
+        status == 0
+        and after.up.any()
+        and (tmp_path / "heads.text" / "known-0000.safetensors").stat().st_mtime_ns == written
+    )
     assert trained > untrained + 0.2
     run("0")
     assert torch.equal(load(out, folder_digest(folder)).up, after.up), "it goes on from where it was"
     capsys.readouterr()
     assert run("0", "--max-tokens", "25")[0] != 0
-    assert "other options" in capsys.readouterr().err
+    assert "heads.text holds a run with max_tokens 24, not 25" in capsys.readouterr().err
 
 
 def test_training_an_eagle_head_lowers_its_loss(tmp_path: Path) -> None:
@@ -159,3 +167,50 @@ def test_training_an_eagle_head_lowers_its_loss(tmp_path: Path) -> None:
     after = load_eagle(out, folder_digest(folder))
     run("0")
     assert torch.equal(load_eagle(out, folder_digest(folder)).join, after.join), "it goes on from where it was"
+
+
+def test_what_was_written_and_learnt_before_an_interruption_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, prompts, out = make_tiny_target(tmp_path / "model"), tmp_path / "prompts.jsonl", tmp_path / "heads"
+    prompts.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in "abcdefgh"))
+    options = ["medusa", "--target", str(folder), "--prompts", str(prompts), "--out", str(out), "--threads", "1"]
+    options += ["--max-tokens", "24", "--rank", "8", "--minutes", "10", "--steps", "5"]
+    real, calls = target_text.write, list[int]()
+
+    def stopped(*given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(target_text, "write", stopped)
+        assert train_heads.main(options) == 130
+    text = tmp_path / "heads.text"
+    assert sorted(file.name for file in text.iterdir()) == ["known-0000.safetensors", "settings.json"]
+
+    def asked(heads: Heads, text: Text) -> Callable[[], torch.Tensor]:
+        loss = losses(heads, text)
+        return lambda: (os.kill(os.getpid(), signal.SIGINT), loss())[1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(medusa, "losses", asked)
+        assert train_heads.main(options) == 130
+    assert load(out, folder_digest(folder)).up.any() and "stopped after 1 steps" in capsys.readouterr().err
+    assert train_heads.main(options) == 0
+    for damaged, said in ((text / "known-0000.safetensors", "is not whole"), (out, "cannot be read")):
+        kept = damaged.read_bytes()
+        damaged.write_bytes(kept[:-50])
+        assert train_heads.main(options) == ModelError.exit_code
+        error = capsys.readouterr().err
+        assert said in error.splitlines()[-1] and "Traceback" not in error
+        damaged.write_bytes(kept)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # as on a full disk
+    try:
+        status = train_heads.main(options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert status == ModelError.exit_code and "cannot be written" in capsys.readouterr().err
+    assert not list(tmp_path.glob(".*.part")) and load(out, folder_digest(folder)).up.any()

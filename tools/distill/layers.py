@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from edgespec.core.errors import ConfigError
 
 WARM_UP = 0.05
-"""Share of the steps over which the learning rate rises."""
+"""Share of the training over which the learning rate rises."""
 LAST_RATE = 0.1
 """Learning rate of the last step, as a share of the highest."""
 
@@ -32,10 +32,9 @@ def checked(kept: Sequence[int], total: int) -> tuple[int, ...]:
     return tuple(kept)
 
 
-def rate(step: int, steps: int, highest: float) -> float:
-    """Learning rate of a step counted from 0: a linear rise, then half a cosine down to LAST_RATE of the highest."""
-    rise = max(1, int(WARM_UP * steps))
-    if step < rise:
-        return highest * (step + 1) / rise
-    done = (step - rise) / max(steps - rise, 1)
+def rate(share: float, highest: float) -> float:
+    """Learning rate after a share of the training: a linear rise, then half a cosine down to LAST_RATE of it."""
+    if share < WARM_UP:
+        return highest * share / WARM_UP
+    done = (share - WARM_UP) / (1 - WARM_UP)
     return highest * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)

@@ -19,6 +19,7 @@ from edgespec.lab.gguf_layers import block_count
 from edgespec.llamacpp.context import Context, Row
 from tools import options, verbs
 from tools.distill.folder import Folder
+from tools.target_text import Batch
 
 TIMED_AFTER = 64
 """Tokens in the KV cache when steps are timed."""
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     for draft in args.drafts:
         if not draft.is_file():
             raise ConfigError(f"The draft {draft} does not exist; name a GGUF file.")
-    sequences = [one for batch in Folder(args.folder).held_back() for one in batch.sequences()]
+    sequences = [one for parts in Folder(args.folder).held_back() for one in Batch.of(parts).sequences()]
     rows = table(args.drafts, sequences, args.steps, args.threads)
     verbs.console().print(verbs.table(rows))
     verbs.write_json(args.json, rows)

@@ -3,29 +3,31 @@
     python -m tools.train_heads medusa --prompts FILE --out heads.safetensors --minutes 5
     python -m tools.train_heads eagle --prompts FILE --out eagle.safetensors --minutes 5
 
-The target writes a completion of each prompt; its states and tokens are kept in OUT.text. A Medusa head learns to give
-the token some places further on, an EAGLE head the state after the next token. OUT is written twice a minute and at the
-end; the same command goes on from it, and from OUT.text, with the optimiser's moments forgotten. One prompt of four is
-held back: what is printed is how often the heads were right there.
+The target writes a completion of each prompt; its states and tokens are kept in the folder OUT.text. A Medusa head
+learns to give the token some places further on, an EAGLE head the state after the next token. OUT is written twice a
+minute, at the end, and when SIGINT or SIGTERM comes; the same command goes on from it, and from OUT.text, with the
+optimiser's moments forgotten. One prompt of four is held back: what is printed is how often the heads were right there.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from cloud_gateway.models.target_model.load import Loaded
-from edgespec.core.errors import ConfigError
+from edgespec.core.errors import ModelError
+from edgespec.shared.digests import model_digest
 from tools import options, target_text, verbs
+from tools.distill.folder import Folder
 from tools.train_heads import eagle, medusa
-from tools.train_heads.text import Text, states
+from tools.train_heads.text import Text, joined, states
 
 CHECKPOINT_S = 30.0
 PUPILS = {"medusa": medusa.pupil, "eagle": eagle.pupil}
@@ -57,63 +59,71 @@ def train(args: argparse.Namespace) -> int:
     """Text, training, figures. Raises EdgespecError."""
     loaded = target_text.load(args)
     known, held = text_of(args, loaded)
+    learnt, measured = (int((one.written & (one.tokens >= 0)).sum()) for one in (known, held))
+    print(f"{learnt} tokens to learn from, {measured} held back; {args.minutes:g} minutes", file=sys.stderr)
     torch.manual_seed(target_text.SEED)
     heads = PUPILS[args.kind](args, loaded, known)
     steps, loss = fit(heads.weights, heads.loss, 60 * args.minutes, args.steps, heads.save)
     rows = heads.measure(held)
     verbs.console().print(verbs.table(rows))
-    learnt, measured = (int((one.written & (one.tokens >= 0)).sum()) for one in (known, held))
     print(f"{steps} steps, last loss {loss:.3f}, {learnt} tokens to learn from, {measured} held back")
     verbs.write_json(args.json, {"rows": rows, "steps": steps, "loss": loss, "tokens": learnt, "held": measured})
     return 0
 
 
 def text_of(args: argparse.Namespace, loaded: Loaded) -> tuple[Text, Text]:
-    """What the target wrote, to learn from and held back: from OUT.text where it is there. Raises ConfigError."""
-    kept = args.out.with_name(args.out.name + ".text")
-    made_of = {"target": loaded.model_digest.hex(), "prompts": str(args.prompts), "limit": str(args.limit)}
-    made_of |= {"max_tokens": str(args.max_tokens), "holds": " ".join(Text._fields)}
-    if kept.exists():
-        try:
-            with safe_open(kept, "pt") as file:
-                if file.metadata() != made_of:
-                    raise ConfigError(
-                        f"{kept} is the text of another target or other options: delete it, or name another --out."
-                    )
-                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
-        except (OSError, SafetensorError) as error:
-            raise ConfigError(f"{kept} cannot be read ({error}): delete it.") from error
-    else:
-        found = {}
-        for name, batches in zip(("known", "held"), target_text.prompts_of(args, loaded), strict=True):
-            made = states(loaded.model, batches, args.max_tokens)
-            found |= {f"{name}.{field}": part for field, part in made._asdict().items()}
-        part = kept.with_name(f".{kept.name}.part")
-        save_file(found, part, made_of)
-        part.replace(kept)
-    known, held = (Text(*(found[f"{name}.{field}"] for field in Text._fields)) for name in ("known", "held"))
-    return known._replace(states=known.states.float()), held._replace(states=held.states.float())
+    """What the target wrote, to learn from and held back; what is in OUT.text already is not written again.
+
+    Raises ConfigError, ModelError.
+    """
+    folder = Folder(args.out.with_name(args.out.name + ".text"))
+    known, held = target_text.prompts_of(args, loaded)
+    folder.begin({
+        "target": loaded.model_digest.hex(), "prompts": model_digest(args.prompts).hex(), "limit": args.limit,
+        "max_tokens": args.max_tokens, "holds": list(Text._fields),
+    })  # fmt: skip
+    named = [(f"{name}-{number:04}", some) for name, part in (("known", known), ("held", held))
+             for number, some in enumerate(part)]  # fmt: skip
+    found, began = list[dict[str, Tensor]](), time.monotonic()
+
+    def made(some: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        return states(loaded.model, [some], args.max_tokens)._asdict()
+
+    for done, (name, some) in enumerate(named, 1):
+        found.append(folder.text(name, partial(made, some)))
+        minutes = (time.monotonic() - began) / done * (len(named) - done) / 60
+        print(f"text {done} of {len(named)}, {minutes:.0f} min left", file=sys.stderr)
+    return joined(found[: len(known)]), joined(found[len(known) :])
 
 
 def fit(
     weights: Sequence[Tensor], loss_of: Callable[[], Tensor], seconds: float, most: int, save: Callable[[], object]
 ) -> tuple[int, float]:
-    """Adam for so long and at most so many steps; steps made, the smoothed loss."""
+    """Adam for so long and at most so many steps; steps made, the smoothed loss.
+
+    Raises KeyboardInterrupt, after a save, where the process was asked to end, and ModelError where the loss is none.
+    """
     optimiser = torch.optim.Adam([weight.requires_grad_() for weight in weights], lr=2e-3)
     began = saved = time.monotonic()
     steps, smooth = 0, 0.0
-    while time.monotonic() - began < seconds and steps < most:
-        loss = loss_of()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        steps += 1
-        smooth += (loss.item() - smooth) * max(0.05, 1 / steps)
-        if time.monotonic() - saved > CHECKPOINT_S:
-            saved = time.monotonic()
-            save()
-            print(f"{saved - began:.0f} s: {steps} steps, loss {smooth:.3f}", file=sys.stderr)
-    save()
+    with verbs.asked_to_end() as asked:
+        while (now := time.monotonic()) - began < seconds and steps < most and not asked:
+            loss = loss_of()
+            if not math.isfinite(value := loss.item()):
+                raise ModelError(f"The loss of step {steps} is no number; delete the file of --out and train again.")
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            steps += 1
+            smooth += (value - smooth) * max(0.05, 1 / steps)
+            if now - saved > CHECKPOINT_S:
+                saved = now
+                save()
+                print(f"{saved - began:.0f} of {seconds:.0f} s: {steps} steps, loss {smooth:.3f}", file=sys.stderr)
+        save()
+    if asked:
+        print(f"stopped after {steps} steps; the same command goes on", file=sys.stderr)
+        raise KeyboardInterrupt
     return steps, smooth
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,17 +53,22 @@ class Pupil:
 def states(model: Any, batches: Sequence[Sequence[Sequence[int]]], count: int) -> Text:
     """The texts of these prompts with completions of up to `count` tokens; states in bfloat16."""
     found, tokens, written = list[Tensor](), list[int](), list[bool]()
-    for number, prompts in enumerate(batches, 1):
+    for prompts in batches:
         batch = target_text.write(model, prompts, count, target_text.ends_of(model))
-        ids, mask = batch.tokens.to(model.device), batch.mask.to(model.device)
-        body = model.base_model(ids, attention_mask=mask.long(), position_ids=target_text.positions(mask))
-        hidden = body.last_hidden_state.to("cpu", torch.bfloat16)
-        for rows, real, (sequence, length) in zip(hidden, batch.mask, batch.sequences(), strict=True):
+        for rows, real, (sequence, length) in zip(
+            target_text.states(model, batch), batch.mask, batch.sequences(), strict=True
+        ):
             found += [rows[real][:-1], torch.zeros_like(rows[:1])]
             tokens += [*sequence[1:], -1]
             written += [False] * (len(sequence) - 1 - length) + [True] * (length + 1)
-        print(f"text: {number} of {len(batches)} batches, {len(tokens)} tokens", file=sys.stderr)
     return Text(torch.cat(found), torch.tensor(tokens), torch.tensor(written))
+
+
+def joined(parts: Iterable[Mapping[str, Tensor]]) -> Text:
+    """One text, its states in float32, of what `states` returned."""
+    found = list(parts)
+    text = Text(*(torch.cat([part[field] for part in found]) for field in Text._fields))
+    return text._replace(states=text.states.float())
 
 
 def frequent(text: Text, size: int) -> Tensor:
