@@ -15,7 +15,7 @@ from edgespec.core.errors import ModelError
 from tools.distill.layers import rate
 from tools.target_text import Batch, positions
 
-STATES = 16.0
+STATES = 64.0
 """Weight of the distance of states. Every place has one, in prompts too, and it says more than a token does: a pruned
 model is first of all far from the states for which the output embedding was made."""
 OWN_TOKEN = 0.5
