@@ -11,7 +11,7 @@ from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
-from cloud_gateway.core.requests.steps import Drafted, LocalWork
+from cloud_gateway.core.requests.steps import Drafted, LocalWork, Status
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import describe_fault
@@ -83,6 +83,10 @@ class LocalDrafting:
         self.stats.draft_s += spent
         active.generation.handle(LocalWork(0, spent, reading), began + spent)
         return spent
+
+    def decodes(self, active: Active) -> bool:
+        """Whether its prompt has been read, so that its policy is asked."""
+        return active.generation.status is Status.DECODE and not self.prompt_pending(active)
 
     def prompt_pending(self, active: Active) -> bool:
         """Whether the draft has to read the prompt of a request whose policy wants it read before the first token."""

@@ -25,15 +25,7 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest, Usage
-from cloud_gateway.core.requests.steps import (
-    Cancelled,
-    Declined,
-    FrameArrived,
-    HostTime,
-    Status,
-    Stopped,
-    WorkerGone,
-)
+from cloud_gateway.core.requests.steps import Cancelled, Declined, FrameArrived, HostTime, Stopped, WorkerGone
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
@@ -313,11 +305,12 @@ class Engine:
         verifies: list[tuple[Active, Verify]] = []
         drafts: list[tuple[Active, Draft | CatchUp]] = []
         wake = now + IDLE_S
+        sharers = sum(map(self.local.decodes, self._active.values())) - 1
         for active in list(self._active.values()):
             if active.generation.cancelled:
                 self._steering.step(active, Stopped())
-            elif active.generation.status is Status.DECODE and not self.local.prompt_pending(active):
-                action = self._action(active, now)
+            elif self.local.decodes(active):
+                action = self._action(active, sharers, now)
                 active.rows = 1 + len(action.nodes) if isinstance(action, Verify) else 0
                 if isinstance(action, Verify):
                     verifies.append((active, action))
@@ -327,13 +320,14 @@ class Engine:
                     drafts.append((active, action))
         return verifies, drafts, wake
 
-    def _action(self, active: Active, now: float) -> Action:
+    def _action(self, active: Active, sharers: int, now: float) -> Action:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
         with self.recovery.guard(active, "deciding"):
             costs = self.local.costs(active)
             others = sum(other.rows for other in self._active.values()) - active.rows
-            if others or self._verify_s.probe:
-                costs = replace(costs, other_rows=others, probe=self._verify_s.probe)
+            read_s, probe = self.prefill.spent_s, self._verify_s.probe
+            if others or sharers or read_s or probe:
+                costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
             action = active.generation.decide(self.offloading.link_of(active), costs, now)
             if (change := registry.guard_change(active.generation.controller)) is not None:
                 log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)

@@ -70,6 +70,8 @@ class Prefill:
     pace: Pace
     next_at: float = 0.0
     """Beside running completions, no chunk is read before."""
+    spent_s: float = 0.0
+    """Seconds that reading took so far."""
     _round_since: bool = field(default=True, init=False)
     _last: int = field(default=0, init=False)
 
@@ -96,6 +98,7 @@ class Prefill:
             self.local.prefill(active, self.pace.fitting(self.local.model.token_s, min(limits, BURST)))
         now = self.clock()
         self._last, self._round_since, self.next_at = active.id, False, now + (now - began)
+        self.spent_s += now - began
 
     def _limits(self, active: Active) -> float:
         """How many times `prefill_ms` a chunk of its prompt may take: without end where no completion runs."""

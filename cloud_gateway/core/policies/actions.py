@@ -83,6 +83,10 @@ class Costs:
     """Seconds to read one token of the backlog in a batch."""
     other_rows: int = 0
     """Rows that other requests are expected to put into the same target pass."""
+    sharers: int = 0
+    """Other requests that decode in the same passes, and wait for whatever this one adds to them."""
+    paused_s: float = 0.0
+    """Seconds since the gateway's start in which prompts were read between passes: no policy's doing."""
     probe: tuple[int, float] | None = None
     """A number of rows to try, and the least seconds that a pass over them can take (`StepCurve.probe`)."""
     remaining: int = MAX_REMAINING

@@ -90,6 +90,9 @@ class Adaptive:
     _rate: float = field(default=0.25, init=False)
     """Share of tokens at which a local run was worth most, before this answer."""
     _began: float = field(default=0.0, init=False)
+    """When the round began, later by the time since then in which prompts of others were read."""
+    _paused_s: float = field(default=0.0, init=False)
+    """`Costs.paused_s` so far."""
     _times: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
     _counts: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
 
@@ -134,7 +137,8 @@ class Adaptive:
         """The action of the greatest value."""
         if not self._timeline.started:
             self._timeline.start(tree.root.position, now)
-            self._began = now
+            self._began, self._paused_s = now, costs.paused_s
+        self._began, self._paused_s = self._began + costs.paused_s - self._paused_s, costs.paused_s
         deepest = tree.root.position + costs.remaining - 1
         outlook = self._surveyor.look(tree, costs.local_leaves, self.width, deepest)
         self._reference = Reference.of(costs, self._surveyor.match)
@@ -196,7 +200,8 @@ class Adaptive:
         value = first + run_s(first * kept, kept, level_s)  # the first level's time is that until it is due
         due_s = due.chance * due.soon_s + (1 - due.chance) * min(due.late_s, target_s)
         self._credit = credit(kept, max(target_s - due_s, 0.0) / level_s)
-        return due, wait_value(due.chance, due.soon_s, due.late_s, value)
+        soon_s = max(due.soon_s, prices.token_s) if prices.shared else due.soon_s  # the others' pass begins meanwhile
+        return due, wait_value(due.chance, soon_s, due.late_s, value)
 
     def _local(self, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float) -> Action | None:
         """The next pass of a local run, or what has to be read for it; None where neither pays."""

@@ -25,10 +25,10 @@ class Reference:
 
     @classmethod
     def of(cls, costs: Costs, match: float) -> Reference:
-        """By the closed form."""
-        tokens, rows = 1 + match + match * match, costs.other_rows
-        together = (2 * costs.draft_s(1) + costs.verify_s(3 + rows)) / tokens
-        plain = costs.verify_s(1 + rows)
+        """By the closed form, where all that share the passes do the same: each waits for the others' drafts, too."""
+        tokens, all_of = 1 + match + match * match, 1 + costs.sharers
+        together = (2 * all_of * costs.draft_s(1) + costs.verify_s(3 * all_of)) / tokens
+        plain = costs.verify_s(all_of)
         read_s = match * match * costs.local_token_s / tokens
         return cls(min(plain, together), 2 / tokens, plain, together + read_s)
 

@@ -3,6 +3,9 @@
 Policy `adaptive` maximises tokens emitted per second. That is the same as choosing at each moment the largest of
 `token_s * tokens - seconds`, where `token_s` is the seconds per token that the policy attains (Dinkelbach 1967): the
 best action has a value near zero, and one of greater value lowers the seconds per token. Values are in seconds.
+
+Requests that share passes wait for each other's rows and drafts, so that the tokens of all count: with n others of the
+same pace, one comes n + 1 times as fast, and is worth that much less of everybody's time.
 """
 
 from __future__ import annotations
@@ -24,13 +27,23 @@ class Prices:
     pass_s: Callable[[int], float]
     probe: tuple[int, float] | None = None
     """A number of candidates to try, and the least seconds that their pass can take."""
+    shared: bool = False
+    """Whether others decode in the same passes."""
 
     @classmethod
     def of(cls, costs: Costs, token_s: float) -> Prices:
-        """T_verify over the total rows: the root, the candidates, and what other requests put into the same pass."""
+        """T_verify over the total rows: the root, the candidates, and what other requests put into the same pass.
+
+        `token_s`: this request's own seconds per token.
+        """
         base = 1 + costs.other_rows
         probe = None if costs.probe is None else (costs.probe[0] - base, costs.probe[1])
-        return cls(token_s, lambda candidates: costs.verify_s(base + candidates), probe)
+        return cls(
+            token_s / (1 + costs.sharers),
+            lambda candidates: costs.verify_s(base + candidates),
+            probe,
+            costs.sharers > 0,
+        )
 
     def row_s(self, candidates: int, span: int = 4) -> float:
         """Seconds of one more candidate beside so many, over a few rows, since curves have steps."""

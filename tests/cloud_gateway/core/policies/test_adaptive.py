@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.adaptive import Adaptive
@@ -164,3 +165,22 @@ def test_a_prompt_is_read_ahead_where_that_pays_over_the_tokens_to_come() -> Non
     assert ahead(2 * TT, 8) and not ahead(200 * TT, 200)
     assert not ahead(2 * TT, 60, worker=True), "waits for the worker are free time to read"
     assert not reads_prompt(Adaptive(), Costs(lambda rows: TT, 2 * TT, local_backlog_s=TT), worker=False)
+
+
+def modes(*, paused: bool) -> list[str]:
+    """Of the guard, over twelve rounds of one token as fast as plain decoding, a second of reading before each."""
+    adaptive, tree, reading_s = Adaptive(), CandidateTree([3]), 0.0
+    found = []
+    for number in range(12):
+        now = number * (TT + 1.0)
+        costs = replace(NO_LOCAL, paused_s=reading_s if paused else 0.0)
+        adaptive.decide(tree, link(0.01), costs, now)
+        adaptive.verified(Outcome(0, 1, False, 0.5, number), now + TT)
+        reading_s += 1.0
+        found.append(adaptive._guard.mode)
+    return found
+
+
+def test_the_reading_of_other_prompts_is_not_the_workers_fault() -> None:
+    assert "plain" not in modes(paused=True)
+    assert "plain" in modes(paused=False)

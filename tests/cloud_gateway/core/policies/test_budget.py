@@ -22,9 +22,10 @@ def test_it_is_plain_decoding_where_that_is_faster(costs: Costs) -> None:
     assert Reference.of(costs, 0.8).token_s == TT
 
 
-def test_the_rows_of_others_make_both_slower() -> None:
-    busy = Costs(lambda rows: TT * rows, TD, other_rows=9)
-    assert Reference.of(busy, 0.8).token_s == pytest.approx((12 * TT + 2 * TD) / 2.44)
+def test_others_that_share_the_passes_do_the_same_and_are_waited_for() -> None:
+    busy = Costs(lambda rows: TT * rows**0.5, TD, sharers=3)
+    assert Reference.of(busy, 0.8).together_s == pytest.approx((12**0.5 * TT + 8 * TD) / 2.44)
+    assert Reference.of(busy, 0.8).plain_s == 2 * TT
 
 
 @pytest.mark.parametrize("run", [1, 5])

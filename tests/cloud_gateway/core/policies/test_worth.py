@@ -116,6 +116,12 @@ def test_rows_of_other_requests_are_in_every_pass() -> None:
     assert beside.pass_s(3) - alone.pass_s(3) == pytest.approx(0.007)
 
 
+def test_a_row_that_pays_alone_does_not_pay_where_seven_others_wait_for_it() -> None:
+    alone, beside = (Prices.of(Costs(lambda rows: TT + 0.01 * rows, sharers=n), 8 * 0.01) for n in (0, 7))
+    assert (alone.best_count([0.5]), beside.best_count([0.5])) == (1, 0)
+    assert not alone.shared and beside.shared
+
+
 def test_a_backlog_is_read_where_the_tokens_to_come_pay_for_it() -> None:
     assert not reading_pays(0.01, 0, 0.05)
     assert reading_pays(0.01, 10, 0.05)
