@@ -43,6 +43,7 @@ class Advertiser:
         self._zeroconf: AsyncZeroconf | None = None
         self._info: ServiceInfo | None = None
         self._announced: list[Interface] = []
+        self._wakes = mdns.Wakes()
         self._warned = ""
         self._bound_to: set[str] = set()
         """The addresses that `host` means, where it is not all of them."""
@@ -71,10 +72,12 @@ class Advertiser:
         while True:
             now = self._interfaces()
             try:
-                if now and now != self._announced:
-                    await self._announce(now)
+                if self._wakes.happened() or now != self._announced:
+                    self._announced = []
+                    if now:
+                        await self._announce(now)
                     self._announced = now
-                elif not now:
+                if not now:
                     self._warn(f"no interface to a network has an address that {self._host} means")
             except (OSError, Error) as error:  # the port is in use, multicast is off, the name is taken
                 self._warn(cause(error))

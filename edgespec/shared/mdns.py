@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 TXT_VERSION = "1"
 POLL_S = 10.0
 """Interval at which changes of the interfaces are checked."""
+MIN_SUSPEND_S = 1.0
+"""A shorter one loses nothing: announcements are sent twice, a second apart (RFC 6762, section 8.3)."""
 MAX_INTERFACES = 16
 """Linux lets a socket join 20 multicast groups (net.ipv4.igmp_max_memberships)."""
 
@@ -63,6 +66,23 @@ class Interface:
     def choice(self) -> str | int:
         """The interface as zeroconf's argument: one IPv4 address, or its index where it has IPv6 only."""
         return self.ipv4[0] if self.ipv4 else self.index
+
+
+class Wakes:
+    """Whether this machine was suspended since it was last asked: what others announced meanwhile was missed."""
+
+    def __init__(self) -> None:
+        self._before_s = suspended_s()
+
+    def happened(self) -> bool:
+        """Also forgets it."""
+        before_s, self._before_s = self._before_s, suspended_s()
+        return self._before_s - before_s > MIN_SUSPEND_S
+
+
+def suspended_s() -> float:
+    """Seconds that this machine has been suspended since it was booted (clock_gettime(2))."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def interfaces(only: Sequence[str] | None = None) -> list[Interface]:

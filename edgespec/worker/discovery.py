@@ -78,6 +78,7 @@ class Browser:
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._choice: list[str | int] = []
+        self._wakes = mdns.Wakes()
         self._polling: asyncio.Task[None] | None = None
         self._resolving: dict[asyncio.Task[None], None] = {}
         """Oldest first."""
@@ -105,8 +106,14 @@ class Browser:
         return [one for one in self._found.values() if key_hash in (None, one.key_hash)]
 
     def failed(self, address: Address) -> None:
-        """Records that the wanted gateway is not at this address: others are tried first, and may replace it."""
-        self._found.failed(lambda one: address in one.addresses)
+        """Records that the wanted gateway is not at this address: others are tried first, and may replace it.
+
+        An announcement whose records are out of date, as after a suspend, is queried again.
+        """
+        names = self._found.failed(lambda one: address in one.addresses)
+        if self._zeroconf is not None:
+            for name in names:
+                self._look(self._zeroconf.zeroconf, name)
 
     async def wait(self, key_hash: str, timeout_s: float) -> list[Found]:
         """As `found`, after waiting for at least one; empty when the time is over."""
@@ -133,19 +140,27 @@ class Browser:
         choice = [one.choice for one in interfaces]
         self._dialled = (*PRIVATE, *self._networks, *(network for one in interfaces for network in one.networks))
         if not choice:
+            self._choice = []
             self._complain("no interface leads to a network")
             return
         try:
             if self._zeroconf is None:
                 self._zeroconf = AsyncZeroconf(interfaces=choice)
-                self._browser = AsyncServiceBrowser(
-                    self._zeroconf.zeroconf, self._kind.service, handlers=[self._on_change]
-                )
             elif choice != self._choice:
                 await self._zeroconf.async_update_interfaces(choice)
+            if self._wakes.happened() or choice != self._choice:
+                await self._query(self._zeroconf.zeroconf)
             self._choice, self.problem = choice, None
         except (OSError, Error) as error:  # the port is taken, or multicast is off
             self._complain(cause(error))
+
+    async def _query(self, zeroconf: Zeroconf) -> None:
+        """Asks who is there. A browser of zeroconf does so four times when it starts, and later only for what it knows,
+        while gateways in a network that this machine joins have no reason to announce themselves.
+        """
+        if self._browser is not None:
+            await self._browser.async_cancel()
+        self._browser = AsyncServiceBrowser(zeroconf, self._kind.service, handlers=[self._on_change])
 
     def _complain(self, why: str) -> None:
         if why != self.problem:

@@ -1,21 +1,17 @@
-"""mDNS for real: on loopback, and in network namespaces with bridges, tunnels and cables that are plugged in late.
-
-The namespaces need root; the tests on loopback run for anybody.
-"""
+"""mDNS for real, on loopback."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from zeroconf import ServiceInfo
+from zeroconf import ServiceInfo, Zeroconf
 from zeroconf.asyncio import AsyncZeroconf
 
 from edgespec.core.errors import NoGatewayError, PairingError
@@ -38,7 +34,6 @@ from tests.support.until import until
 pytestmark = pytest.mark.live
 LO = ["lo"]
 SPKI = b"t" * 32
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
 
 @asynccontextmanager
@@ -89,6 +84,62 @@ async def test_a_gateway_that_moves_to_another_port_is_found_there() -> None:
         for port in (4001, 4002):
             async with announced(key, port):
                 await until(lambda: [found.port for found in browser.found(key_id(key))] == [port])  # noqa: B023
+    finally:
+        await browser.close()
+
+
+async def test_an_address_that_failed_is_asked_for_again() -> None:
+    key = os.urandom(32)
+    browser = Browser(only=LO)
+    await browser.start()
+    try:
+        async with announced(key, 4001):
+            (found,) = await browser.wait(key_id(key), 15)
+            await asyncio.sleep(2)  # until it has been announced for the last time
+            stale = Address("127.0.0.1", 9)
+            (name,) = (name for name, entry in browser._found._entries.items() if entry.value is found)
+            browser._found.put(name, ["127.0.0.1"], replace(found, addresses=(stale,), port=9))
+            assert browser._zeroconf is not None
+            cache = browser._zeroconf.zeroconf.cache  # as after two minutes: the port's record is out of date
+            cache.async_remove_records(list(cache.async_entries_with_name(name)))
+            assert [one.port for one in browser.found(key_id(key))] == [9]
+            browser.failed(stale)
+            await until(lambda: [one.port for one in browser.found(key_id(key))] == [4001])
+    finally:
+        await browser.close()
+
+
+async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    suspended, asked, spoken = 5.0, list[str](), list[str]()
+    monkeypatch.setattr(mdns, "suspended_s", lambda: suspended)
+    monkeypatch.setattr(mdns, "POLL_S", 0.05)
+    query, announce = Browser._query, Advertiser._announce
+
+    async def counted_query(self: Browser, zeroconf: Zeroconf) -> None:
+        asked.append("query")
+        await query(self, zeroconf)
+
+    async def counted_announce(self: Advertiser, interfaces: Sequence[mdns.Interface]) -> None:
+        spoken.append("announcement")
+        await announce(self, interfaces)
+
+    monkeypatch.setattr(Browser, "_query", counted_query)
+    monkeypatch.setattr(Advertiser, "_announce", counted_announce)
+    key = os.urandom(32)
+    browser = Browser(only=LO)
+    await browser.start()
+    try:
+        async with announced(key, 4001) as advertiser:
+            await browser.wait(key_id(key), 15)
+            await until(lambda: advertiser._announced)
+            await asyncio.sleep(0.3)
+            assert (len(asked), len(spoken)) == (1, 1)
+            suspended += 0.5  # clocks that are read one after the other differ a little
+            await asyncio.sleep(0.3)
+            assert (len(asked), len(spoken)) == (1, 1)
+            suspended += 600
+            await until(lambda: (len(asked), len(spoken)) == (2, 2))
+            assert await browser.wait(key_id(key), 15)
     finally:
         await browser.close()
 
@@ -193,143 +244,3 @@ async def test_a_worker_finds_its_gateway_among_fakes_on_the_network(
         await real.close()
         await browser.close()
         assert not machine.received
-
-
-# --- in namespaces -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def namespaces() -> Iterator[tuple[str, str]]:
-    names = (f"es-d1-{os.getpid()}", f"es-d2-{os.getpid()}")
-    for name in names:
-        ip("netns", "add", name)
-        ip("-n", name, "link", "set", "lo", "up")
-    try:
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False)
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
-
-
-def inside(namespace: str, script: str) -> list[str]:
-    return ["ip", "netns", "exec", namespace, sys.executable, "-c", script]
-
-
-@needs_root
-def test_bridges_tunnels_and_loopback_are_left_out_on_a_network(namespaces: tuple[str, str]) -> None:
-    here, there = namespaces
-    script = "from edgespec.shared import mdns; print(' '.join(sorted(one.name for one in mdns.interfaces())))"
-
-    def chosen() -> str:
-        return subprocess.run(inside(here, script), check=True, capture_output=True, text=True).stdout.strip()
-
-    def up(device: str, address: str) -> None:
-        ip("-n", here, "address", "add", address, "dev", device)
-        ip("-n", here, "link", "set", device, "up")
-
-    assert chosen() == "lo"
-    ip("-n", here, "link", "add", "br0", "type", "bridge")
-    up("br0", "10.1.0.1/24")
-    ip("-n", here, "link", "add", "docker0", "type", "bridge")
-    up("docker0", "172.17.0.1/16")
-    ip("-n", here, "tuntap", "add", "corp", "mode", "tun")
-    up("corp", "10.2.0.1/24")
-    assert chosen() == "lo"
-    ip("link", "add", "lan", "netns", here, "type", "veth", "peer", "name", "lan", "netns", there)
-    ip("-n", there, "link", "set", "lan", "up")
-    up("lan", "10.3.0.1/24")
-    assert chosen() == "lan"
-    ip("-n", here, "link", "add", "wg-like", "type", "veth", "peer", "name", "other")
-    up("wg-like", "10.4.0.1/24")
-    assert chosen() == "lan"
-    ip("-n", here, "link", "set", "lan", "down")
-    assert chosen() == "lo"
-
-
-SERVE = """
-import asyncio, logging
-from edgespec.shared.advertise import Advertiser
-from edgespec.shared import mdns
-mdns.POLL_S = 0.2
-async def main():
-    Advertiser("gw", b"k" * 32, b"t" * 32, "0.0.0.0", 4001).start()
-    print("started", flush=True)
-    await asyncio.sleep(60)
-logging.basicConfig(level=logging.INFO)
-asyncio.run(main())
-"""
-BROWSE = """
-import asyncio
-from edgespec.worker.discovery import Browser
-from edgespec.shared import mdns
-from edgespec.core.protocol.names import key_id
-mdns.POLL_S = 0.2
-async def main():
-    browser = Browser()
-    await browser.start()
-    print("started", flush=True)
-    (found,) = await browser.wait(key_id(b"k" * 32), 40)
-    print(found.addresses[0], flush=True)
-asyncio.run(main())
-"""
-
-
-@needs_root
-def test_a_cable_plugged_in_late_is_noticed_by_both_sides(namespaces: tuple[str, str]) -> None:
-    gateway, worker = namespaces
-    with (
-        subprocess.Popen(inside(gateway, SERVE), stdout=subprocess.PIPE, text=True) as serving,
-        subprocess.Popen(inside(worker, BROWSE), stdout=subprocess.PIPE, text=True) as browsing,
-    ):
-        try:
-            assert serving.stdout is not None and browsing.stdout is not None
-            assert serving.stdout.readline() == browsing.stdout.readline() == "started\n"
-            time.sleep(1)
-            ip("link", "add", "lan", "netns", gateway, "type", "veth", "peer", "name", "lan", "netns", worker)
-            for name, address in ((gateway, "10.3.0.1/24"), (worker, "10.3.0.2/24")):
-                ip("-n", name, "address", "add", address, "dev", "lan")
-                ip("-n", name, "link", "set", "lan", "up")
-            assert browsing.stdout.readline() == "10.3.0.1:4001\n"
-        finally:
-            serving.terminate()
-            browsing.terminate()
-
-
-TAKEN = """
-import asyncio, logging, socket, sys
-from edgespec.shared.advertise import Advertiser
-from edgespec.worker.discovery import Browser
-from edgespec.shared import mdns
-from edgespec.core.protocol.names import key_id
-mdns.POLL_S = 0.2
-logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
-async def main():
-    squatter = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    squatter.bind(("", 5353))
-    browser, advertiser = Browser(), Advertiser("gw", b"k" * 32, b"t" * 32, "127.0.0.1", 4001)
-    await browser.start()
-    advertiser.start()
-    print(await browser.wait(key_id(b"k" * 32), 1), browser.problem)
-    squatter.close()
-    print(len(await browser.wait(key_id(b"k" * 32), 20)), browser.problem)
-    await advertiser.close()
-    await browser.close()
-asyncio.run(main())
-"""
-
-
-@needs_root
-def test_a_taken_port_is_a_warning_and_everything_works_once_it_is_free(namespaces: tuple[str, str]) -> None:
-    done = subprocess.run(inside(namespaces[0], TAKEN), check=True, capture_output=True, text=True, timeout=60)
-    lines = done.stdout.splitlines()
-    assert "[] Address already in use" in lines
-    assert lines[-1] == "1 None"
-    warnings = [line for line in lines if line.startswith("mDNS does not work (Address already in use)")]
-    assert any("set `gateway.address` in worker.toml" in line for line in warnings)
-    assert any("edgespec pair wss://HOST:4001 CODE" in line for line in warnings)
-    assert len(warnings) == 2
-    assert "Traceback" not in done.stdout + done.stderr

@@ -55,10 +55,12 @@ class Announcements(Generic[T]):
         """Removes a withdrawn announcement."""
         self._entries.pop(name, None)
 
-    def failed(self, tried: Callable[[T], bool]) -> None:
-        """Counts a failure for each announcement for which `tried` holds: false, or out of reach."""
-        for entry in self._entries.values():
-            entry.failures += tried(entry.value)
+    def failed(self, tried: Callable[[T], bool]) -> list[str]:
+        """Counts a failure for each announcement for which `tried` holds, and returns their names."""
+        names = [name for name, entry in self._entries.items() if tried(entry.value)]
+        for name in names:
+            self._entries[name].failures += 1
+        return names
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries

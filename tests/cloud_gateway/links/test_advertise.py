@@ -1,4 +1,4 @@
-"""What the gateway announces (the network itself: tests/live/test_discovery_live.py)."""
+"""What the gateway announces (the network itself: tests/live/test_discovery_*.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding of announcements (the network itself: tests/live/test_discovery_live.py)."""
+"""Decoding of announcements (the network itself: tests/live/test_discovery_*.py)."""
 
 from __future__ import annotations
 

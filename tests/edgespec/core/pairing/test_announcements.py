@@ -45,7 +45,7 @@ def test_what_failed_is_tried_last_and_what_changes_is_new() -> None:
     table = Announcements[str]()
     for name in ("a", "b", "c"):
         table.put(name, [name], name)
-    table.failed(lambda value: value == "a")
+    assert table.failed(lambda value: value == "a") == ["a"]
     assert table.values() == ["b", "c", "a"]
     table.put("a", ["a"], "a")  # announced again, as mDNS does periodically: not a reason to try it first
     assert table.values() == ["b", "c", "a"]
