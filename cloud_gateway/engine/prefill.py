@@ -1,11 +1,11 @@
 """Prompts of the target and of the local draft, read in chunks between the rounds of other requests.
 
 Beside completions that run, at most one chunk is read between two rounds, of at most `prefill_ms` by the speed of the
-chunks before; and the time after a chunk until the next is at least what it took, so that the others keep half of their
-speed. A prompt that came before any of them had a token (requests of one moment, whose prompts are read one after the
-other) leaves them less: its chunks are BURST times as long and need only a round between them. Prompts take turns,
-those first. Where no completion runs, chunks follow each other and have `prefill_chunk` tokens whatever they take:
-small ones cost up to twice as much.
+chunks before; and the time after a chunk until the next is at least LEFT times what it took, so that the others keep
+half of their speed. A prompt that came before any of them had a token (requests of one moment, whose prompts are read
+one after the other) leaves them less: its chunks are BURST times as long and need only a round between them. Prompts
+take turns, those first. Where no completion runs, chunks follow each other and have `prefill_chunk` tokens whatever
+they take: small ones cost up to twice as much.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ MIN_TOKENS = 8
 BURST = 4.0
 """Chunks in one, for a prompt that came before the running completions' first tokens: four of 250 ms are a pause that
 readers of a stream that has just begun accept."""
+LEFT = 1.25
+"""Of a chunk's time, until the next one: with as much as it took, streams kept 0.46 to 0.51 of their speed, since
+rounds after a chunk are slower than others (`python -m tools.bench long`)."""
 LATEST = 0.5
 """Weight of the latest chunk in the expected time of a token, which grows with the length of the prompt."""
 
@@ -97,7 +100,7 @@ class Prefill:
         elif self.local.model is not None:
             self.local.prefill(active, self.pace.fitting(self.local.model.token_s, min(limits, BURST)))
         now = self.clock()
-        self._last, self._round_since, self.next_at = active.id, False, now + (now - began)
+        self._last, self._round_since, self.next_at = active.id, False, now + LEFT * (now - began)
         self.spent_s += now - began
 
     def _limits(self, active: Active) -> float:
