@@ -73,16 +73,15 @@ class SlotTable:
         if room + sum(slot.room for slot in self._slots if slot.busy) > self._capacity:
             raise IndexError(f"the KV cache has no room for {room} entries more")
         shared = [slot.reusable(tokens[:-1], scope) if self._reuse else 0 for slot in self._slots]
-        donor = max(range(len(shared)), key=lambda i: (shared[i], not self._slots[i].busy))
-        reused = shared[donor]
+        donor, reused = self._most(shared)
         if not self._slots[donor].busy and 0 < len(self._slots[donor].tokens) <= 2 * reused:
             slot = donor
         else:
             slot = next(i for i in self._order(scope) if not self._slots[i].busy)
         self._slots[slot].room = room
         evicted = self._evict(slot, donor, scope)
-        if donor in evicted:
-            reused = 0
+        if donor in evicted:  # another slot may hold less of it
+            donor, reused = self._most([0 if i in evicted else found for i, found in enumerate(shared)])
         self._slots[slot] = _Slot(list(tokens[:reused]), scope, True, room, self._clock())
         return Claim(slot, reused, donor if reused else slot, evicted)
 
@@ -98,6 +97,11 @@ class SlotTable:
     def held(self, slot: int) -> Sequence[int]:
         """Tokens whose keys and values are in the slot."""
         return self._slots[slot].tokens
+
+    def _most(self, shared: Sequence[int]) -> tuple[int, int]:
+        """The slot that shares most with a prompt, a free one first, and how many tokens these are."""
+        donor = max(range(len(shared)), key=lambda i: (shared[i], not self._slots[i].busy))
+        return donor, shared[donor]
 
     def _evict(self, slot: int, donor: int, scope: bytes) -> list[int]:
         """Empties free slots until the rooms of all fit, the donor last."""

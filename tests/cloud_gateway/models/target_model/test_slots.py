@@ -125,7 +125,16 @@ def test_free_slots_make_room_for_a_prompt_the_donor_last() -> None:
     with pytest.raises(IndexError, match="no room for 11 entries more"):
         table.claim([5], S, room=11)
     claim = table.claim([1, 1, 1, 5, 5, 5, 5, 5], S, room=10)
-    assert (claim.reused, claim.evicted) == (0, [0]), "what it would copy must go first"
+    assert (claim.reused, claim.donor, claim.evicted) == (3, 1, [0]), "what it would copy must go first, a copy stays"
+
+
+def test_where_the_donor_must_go_another_slot_gives_its_part() -> None:
+    table = SlotTable(3, capacity=24)
+    table.extend(table.claim([2, 0, 0, 0], S, room=8).slot, [2, 0, 0, 0])
+    table.release(0)
+    table.extend(table.claim([2], S, room=13).slot, [2])
+    claim = table.claim([2, 0], S, room=8)
+    assert (claim.reused, claim.donor, claim.evicted) == (1, 1, [0])
 
 
 class Slots(RuleBasedStateMachine):
