@@ -85,16 +85,17 @@ class Prefill:
     def waiting(self) -> list[Active]:
         """Requests with a prompt to read, for the target or for the local draft, in the order of their turns."""
         found = [a for a in self.active.values() if self._reads(a)]
-        return sorted(found, key=lambda one: (self._limits(one) == 1, one.id <= self._last, one.id))
+        since = self._running_since() if len(found) > 1 else None
+        return sorted(found, key=lambda one: (_limits(one, since) == 1, one.id <= self._last, one.id))
 
     def due(self, active: Active, *, idle: bool) -> bool:
         """Whether a chunk of its prompt may be read now; `idle`: running completions have nothing to compute now."""
-        limits = self._limits(active)
+        limits = _limits(active, self._running_since())
         return math.isinf(limits) or ((limits > 1 or self.clock() >= self.next_at) and (idle or self._round_since))
 
     def read(self, active: Active) -> None:
         """One chunk of its prompt."""
-        began, limits = self.clock(), self._limits(active)
+        began, limits = self.clock(), _limits(active, self._running_since())
         if self._reads_for_target(active):
             self._target(active, limits)
         elif self.local.model is not None:
@@ -102,11 +103,6 @@ class Prefill:
         now = self.clock()
         self._last, self._round_since, self.next_at = active.id, False, now + LEFT * (now - began)
         self.spent_s += now - began
-
-    def _limits(self, active: Active) -> float:
-        """How many times `prefill_ms` a chunk of its prompt may take: without end where no completion runs."""
-        since = self._running_since()
-        return math.inf if since is None else BURST if active.generation.submitted <= since else 1.0
 
     def _running_since(self) -> float | None:
         """When the first of the running completions had a token; None where none runs."""
@@ -135,3 +131,9 @@ class Prefill:
         steering.stats.target_s += spent
         self.pace.took(tokens, spent)
         steering.step(active, Prefilled(tokens, spent))
+
+
+def _limits(active: Active, since: float | None) -> float:
+    """How many times `prefill_ms` a chunk of its prompt may take beside completions that run `since` then: without end
+    where none runs."""
+    return math.inf if since is None else BURST if active.generation.submitted <= since else 1.0
