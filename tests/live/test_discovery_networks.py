@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
 
 import pytest
 
@@ -92,8 +94,9 @@ asyncio.run(main())
 """
 
 
-def test_a_cable_plugged_in_late_is_noticed_by_both_sides(namespaces: tuple[str, str]) -> None:
-    gateway, worker = namespaces
+@contextmanager
+def browsed(gateway: str, worker: str) -> Iterator[IO[str]]:
+    """A gateway that announces itself in one namespace, and what a worker in the other one prints that it finds."""
     with (
         subprocess.Popen(inside(gateway, SERVE), stdout=subprocess.PIPE, text=True) as serving,
         subprocess.Popen(inside(worker, BROWSE), stdout=subprocess.PIPE, text=True) as browsing,
@@ -101,15 +104,21 @@ def test_a_cable_plugged_in_late_is_noticed_by_both_sides(namespaces: tuple[str,
         try:
             assert serving.stdout is not None and browsing.stdout is not None
             assert serving.stdout.readline() == browsing.stdout.readline() == "started\n"
-            time.sleep(1)
-            ip("link", "add", "lan", "netns", gateway, "type", "veth", "peer", "name", "lan", "netns", worker)
-            for name, address in ((gateway, "10.3.0.1/24"), (worker, "10.3.0.2/24")):
-                ip("-n", name, "address", "add", address, "dev", "lan")
-                ip("-n", name, "link", "set", "lan", "up")
-            assert browsing.stdout.readline() == "10.3.0.1:4001\n"
+            yield browsing.stdout
         finally:
             serving.terminate()
             browsing.terminate()
+
+
+def test_a_cable_plugged_in_late_is_noticed_by_both_sides(namespaces: tuple[str, str]) -> None:
+    gateway, worker = namespaces
+    with browsed(gateway, worker) as found:
+        time.sleep(1)
+        ip("link", "add", "lan", "netns", gateway, "type", "veth", "peer", "name", "lan", "netns", worker)
+        for name, address in ((gateway, "10.3.0.1/24"), (worker, "10.3.0.2/24")):
+            ip("-n", name, "address", "add", address, "dev", "lan")
+            ip("-n", name, "link", "set", "lan", "up")
+        assert found.readline() == "10.3.0.1:4001\n"
 
 
 def test_a_worker_that_joins_a_network_asks_who_is_there(namespaces: tuple[str, str]) -> None:
@@ -120,20 +129,11 @@ def test_a_worker_that_joins_a_network_asks_who_is_there(namespaces: tuple[str, 
     ip("link", "add", "lan", "netns", gateway, "type", "veth", "peer", "name", "lan", "netns", worker)
     ip("-n", gateway, "address", "add", "10.3.0.1/24", "dev", "lan")
     ip("-n", gateway, "link", "set", "lan", "up")
-    with (
-        subprocess.Popen(inside(gateway, SERVE), stdout=subprocess.PIPE, text=True) as serving,
-        subprocess.Popen(inside(worker, BROWSE), stdout=subprocess.PIPE, text=True) as browsing,
-    ):
-        try:
-            assert serving.stdout is not None and browsing.stdout is not None
-            assert serving.stdout.readline() == browsing.stdout.readline() == "started\n"
-            time.sleep(16)  # zeroconf asks at the start, and after 1, 5 and 14 s
-            ip("-n", worker, "address", "add", "10.3.0.2/24", "dev", "lan")
-            ip("-n", worker, "link", "set", "lan", "up")
-            assert browsing.stdout.readline() == "10.3.0.1:4001\n"
-        finally:
-            serving.terminate()
-            browsing.terminate()
+    with browsed(gateway, worker) as found:
+        time.sleep(16)  # zeroconf asks at the start, and after 1, 5 and 14 s
+        ip("-n", worker, "address", "add", "10.3.0.2/24", "dev", "lan")
+        ip("-n", worker, "link", "set", "lan", "up")
+        assert found.readline() == "10.3.0.1:4001\n"
 
 
 TAKEN = """
