@@ -169,6 +169,21 @@ def test_training_an_eagle_head_lowers_its_loss(tmp_path: Path) -> None:
     assert torch.equal(load_eagle(out, folder_digest(folder)).join, after.join), "it goes on from where it was"
 
 
+def test_prompts_that_the_target_makes_up_are_never_held_back(tmp_path: Path) -> None:
+    folder, prompts = make_tiny_target(tmp_path / "model"), tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in "abcdefgh"))
+    made = {}
+    for count in (0, 20):
+        out = tmp_path / f"{count}"
+        options = ["medusa", "--target", str(folder), "--prompts", str(prompts), "--out", str(out), "--threads", "1"]
+        assert train_heads.main([*options, "--max-tokens", "8", "--steps", "1", "--made-up", str(count)]) == 0
+        text = out.with_name(out.name + ".text")
+        made[count] = [one for file in sorted(text.glob("prompts-*")) for one in json.loads(file.read_text())]
+        assert len(known_text(text).spans()) == 6 + len(set(made[count]))
+        assert len(joined(load_file(file) for file in text.glob("held-*")).spans()) == 2
+    assert not made[0] and 10 <= len(made[20]) <= 20
+
+
 def test_what_was_written_and_learnt_before_an_interruption_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from edgespec.core.errors import ConfigError, ModelError
+from tools import target_text
 
 _STEP = re.compile(r"^step-(\d+)\.safetensors$")
 _SETTINGS = "settings.json"
@@ -80,6 +82,15 @@ class Folder:
         except (OSError, ValueError) as error:
             raise ModelError(f"{file} cannot be used ({error}); delete it and run the same again.") from error
         return found
+
+    def made_up(self, loaded: Any, count: int, together: int, seed: int, say: Callable[[str], object]) -> list[str]:
+        """Prompts of which the target makes up `count`, so many at once. Raises ClientError, ModelError."""
+        found, starts = list[str](), range(0, count, together)
+        for number, at in enumerate(starts):
+            make = partial(target_text.made_up, loaded, min(together, count - at), seed + number)
+            found += self.prompts(f"prompts-{number:04}", make)
+            say(f"prompts {number + 1} of {len(starts)}")
+        return list(dict.fromkeys(found))
 
     def held_back(self) -> list[dict[str, Tensor]]:
         """What drafts are measured by. Raises ConfigError where the target has not written it yet, ModelError."""

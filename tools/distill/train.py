@@ -122,7 +122,8 @@ def written(
     """What the target writes, to train on and held back; what is in the folder already is not written again."""
     ends = target_text.ends_of(loaded.model)
     train, held = target_text.split(target_text.rendered(loaded, prompts), args.held_back, args.together, args.seed)
-    train += target_text.split(target_text.rendered(loaded, made_up(loaded, args, folder, say)), 0, args.together, 1)[0]
+    made_up = folder.made_up(loaded, args.made_up, args.together, args.seed, say)
+    train += target_text.split(target_text.rendered(loaded, made_up), 0, args.together, 1)[0]
     named = [(f"held-{number:04}", batch) for number, batch in enumerate(held)]
     named += [(f"train-{number:04}", batch) for number, batch in enumerate(train)]
     if not train:
@@ -137,16 +138,6 @@ def written(
         found.append(Lesson.of(folder.text(name, partial(lesson, some))))
         say(f"text {done} of {len(named)}, {left(time.monotonic() - began, done, len(named) - done)}")
     return found[len(held) :], found[: len(held)]
-
-
-def made_up(loaded: Any, args: argparse.Namespace, folder: Folder, say: Say) -> list[str]:
-    """The prompts of `--made-up`; those in the folder already are not made up again."""
-    found, starts = list[str](), range(0, args.made_up, args.together)
-    for number, at in enumerate(starts):
-        make = partial(target_text.made_up, loaded, min(args.together, args.made_up - at), args.seed + number)
-        found += folder.prompts(f"prompts-{number:04}", make)
-        say(f"prompts {number + 1} of {len(starts)}")
-    return list(dict.fromkeys(found))
 
 
 def fit(trainer: Trainer, folder: Folder, steps: int, every: int, until: float, say: Say) -> None:

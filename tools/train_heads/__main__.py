@@ -6,7 +6,8 @@
 The target writes a completion of each prompt; its states and tokens are kept in the folder OUT.text. A Medusa head
 learns to give the token some places further on, an EAGLE head the state after the next token. OUT is written twice a
 minute, at the end, and when SIGINT or SIGTERM comes; the same command goes on from it, and from OUT.text, with the
-optimiser's moments forgotten. One prompt of four is held back: what is printed is how often the heads were right there.
+optimiser's moments forgotten. One prompt of four of FILE is held back: what is printed is how often the
+heads were right there.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("kind", choices=tuple(PUPILS))
     target_text.add_options(parser)
     parser.add_argument("--limit", type=options.number(int, 4, 100_000), default=1000, help="prompts to use")
+    parser.add_argument(
+        "--made-up",
+        type=options.number(int, 0, 1_000_000),
+        default=0,
+        help="prompts from the target itself beside these",
+    )
     parser.add_argument("--max-tokens", type=options.number(int, 8, 4096), default=96, help="of each completion")
     parser.add_argument("--heads", type=options.number(int, 1, 8), default=3, help="of medusa")
     parser.add_argument("--rank", type=options.number(int, 1, 4096), default=64, help="of a Medusa head's block")
@@ -60,7 +67,7 @@ def train(args: argparse.Namespace) -> int:
     loaded = target_text.load(args)
     known, held = text_of(args, loaded)
     learnt, measured = (int((one.written & (one.tokens >= 0)).sum()) for one in (known, held))
-    print(f"{learnt} tokens to learn from, {measured} held back; {args.minutes:g} minutes", file=sys.stderr)
+    say(f"{learnt} tokens to learn from, {measured} held back; {args.minutes:g} minutes")
     torch.manual_seed(target_text.SEED)
     heads = PUPILS[args.kind](args, loaded, known)
     steps, loss = fit(heads.weights, heads.loss, 60 * args.minutes, args.steps, heads.save)
@@ -69,6 +76,11 @@ def train(args: argparse.Namespace) -> int:
     print(f"{steps} steps, last loss {loss:.3f}, {learnt} tokens to learn from, {measured} held back")
     verbs.write_json(args.json, {"rows": rows, "steps": steps, "loss": loss, "tokens": learnt, "held": measured})
     return 0
+
+
+def say(line: str) -> None:
+    """Shows progress."""
+    print(line, file=sys.stderr)
 
 
 def text_of(args: argparse.Namespace, loaded: Loaded) -> tuple[Text, Text]:
@@ -80,8 +92,10 @@ def text_of(args: argparse.Namespace, loaded: Loaded) -> tuple[Text, Text]:
     known, held = target_text.prompts_of(args, loaded)
     folder.begin({
         "target": loaded.model_digest.hex(), "prompts": model_digest(args.prompts).hex(), "limit": args.limit,
-        "max_tokens": args.max_tokens, "holds": list(Text._fields),
+        "made_up": args.made_up, "max_tokens": args.max_tokens, "holds": list(Text._fields),
     })  # fmt: skip
+    made_up = folder.made_up(loaded, args.made_up, target_text.TOGETHER, target_text.SEED, say)
+    known += target_text.split(target_text.rendered(loaded, made_up), 0, target_text.TOGETHER, target_text.SEED)[0]
     named = [(f"{name}-{number:04}", some) for name, part in (("known", known), ("held", held))
              for number, some in enumerate(part)]  # fmt: skip
     found, began = list[dict[str, Tensor]](), time.monotonic()
@@ -92,7 +106,7 @@ def text_of(args: argparse.Namespace, loaded: Loaded) -> tuple[Text, Text]:
     for done, (name, some) in enumerate(named, 1):
         found.append(folder.text(name, partial(made, some)))
         minutes = (time.monotonic() - began) / done * (len(named) - done) / 60
-        print(f"text {done} of {len(named)}, {minutes:.0f} min left", file=sys.stderr)
+        say(f"text {done} of {len(named)}, {minutes:.0f} min left")
     return joined(found[: len(known)]), joined(found[len(known) :])
 
 
@@ -119,10 +133,10 @@ def fit(
             if now - saved > CHECKPOINT_S:
                 saved = now
                 save()
-                print(f"{saved - began:.0f} of {seconds:.0f} s: {steps} steps, loss {smooth:.3f}", file=sys.stderr)
+                say(f"{saved - began:.0f} of {seconds:.0f} s: {steps} steps, loss {smooth:.3f}")
         save()
     if asked:
-        print(f"stopped after {steps} steps; the same command goes on", file=sys.stderr)
+        say(f"stopped after {steps} steps; the same command goes on")
         raise KeyboardInterrupt
     return steps, smooth
 
