@@ -92,8 +92,9 @@ class Inflow:
             return 0
         if not self._is_websocket:
             return self._passed(len(data), 0, now)
-        end, frames = self._walk(data, start, now)
-        if frames == FRAMES_AT_ONCE:
+        most = FRAMES_AT_ONCE if self.proven else 1  # what follows the frame that proves the peer is held to the rates
+        end, frames = self._walk(data, start, most, now)
+        if frames == most:
             self.wake_at = now
         return self._passed(end, frames, now)
 
@@ -107,13 +108,13 @@ class Inflow:
         self._is_websocket = not data.startswith(b"HTTP/") or data.startswith(b"HTTP/1.1 101")
         return found + len(_HEAD_END)
 
-    def _walk(self, data: bytearray, start: int, now: float) -> tuple[int, int]:
-        """The end of what may be processed, and the number of frames that begin before it."""
+    def _walk(self, data: bytearray, start: int, most: int, now: float) -> tuple[int, int]:
+        """The end of what may be processed, and the number of frames that begin before it, at most `most`."""
         at, frames = start, 0
         while True:
             step = min(self._payload, len(data) - at)
             at, self._payload = at + step, self._payload - step
-            header = _header(data, at) if frames < FRAMES_AT_ONCE else None
+            header = _header(data, at) if frames < most else None
             if header is None:
                 return at, frames
             size, self._payload = header

@@ -13,13 +13,16 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import CLIENT, Side
 
+from cloud_gateway.engine.events import LinkEvent, WorkerReady
+from cloud_gateway.links.server import Links
 from edgespec.core.errors import NoGatewayError, PairingError
 from edgespec.core.protocol.inflow import MAX_HEAD_BYTES, InflowLimits
+from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.shared.address import Address
 from edgespec.worker.link import keep_linked
 from edgespec.worker.pair import pair
 from tests.support.floods import FLOOD_FRAMES, count_frames, frame, pour
-from tests.support.links import Daemon, GatewayUnderTest, make_certificate, serving, some_tree, worker_identity
+from tests.support.links import Daemon, GatewayUnderTest, Seen, make_certificate, serving, some_tree, worker_identity
 from tests.support.pairing import make_worker, some_code
 from tests.support.until import until
 
@@ -62,6 +65,30 @@ async def test_a_flood_before_the_welcome_ends_that_attempt(tmp_path: Path, proc
             assert processed[CLIENT] <= LIMITS.unproven_frames + 8
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+class Eager(Seen):
+    """An engine that has long prompts for a worker in the moment in which it is linked."""
+
+    links: Links
+
+    def post(self, event: LinkEvent) -> None:
+        super().post(event)
+        if isinstance(event, WorkerReady):
+            for number in (1, 2, 3):
+                self.links.send(event.worker, Open(number, 1, 8192, [100_000] * 8192, Sampling()))
+
+
+async def test_long_prompts_that_come_together_with_the_welcome_are_no_flood(tmp_path: Path) -> None:
+    """They are more than an unproven peer may send; a busy worker, or one after a lost packet, reads all at once."""
+    daemon, seen = Daemon(), Eager()
+    async with serving(tmp_path, seen=seen) as gateway:
+        seen.links = gateway.links
+        task = asyncio.create_task(linking(gateway, daemon))
+        await until(lambda: len(daemon.of("message")) == 3)
+        assert daemon.of("down") == [] and len(seen.of("up")) == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_linked_gateway_that_floods_is_left(tmp_path: Path, processed: Counter[Side]) -> None:

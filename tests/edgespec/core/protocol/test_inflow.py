@@ -88,6 +88,16 @@ def test_before_the_proof_no_more_than_the_totals_pass(count: int, opcode: int, 
     assert len(driven.passed) <= len(HEAD) + limits.unproven_frames * len(one)
 
 
+def test_what_comes_together_with_the_proof_is_not_counted_before_it() -> None:
+    inflow, proof, more = Inflow(InflowLimits()), frame(500), frame(40_000) * 3
+    held = bytearray(HEAD + proof + more)
+    count = inflow.take(held, 0.0)
+    assert (count, inflow.wake_at) == (len(HEAD + proof), 0.0), "alone, so that the session can take it in"
+    inflow.proven = True
+    del held[:count]
+    assert inflow.take(held, 0.0) == len(more)
+
+
 @given(st.integers(1, 2000), st.sampled_from([1, 300, 5000]))
 def test_messages_pass_at_their_rate_and_none_is_lost(count: int, payload: int) -> None:
     limits = InflowLimits(frames_per_s=100.0, frames_burst=50, bytes_per_s=100_000.0, bytes_burst=20_000)
