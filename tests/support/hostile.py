@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.names import key_id
 from tests.support.links import Client, GatewayUnderTest, Seen, some_tree, worker_identity
 from tests.support.until import until
+from tools.doubles.engines import TableTarget
 
 HONEST = worker_identity(b"h" * 32, "honest")
 OTHER = worker_identity(b"o" * 32, "other")
@@ -45,6 +48,23 @@ class ToEngine(Seen):
     def post(self, event: LinkEvent) -> None:
         super().post(event)
         self.engine.post(event)
+
+
+class Paced(TableTarget):
+    """While `paced`, the nth pass waits for the nth frame, at most a quarter of a second, so that no machine is so busy
+    that a completion of some tokens ends before a worker made by hand has sent what it is about.
+    """
+
+    def __init__(self, seen: Seen, **options: Any) -> None:
+        super().__init__(pass_s=0.004, **options)
+        self.paced, self.sleep = True, self._wait
+        self._seen = seen
+
+    def _wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+        until = time.monotonic() + 0.25
+        while self.paced and len(self._seen.of("tree")) < self.verified and time.monotonic() < until:
+            time.sleep(0.001)
 
 
 async def opened(hostile: Client) -> m.Open:

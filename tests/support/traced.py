@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.trace.format import Trace, unseal
 from cloud_gateway.core.verify.interface import Constraint
-from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.signing import SigningKey
-from tests.support.engines import engine_settings
+from tests.support.engines import engines
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker
 
@@ -38,10 +36,8 @@ async def record(
     kept = {"salt": True, "limit_bytes": 2**21, "keep": 1000, **settings}
     recorder = Recorder(RecorderSettings(folder, **kept), KEY)  # type: ignore[arg-type]
     worker = worker or LoopWorker(0.002, 0.8)
-    engine = Engine(target or TableTarget(), TableDraft(0.7), engine_settings(), worker, recorder=recorder)
-    worker.engine = engine
-    engine.start()
-    try:
+    with engines(recorder=recorder) as make:
+        engine = make(worker, TableDraft(0.7), target)
         for speculation in speculations:
             emitted = 0
             wanted = GenerationRequest(
@@ -51,9 +47,7 @@ async def record(
                 emitted += 0 if isinstance(event, DoneEvent) else len(event.tokens)
                 if dies_after is not None and emitted >= dies_after and worker.up:
                     worker.die()
-    finally:
-        await asyncio.to_thread(engine.stop)
-        await asyncio.to_thread(recorder.close)
+    recorder.close()
     return [path for _, path in sorted((path.stem.rpartition("-")[2], path) for path in folder.glob("*.trace"))]  # noqa: ASYNC240
 
 

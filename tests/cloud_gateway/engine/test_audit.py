@@ -58,6 +58,7 @@ def read(folder: Path) -> list[Entry]:
     return list(entries(folder / "audit"))
 
 
+@pytest.mark.driven
 async def test_each_assignment_and_its_end_are_recorded(make: Make, tmp_path: Path) -> None:
     before = time.time()
     worker = named()
@@ -78,6 +79,7 @@ async def test_each_assignment_and_its_end_are_recorded(make: Make, tmp_path: Pa
     assert before <= given.time <= over.time <= time.time()
 
 
+@pytest.mark.driven
 async def test_a_request_that_moves_on_is_recorded_as_moved(make: Make, tmp_path: Path) -> None:
     worker = named()
     engine = make(worker)
@@ -90,6 +92,7 @@ async def test_a_request_that_moves_on_is_recorded_as_moved(make: Make, tmp_path
     stream.cancel()
 
 
+@pytest.mark.driven
 async def test_a_request_that_is_declined_is_recorded_as_declined(make: Make, tmp_path: Path) -> None:
     worker = named()
     engine = make(worker)

@@ -43,6 +43,7 @@ async def usage(make: Make, worker: LoopWorker, groups: frozenset[str], count: i
     return (await complete(make(worker, TableDraft(), policy="wanspec"), request))[1].usage
 
 
+@pytest.mark.driven
 async def test_a_worker_of_the_keys_group_drafts_and_is_named(make: Make) -> None:
     worker = member(PHYSICS | DEFAULT)
     found = await usage(make, worker, PHYSICS)
@@ -58,6 +59,7 @@ async def test_a_worker_of_another_group_is_sent_nothing(make: Make) -> None:
     assert found.why_off == "no worker of this API key's groups (chemistry, physics) is linked"
 
 
+@pytest.mark.driven
 async def test_what_another_groups_worker_taught_is_not_carried_over(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +76,7 @@ async def test_never_wins_over_groups(make: Make) -> None:
     assert (worker.seen, found.workers, found.why_off) == ([], [], "the request asked for it")
 
 
+@pytest.mark.driven
 async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: Make) -> None:
     worker = member(DEFAULT)
     running = asyncio.ensure_future(usage(make, worker, DEFAULT, 400))

@@ -20,10 +20,9 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
 from tests.support.echo import ByteText
 from tests.support.engines import engine_settings
-from tests.support.hostile import ToEngine, opened
+from tests.support.hostile import Paced, ToEngine, opened
 from tests.support.links import GatewayUnderTest, client, serving
 from tests.support.until import until
-from tools.doubles.engines import TableTarget
 from tools.doubles.limits import TIMES, api_limits, request_limits
 from tools.doubles.model import plain_greedy
 
@@ -36,6 +35,7 @@ class Served:
 
     gateway: GatewayUnderTest
     engine: Engine
+    target: Paced
     url: str
     keys: dict[str, str]
     gone: list[bool]
@@ -57,14 +57,14 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     _, alice = keys.create("alice", offload=True)
     _, bob = keys.create("bob", offload=False)
     async with serving(tmp_path, seen=seen) as gateway:
-        target = TableTarget(pass_s=0.004)
+        target = Paced(seen)
         engine = seen.engine = Engine(target, None, engine_settings(), gateway.links)
         engine.on_failure = lambda: gone.append(True)
         engine.start()
         api = Api(request_limits(), Metrics())
         api.serve(Backend(engine, ByteText(), MODEL))
         listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)
-        yield Served(gateway, engine, listener.url, {"alice": alice, "bob": bob}, gone)
+        yield Served(gateway, engine, target, listener.url, {"alice": alice, "bob": bob}, gone)
         await api.drain(0)
         await listener.close()
         engine.stop()
@@ -95,6 +95,7 @@ async def test_a_worker_that_names_an_endless_entropy_ends_no_answer(served: Ser
         opening = await opened(hostile)
         await hostile.send(misleading(opening))
         assert await hostile.closed() == 4400
+        served.target.paced = False
         assert await offloaded == (200, twin(OFFLOADED))
         assert await other == (200, twin(OTHER))
     assert sum(served.gateway.links.rejected.values()) == 1
@@ -103,9 +104,11 @@ async def test_a_worker_that_names_an_endless_entropy_ends_no_answer(served: Ser
 
 async def test_requests_whose_sampler_fails_end_no_other_and_not_the_process(served: Served) -> None:
     for number in range(6):
+        served.target.paced = True
         prompt = [9, number]
         other = asyncio.ensure_future(served.ask("bob", prompt, 40))
         await until(lambda: served.engine.active == 1)
+        served.target.paced = False
         status, _ = await served.ask("alice", [1, 2], 8, repetition_penalty=1e-310)
         assert status in (200, 400, 500), "the request itself may be refused or fail"
         assert await other == (200, twin(prompt, 40))

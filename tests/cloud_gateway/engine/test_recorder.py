@@ -29,6 +29,7 @@ from tools.doubles.engines import TableTarget
 from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
 
+pytestmark = pytest.mark.driven
 of = Prices.of
 
 

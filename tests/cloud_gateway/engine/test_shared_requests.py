@@ -16,6 +16,8 @@ from tools.doubles.engines import TableTarget
 from tools.doubles.workers import LoopWorker, Team
 from tools.lossless.random_worker import Request
 
+pytestmark = pytest.mark.driven
+
 TOKENS = 60
 
 

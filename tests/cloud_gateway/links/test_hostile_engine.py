@@ -20,10 +20,9 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.shared.address import ANSWERS, FEATURES, SHARE
 from tests.support.engines import complete, engine_settings, started
-from tests.support.hostile import ToEngine, opened
+from tests.support.hostile import Paced, ToEngine, opened
 from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving, worker_identity
 from tests.support.until import until
-from tools.doubles.engines import TableTarget
 from tools.doubles.model import plain_greedy
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -36,16 +35,17 @@ class Whole:
 
     gateway: GatewayUnderTest
     engine: Engine
-    seen: ToEngine
+    target: Paced
 
 
 @pytest.fixture
 async def whole(tmp_path: Path) -> AsyncIterator[Whole]:
     seen = ToEngine()
     async with serving(tmp_path, seen=seen) as gateway:
-        engine = seen.engine = Engine(TableTarget(pass_s=0.004), None, engine_settings(k=2), gateway.links)
+        target = Paced(seen)
+        engine = seen.engine = Engine(target, None, engine_settings(k=2), gateway.links)
         with started(engine):
-            yield Whole(gateway, engine, seen)
+            yield Whole(gateway, engine, target)
 
 
 def expected() -> list[int]:
@@ -76,6 +76,7 @@ async def test_a_chain_deeper_than_allowed_ends_the_link_and_changes_nothing(
         await hostile.send(tree(opening, list(range(most)), PROMPT, tokens=right[:most]))
         await hostile.send(tree(opening, [most], PROMPT, most + 1, right[most : most + 1]))
         assert await hostile.closed() == 4400
+        whole.target.paced = False
         tokens, done = await running
     assert tokens == expected()
     assert done.usage.frames["rejected"] == 1 and whole.engine.stats.frames.counts["rejected"] == 1
@@ -92,6 +93,8 @@ async def test_a_prefix_that_never_was_is_counted_and_logged_and_the_link_stays(
         running = asyncio.ensure_future(answer(whole.engine))
         opening = await opened(hostile)
         await hostile.send(tree(opening, [0, 1], [9, 9, 9, 9, 9]))
+        await until(lambda: whole.gateway.seen.of("tree"))
+        whole.target.paced = False
         tokens, done = await running
         assert len(whole.gateway.links.workers()) == 1, "an honest mistake is possible here"
     assert tokens == expected() and done.usage.frames["stale"] >= 1
@@ -126,6 +129,7 @@ async def test_impossible_numbers_end_the_link_and_no_answer(
         opening = await opened(hostile)
         with suppress(ConnectionClosed):
             await follow(hostile, opening, cost, entropy)
+        whole.target.paced = False
         done = [await one for one in answers]
     assert [tokens for tokens, _ in done] == [expected()] * 2
     assert [end.finish for _, end in done] == ["length"] * 2
@@ -137,6 +141,7 @@ async def test_numbers_at_their_bounds_change_nothing(whole: Whole) -> None:
         running = asyncio.ensure_future(answer(whole.engine))
         opening = await opened(hostile)
         await follow(hostile, opening, m.MAX_COST, m.max_entropy(VOCAB))
+        whole.target.paced = False
         tokens, done = await running
     assert (tokens, done.finish) == (expected(), "length")
     assert done.usage.frames["used"] > 10 and not whole.gateway.links.rejected
@@ -162,7 +167,8 @@ async def test_random_trees_at_full_speed_change_nothing(whole: Whole) -> None:
 async def test_of_two_that_share_a_request_the_honest_one_takes_all(tmp_path: Path) -> None:
     seen, takes = ToEngine(), {FEATURES: SHARE}
     async with serving(tmp_path, seen=seen) as gateway:
-        engine = Engine(TableTarget(pass_s=0.004), None, engine_settings(k=2, workers_per_request=2), gateway.links)
+        target = Paced(seen)
+        engine = Engine(target, None, engine_settings(k=2, workers_per_request=2), gateway.links)
         seen.engine = engine
         engine.start()
         honest_key = worker_identity(b"h" * 32, "lab-8")
@@ -182,6 +188,7 @@ async def test_of_two_that_share_a_request_the_honest_one_takes_all(tmp_path: Pa
             async with asyncio.timeout(10):
                 while not shares or shares[-1].count == 2:
                     shares += [body for body in await honest.receive() if isinstance(body, m.Share)]
+            target.paced = False
             tokens, _ = await running
         engine.stop()
     assert tokens == expected()
@@ -193,7 +200,8 @@ async def test_foreign_tokens_in_an_answer_for_the_queue_end_the_link(tmp_path: 
     seen, settings = ToEngine(), engine_settings(sources=SourceSettings(queued_answers=1))
     plain, answers = Speculation(policy="plain"), Speculation(policy="adaptive", sources=("answers",))
     async with serving(tmp_path, seen=seen) as gateway:
-        engine = seen.engine = Engine(TableTarget(slots=1, pass_s=0.004), None, settings, gateway.links)
+        target = Paced(seen, slots=1)
+        engine = seen.engine = Engine(target, None, settings, gateway.links)
         engine.start()
         async with client(gateway, additional_headers={FEATURES: ANSWERS}) as hostile:
             await until(gateway.links.workers)
@@ -203,6 +211,7 @@ async def test_foreign_tokens_in_an_answer_for_the_queue_end_the_link(tmp_path: 
             assert opening.request >= FIRST_NUMBER and opening.tokens == PROMPT
             await hostile.send(tree(opening, [0], PROMPT, tokens=[VOCAB]))
             assert await hostile.closed() == 4400
+            target.paced = False
             ended = [await one for one in running]
         engine.stop()
     assert [tokens for tokens, _ in ended] == [expected()] * 2
