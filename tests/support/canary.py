@@ -76,7 +76,7 @@ def requests(key: str, port: int, model: str = "echo") -> Mapping[str, bytes]:
         "a wrong role": chat(messages=[{"role": PROMPT, "content": PROMPT}]),
         "a wrong message": chat(messages=[{"role": "user", "content": {PROMPT: PROMPT}}]),
         "a prompt beyond the context": chat(messages=[{"role": "user", "content": PROMPT * 400}]),
-        "a body beyond the limit": post(b" " * 5_000_000 + good, authorised.strip()),
+        "a body beyond the limit": post(good, authorised.strip(), length=5_000_000),
         "a stop string that is none": chat(stop=[PROMPT, 5]),
         "a schema that is none": chat(response_format={"type": "json_schema", "json_schema": {PROMPT: PROMPT}}),
         "an extension that is none": chat(edgespec={"policy": PROMPT}),

@@ -90,6 +90,22 @@ class Seen:
         return [call[1:] for call in self.calls if call[0] == kind]
 
 
+class Watched(Seen):
+    """Events of links, each with what the view says of the default worker when the engine gets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: Any = None
+        self.paused: list[bool] = []
+
+    def post(self, event: LinkEvent) -> None:
+        super().post(event)
+        view = self.links.view(key_id(worker_identity().key.public)) if self.links is not None else None
+        if view is not None:
+            assert view.groups == frozenset(DEFAULT_GROUPS)
+            self.paused.append(view.paused)
+
+
 @dataclass
 class Listed:
     """The operator's list of workers, in memory."""

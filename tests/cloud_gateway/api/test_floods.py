@@ -21,6 +21,7 @@ from cloud_gateway.api.connection import MAX_DROPPED_BYTES
 from cloud_gateway.api.idle import MAX_IDLE_PER_KEY
 from edgespec.shared.acceptor import raise_descriptor_limit
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
+from tests.support.sockets import dial
 from tests.support.until import until
 from tools.doubles.limits import TIMES, api_limits, request_limits
 
@@ -174,7 +175,11 @@ async def test_a_head_that_does_not_end_is_given_up(tmp_path: Path) -> None:
 async def test_a_request_in_time_may_take_longer_than_its_head(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, times=replace(TIMES, head_s=0.1)) as echo:
         echo.engine.step_s = 0.05
-        assert (await post(echo, CHAT))[0] == 200
+        body = json.dumps(CHAT).encode()
+        with dial(echo.listener.port) as sock:
+            sock.sendall(request_head(echo, len(body)) + body)  # all of it before the gateway accepts
+            sock.setblocking(False)
+            assert (await asyncio.get_running_loop().sock_recv(sock, 1000)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_connection_without_requests_is_closed(tmp_path: Path) -> None:

@@ -159,8 +159,9 @@ async def test_requests_given_up_at_once_do_not_fill_the_log(
     echo, _ = counted
     caplog.set_level("INFO", "cloud_gateway.api")
     echo.engine.step_s = 0.01
+    endless = {**CHAT, "max_tokens": 4000, "edgespec": {"ignore_eos": True}}
     for wanted in range(1, 41):
-        leaving = asyncio.create_task(post(echo, CHAT))
+        leaving = asyncio.create_task(post(echo, endless))
         await until(lambda wanted=wanted: len(echo.engine.requests) == wanted)
         leaving.cancel()
         await until(lambda: not echo.engine.running)

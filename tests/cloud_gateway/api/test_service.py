@@ -42,8 +42,11 @@ async def test_draining_lets_answers_end_and_cancels_the_slow_ones(tmp_path: Pat
         short = asyncio.create_task(post(echo, CHAT))
         endless = asyncio.create_task(post(echo, {**CHAT, "max_tokens": 4000, "edgespec": {"ignore_eos": True}}))
         await until(lambda: len(echo.engine.requests) == 2)
-        await echo.api.drain(0.5)
+        draining = asyncio.create_task(echo.api.drain(3600))
         assert (await short)[0] == 200
+        assert not draining.done()
+        draining.cancel()
+        await echo.api.drain(0.1)
         status, body, _ = await endless
         assert (status, body["error"]["code"]) == (503, "shutting_down")
 

@@ -52,9 +52,7 @@ async def test_a_client_that_leaves_ends_its_answer_at_once(tmp_path: Path, stre
             await reader.readuntil(b"hel")
         await until(lambda: echo.engine.running)
         writer.transport.abort()
-        left = time.monotonic()
-        await until(lambda: not echo.engine.running)
-        assert time.monotonic() - left < 1.0
+        await until(lambda: not echo.engine.running, 5)  # of itself it ends after 13 s
         assert len(echo.engine.cancelled) == 1
         assert 'edgespec_requests_total{endpoint="/v1/chat/completions",status="499"} 1.0' in exposition(echo)
 
@@ -66,7 +64,7 @@ async def test_a_client_that_leaves_the_queue_is_cancelled_too(echo: Echo) -> No
     writer.write(request_head(echo, len(body)) + body)
     await until(lambda: echo.engine.running)
     writer.close()
-    await asyncio.sleep(0.1)
+    await until(lambda: 'status="499"} 1.0' in exposition(echo))
     echo.engine.gate.set()
     await until(lambda: not echo.engine.running)
     assert len(echo.engine.cancelled) == 1
@@ -87,5 +85,5 @@ async def test_a_client_that_does_not_read_delays_nobody_and_is_given_up(tmp_pat
         assert time.monotonic() - began < 5
         await until(lambda: not echo.engine.running, 30)
         assert len(echo.engine.cancelled) == 1
-        await until(lambda: not echo.listener.runner.server.connections, 2)
+        await until(lambda: not echo.listener.runner.server.connections)
         slow.close()

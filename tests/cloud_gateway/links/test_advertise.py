@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
@@ -11,6 +10,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.mdns import Interface
 from edgespec.worker.discovery import read_announcement
+from tests.support.until import until
 
 KEY, SPKI = b"k" * 32, b"t" * 32
 LAN = Interface("eth0", 2, ("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::1"))
@@ -48,10 +48,11 @@ async def test_without_a_usable_interface_there_is_one_warning_and_no_failure(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgespec.shared.mdns.POLL_S", 0.01)
-    advertiser = Advertiser("gw", KEY, SPKI, "0.0.0.0", 7443, only=["no-such-interface"])
+    advertiser, looks = Advertiser("gw", KEY, SPKI, "0.0.0.0", 7443, only=["no-such-interface"]), list[int]()
+    monkeypatch.setattr(advertiser, "_interfaces", lambda: looks.append(1) or Advertiser._interfaces(advertiser))
     with caplog.at_level(logging.WARNING):
         advertiser.start()
-        await asyncio.sleep(0.2)
+        await until(lambda: len(looks) > 3)
         await advertiser.close()
     assert caplog.text.count("edgespec pair wss://HOST:7443 CODE") == 1
 

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.engine.events import LinkEvent
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links import registry
 from cloud_gateway.links.registry import Registry, WorkerInfo
-from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.names import key_id
 from tests.support.engines import engine_settings
-from tests.support.links import Seen, client, serving, worker_identity
+from tests.support.links import Watched, client, serving, worker_identity
 from tests.support.until import until
 from tools.doubles.engines import TableTarget
 from tools.doubles.workers import OneWorker
@@ -85,22 +83,6 @@ def test_a_view_is_replaced_only_where_something_changed() -> None:
     table.refresh(worker)
     assert not table.views[worker.id].paused and not table.remove(worker), "a link that was replaced has no say"
     assert table.remove(other) and not table.views
-
-
-class Watched(Seen):
-    """Events of links, each with what the view says of the worker when the engine gets it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.links: Any = None
-        self.paused: list[bool] = []
-
-    def post(self, event: LinkEvent) -> None:
-        super().post(event)
-        view = self.links.view(key_id(worker_identity().key.public)) if self.links is not None else None
-        if view is not None:
-            assert view.groups == frozenset(DEFAULT_GROUPS)
-            self.paused.append(view.paused)
 
 
 async def test_each_event_of_a_link_shows_in_the_view_before_the_engine_sees_it(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_a_round_trip_takes_what_was_asked_for(echo: tuple[str, int]) -> None:
     proxy, sock = connect(echo, LinkModel(rtt_s=0.04))
     sock.sendall(b"x")
     sock.recv(1)  # the connection to the far end is made
-    took = []
-    for _ in range(5):
+    took, deadline = [1.0], time.monotonic() + 10
+    while min(took) >= 0.05 and time.monotonic() < deadline:  # a busy machine is late more often than not
         began = time.monotonic()
         sock.sendall(b"ping")
         assert sock.recv(4) == b"ping"

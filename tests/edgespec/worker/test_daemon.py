@@ -24,6 +24,7 @@ from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.context import Row
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.worker.daemon import FAILED, MAX_MODEL_FAILURES, Daemon, Outlet
+from tests.support.idle import Idle
 from tests.support.tiny_gguf import make_tiny_gguf
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -39,6 +40,7 @@ class Desk:
         self.broken: queue.Queue[RemoteProtocolError] = queue.Queue()
         self.daemon: Daemon
         self.open = True
+        self.wake = Idle()
 
     def send(self, message: Tree | StepTimes | Decline) -> None:
         if isinstance(message, StepTimes):
@@ -54,13 +56,9 @@ class Desk:
         return message
 
     def settle(self) -> list[Tree | Decline]:
-        """Everything sent until nothing follows for a while."""
-        found = []
-        while True:
-            try:
-                found.append(self.sent.get(timeout=0.3))
-            except queue.Empty:
-                return found
+        """Everything sent until there is nothing more to do."""
+        self.wake.until_idle()
+        return [self.sent.get_nowait() for _ in range(self.sent.qsize())]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +74,7 @@ def start(model: Path) -> Iterator[Callable[..., Desk]]:
         desk = Desk()
         drafter = Drafter(model, context=2048, sequences=4, prefill_batch=128)
         options.setdefault("prefill_batch", 64)
-        desk.daemon = Daemon(drafter, rule, Outlet(desk.send, desk.broken.put), **options)  # type: ignore[arg-type]
+        desk.daemon = Daemon(drafter, rule, Outlet(desk.send, desk.broken.put), _wake=desk.wake, **options)  # type: ignore[arg-type]
         thread = threading.Thread(target=desk.daemon.run)
         thread.start()
         running.append((desk, thread))
@@ -143,10 +141,9 @@ def test_while_the_link_is_busy_nodes_wait_and_a_commit_prunes_them(start: Calla
     desk.open = False
     desk.daemon.take(opened())
     first = desk.next_tree()
-    time.sleep(0.3)
-    assert desk.sent.empty(), "the link has not said that it can take more"
+    assert desk.settle() == [], "the link has not said that it can take more"
     desk.daemon.take(Commit(1, 1, len(PROMPT), [60], prefix_hash([*PROMPT, 60])))
-    time.sleep(0.2)
+    assert desk.settle() == []
     desk.daemon.writable()
     second = desk.next_tree()
     assert second.prefix_len == len(PROMPT) + 1

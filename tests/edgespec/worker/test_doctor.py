@@ -152,7 +152,7 @@ async def test_a_running_worker_whose_owner_is_there_is_said(tmp_path: Path) -> 
     sign = Scripted("input", 1, period_s=0.02)
     async with serving_worker(tmp_path, OwnerSection(), [sign]) as running:
         await until(lambda: running.service.owner.verdict and not running.service.owner.verdict.drafting)
-        await until(lambda: running.gateway.links.workers() or running.gateway.links.registry.workers)
+        await until(lambda: running.service._link)
         found = {one.check: one async for one in examine(config(tmp_path))}
         assert REASONS["input"] in found["pause"].says and found["pause"].exit_code == ASIDE
         assert "worker" not in found and found["link"].exit_code == 0

@@ -95,7 +95,7 @@ async def test_a_linked_gateway_that_floods_is_left(tmp_path: Path, processed: C
     daemon = Daemon()
     async with serving(tmp_path) as gateway:
         task = asyncio.create_task(linking(gateway, daemon))
-        await until(gateway.links.workers)
+        await until(lambda: daemon.link)
         ws, before = gateway.links.workers()[0].wire.ws, processed[CLIENT]
         await pour(ws, PING)
         await until(lambda: daemon.of("down"))

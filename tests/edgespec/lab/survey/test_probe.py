@@ -80,16 +80,17 @@ async def test_the_connect_time_is_that_of_the_tcp_handshake() -> None:
         listener.listen(0)
         listener.setblocking(False)
         filler.connect(listener.getsockname())
-        asking = asyncio.ensure_future(ask(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", timeout_s=3))
+        began = time.monotonic()
+        asking = asyncio.ensure_future(ask(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", timeout_s=4))
         await asyncio.sleep(0.3)
         accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
         with accepted:
             sample = await asking
     assert sample.outcome == "timeout", "no process reads what the kernel has accepted"
     assert sample.connect_ms is not None
-    assert 900 <= sample.connect_ms <= 2000
+    assert sample.connect_ms >= 900  # on a machine that stood still it is the packet after 3 s that gets through
     assert sample.ttft_ms is None
-    assert sample.total_ms == pytest.approx(3000 - sample.connect_ms, abs=300)
+    assert 3900 <= sample.connect_ms + sample.total_ms <= 1e3 * (time.monotonic() - began)
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,7 @@ async def test_a_relay_that_meddles_is_left_for_another(tmp_path: Path, change: 
 async def test_what_a_relay_records_shows_no_token_and_opens_nothing_again(tmp_path: Path) -> None:
     async with meddling(lambda data, before: data) as (between, port, recorded), campus(tmp_path, between) as one:
         port.append(one.gateway.port)
+        one.relays[1].gateways.clear()
         await until(lambda: one.through and one.gateway.links.workers(), 20)
         assert one.through == one.relays[0].address.port and one.daemon.link is not None
         one.daemon.link.send(Decline(7, 1, "a reason that is easy to find"))
