@@ -56,17 +56,6 @@ class LinkModel:
         return delay
 
 
-PROFILES = {
-    "campus": LinkModel(0.001, 0.0001, 0.0, 1e9),
-    "cable": LinkModel(0.025, 0.002, 0.004, 20e6),
-    "lte": LinkModel(0.053, 0.010, 0.005, 13.6e6),
-    "transatlantic": LinkModel(0.090, 0.002, 0.001, 100e6),
-}
-"""Kinds of paths. Sourced: the round trip and the upload rate of LTE (Ofcom, 4G in five cities, end of 2014: 53.1 ms,
-13.6 Mbit/s); the transatlantic round trip (90 ms, Verizon's service level, New York to London); cable's loss (0.4 %,
-the lowest class boundary of the FCC's Measuring Broadband America, chart 8). Every other number is assumed."""
-
-
 class OneWay:
     """One direction of a connection: what was sent first arrives first, so one late packet delays those behind it."""
 

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
-from edgespec.lab.link_model import PROFILES, LinkModel, OneWay
+from edgespec.lab.link_model import LinkModel, OneWay
+from edgespec.lab.profiles import PROFILES
 
 CHUNK = 64 * 1024
 MAX_LOSS = 0.9

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.link_model import PROFILES, LinkModel
+from edgespec.lab.link_model import LinkModel
+from edgespec.lab.profiles import PROFILES
 from edgespec.lab.rig import RigError
 from tests.faults.scene import PROMPTS, USUAL, WORKERS, Scene, Stream, at_once
 from tools.check.busy import busy
