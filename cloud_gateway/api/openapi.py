@@ -91,6 +91,7 @@ class Speculated(Closed):
     workers: list[str]
     by_worker: dict[str, dict[str, int]]
     why: str | None
+    why_not_local: str | None
     rounds: int
     drafted: dict[str, int]
     accepted: dict[str, int]

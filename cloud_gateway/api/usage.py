@@ -52,6 +52,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
         "workers": usage.workers,
         "by_worker": usage.by_worker,
         "why": usage.why,
+        "why_not_local": usage.why_not_local,
         "rounds": usage.rounds,
         "drafted": usage.drafted,
         "accepted": usage.accepted,

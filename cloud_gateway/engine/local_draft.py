@@ -11,7 +11,7 @@ from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
-from cloud_gateway.core.requests.steps import Drafted, LocalWork, Status
+from cloud_gateway.core.requests.steps import Drafted, LocalWork, NoLocalDraft, Status
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import describe_fault
@@ -38,10 +38,17 @@ class LocalDrafting:
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
-        if self.model is not None and active.generation.controller.name != "plain":
+        if self.model is None:
+            self.refuse(active, "there is no local draft (`local_draft.model`)")
+        elif active.generation.controller.name != "plain":
             with _Spared(self, active):  # too many requests, or too long a prompt
                 self.model.open(active.id, active.request.tokens, active.request.cache_scope)
                 active.local = True
+
+    def refuse(self, active: Active, why: str) -> None:
+        """The request goes without the local draft."""
+        if not active.ended:
+            active.generation.handle(NoLocalDraft(why), self.clock())
 
     def close(self, active: Active) -> None:
         """Ends a request here."""
@@ -164,9 +171,11 @@ class _Spared:
             return False
         if isinstance(error, EdgespecError):  # no memory for it: expected, and its text is ours
             log.info("request %d goes without the local draft: %s", self._active.id, error)
+            self._local.refuse(self._active, "the local draft has no room for this request")
         else:
             self._local.stats.faults += 1
             what = describe_fault(error)
             log.error("request %d goes without the local draft after a fault: %s", self._active.id, what)
+            self._local.refuse(self._active, "a fault of the gateway ended the local draft of this request")
         self._local.close(self._active)
         return True

@@ -24,6 +24,7 @@ from cloud_gateway.core.policies.budget import Budget, Reference
 from cloud_gateway.core.policies.estimators import Ewma
 from cloud_gateway.core.policies.guard import Guard, Mode, Reason
 from cloud_gateway.core.policies.memory import Learnt
+from cloud_gateway.core.policies.refusal import Kind, Refusal
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
 from cloud_gateway.core.policies.worth import Level, Prices, credit, per_pass_s, reading_pays, run_s, wait_value
@@ -67,6 +68,7 @@ class Adaptive:
     """The guard's new mode and its reason, where the latest decision changed it."""
     carried: Learnt | None = field(default=None, init=False)
     """What it was resumed from, for the trace."""
+    _refused: Refusal | None = field(default=None, init=False)
     _surveyor: Surveyor = field(init=False)
     _timeline: Timeline = field(default_factory=Timeline, init=False)
     _budget: Budget | None = field(default=None, init=False)
@@ -133,6 +135,11 @@ class Adaptive:
         saved_s = reference.plain_s - reference.together_s
         return reading_pays(saved_s, self._remaining(costs) - 1, costs.local_backlog_s)
 
+    @property
+    def why_not_local(self) -> str | None:
+        """Why the local draft made no pass in the latest round that had a use for one; None where it did."""
+        return None if self._refused is None else str(self._refused)
+
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """The action of the greatest value."""
         if not self._timeline.started:
@@ -176,9 +183,12 @@ class Adaptive:
         """As without a worker, whose candidates are verified where they are available."""
         if self._guard.mode == "local":
             if costs.local_backlog_s > costs.batch_backlog_s:
+                self._refuse("reading", costs)
                 return CatchUp()
             if self._run < 2 and outlook.leaves:
                 return self._draft(outlook, 1)
+        elif costs.local_step_s is not None and self._reference is not None:
+            self._refuse("plain", costs, self._reference.together_s, self._reference.plain_s)
         return self._verify(outlook, prices)
 
     def _token_s(self, reference: Reference) -> float:
@@ -210,23 +220,40 @@ class Adaptive:
         leaves, first = self._best_step(outlook, level, costs)
         step = costs.draft_s(leaves)
         if first <= step:
+            self._refuse("step", costs, step, first)
             return None
         if self._run:
             return self._draft(outlook, leaves) if first > step + self._pass_s else None
         fade = self._fade(costs, prices)
         above_s = (outlook.leaves[0].position - outlook.root) * costs.local_token_s
-        saved = run_s(first, fade, step) - max(instead_s, 0.0) - above_s
+        run = run_s(first, fade, step)
+        saved = run - max(instead_s, 0.0) - above_s
         self._wants = self._wants or saved > 0
         budget = self._budget if self._link is not None and self._link.ready else None
-        if saved <= 0 or not (budget is None or budget.open):
+        if saved <= 0:
+            if run > above_s:
+                self._refuse("worker", costs, instead_s, run - above_s)
+            else:
+                self._refuse("candidates", costs, above_s, run)
             return None
-        if not reading_pays(saved, self._wanted_rate * self._remaining(costs), costs.local_backlog_s):
+        if not (budget is None or budget.open):
+            self._refuse("budget", costs)
+            return None
+        uses = self._wanted_rate * self._remaining(costs)
+        if not reading_pays(saved, uses, costs.local_backlog_s):
+            self._refuse("backlog", costs, costs.local_backlog_s, saved * (1 + uses))
             return None
         if costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
             self._read_last = not self._read_last
+            self._refuse("reading", costs)
             return CatchUp() if self._read_last else None
         self._pass_s = per_pass_s(first, fade, step, max(instead_s, 0.0)) if budget is not None else 0.0
         return self._draft(outlook, leaves)
+
+    def _refuse(self, kind: Kind, costs: Costs, cost_s: float = 0.0, gain_s: float = 0.0) -> None:
+        """Keeps why no run begins here."""
+        if not self._run:
+            self._refused = Refusal(kind, cost_s, gain_s, costs.sharers)
 
     def _fade(self, costs: Costs, prices: Prices) -> float:
         """Share of a level's probability from which the next one goes on: a leaf beside the best one is evaluated where
@@ -271,7 +298,7 @@ class Adaptive:
     def _draft(self, outlook: Outlook, leaves: int) -> Action:
         if not self._run:
             self.fallbacks += self._link is not None
-            self.why = self._reason()
+            self.why, self._refused = self._reason(), None
         self._run += 1
         if self._budget is not None:
             self._budget.spend()

@@ -222,6 +222,14 @@ def reason(policy: Controller) -> str | None:
     return policy.why if isinstance(policy, Adaptive) else None
 
 
+def why_not_local(policy: Controller, *, drafted: bool) -> str | None:
+    """Why the policy did not ask the local draft, in its latest round where it can say so; `drafted`: whether the draft
+    made a pass for the request."""
+    if isinstance(policy, Adaptive):
+        return policy.why_not_local
+    return None if drafted else f"policy {policy.name} did not ask it"
+
+
 def resumed_from(policy: Controller) -> Learnt | None:
     """What earlier answers taught it before its first decision, for the trace; None where nothing did."""
     return policy.carried if isinstance(policy, Adaptive) else None

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Controller
-from cloud_gateway.core.policies.registry import guard_change, reason
+from cloud_gateway.core.policies.registry import guard_change, reason, why_not_local
 from cloud_gateway.core.requests.assignment import Assignment
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.requests.steps import HostTime, LocalWork, Wrote
+from cloud_gateway.core.requests.steps import HostTime, LocalWork, NoLocalDraft, Wrote
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.candidates import LOCAL
 from cloud_gateway.core.verify.flatten import FlatTree
@@ -71,7 +71,7 @@ class Account:
         if self.first_token is None:
             self._read = now
 
-    def charge(self, step: HostTime | LocalWork | Wrote, now: float) -> None:
+    def charge(self, step: HostTime | LocalWork | NoLocalDraft | Wrote, now: float) -> None:
         """What was spent on the request besides passes of the target."""
         usage = self.usage
         if isinstance(step, Wrote):
@@ -79,6 +79,8 @@ class Account:
             usage.by_worker[step.name]["frames"] += step.frames
         elif isinstance(step, HostTime):
             usage.host_s += step.seconds
+        elif isinstance(step, NoLocalDraft):
+            usage.why_not_local = step.why
         elif step.reading:
             usage.prefill_s += step.seconds
             self.decodes(now)
@@ -143,7 +145,15 @@ class Account:
     def policy_ended(self, controller: Controller) -> None:
         """This policy decides no more for it."""
         self.usage.fallbacks += controller.fallbacks
-        self.usage.why = reason(controller) or self.usage.why
+        usage = self.usage
+        usage.why = reason(controller) or usage.why
+        drafted = usage.local_draft_passes > 0
+        usage.why_not_local = usage.why_not_local or why_not_local(controller, drafted=drafted)
+
+    def decodes_plainly(self, why: str) -> None:
+        """Nobody drafts for the rest of the completion."""
+        self.not_assigned(why)
+        self.usage.why_not_local = why
 
 
 def _source(node: Node) -> str:

@@ -387,7 +387,7 @@ class Generation:
         """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker."""
         outputs = [*self._release_all("moved"), DropDraft()]
         self._account.policy_ended(self.controller)
-        self._account.not_assigned(f"decoded plainly since {why}")
+        self._account.decodes_plainly(f"decoded plainly since {why}")
         self.controller, self._guide, self.sources, self.offload, self._unheard = Plain(), None, None, False, None
         self.tree = CandidateTree(self.tree.prefix.tokens)
         self.plain_since_fault = True

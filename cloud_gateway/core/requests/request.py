@@ -104,6 +104,8 @@ class Usage:
     were `verified` and `accepted`."""
     why: str | None = None
     """Why the gateway drafted though a worker was there, where the policy says so."""
+    why_not_local: str | None = None
+    """Why the local draft made no pass in the latest round that had a use for one; None where it did."""
     queued_s: float = 0.0
     prefill_s: float = 0.0
     local_s: float = 0.0

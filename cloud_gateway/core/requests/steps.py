@@ -118,6 +118,12 @@ class LocalWork(Struct, frozen=True):
     """It read the prompt, before the first token."""
 
 
+class NoLocalDraft(Struct, frozen=True):
+    """The local draft does nothing for it from now on, and why."""
+
+    why: str
+
+
 class HostTime(Struct, frozen=True):
     """The gateway spent so many seconds on it outside the models."""
 
@@ -170,9 +176,9 @@ class Stopped(Struct, frozen=True):
 
 Input = (
     Admitted | Prefilled | Assigned | NoWorker | FrameArrived | WorkerGone | Declined | Withdrawn | Drafted | LocalWork
-    | HostTime | Wrote | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
+    | NoLocalDraft | HostTime | Wrote | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
 )  # fmt: skip
-SPENT = (HostTime, LocalWork, Wrote)
+SPENT = (HostTime, LocalWork, NoLocalDraft, Wrote)
 """Inputs that are booked and change nothing else, so that no trace holds them."""
 
 
@@ -284,7 +290,7 @@ class Listener(Protocol):
 _MOVING: frozenset[Status] = frozenset({Status.PREFILL, Status.DECODE})
 _ABOUT_WORKERS = (Assigned, NoWorker, FrameArrived, WorkerGone, Declined, Withdrawn)
 _LATE: tuple[type, ...] = (
-    FrameArrived, WorkerGone, Declined, Withdrawn, LocalWork, HostTime, Wrote, SpeculationFailed, Cancelled, Ended,
+    FrameArrived, WorkerGone, Declined, Withdrawn, *SPENT, SpeculationFailed, Cancelled, Ended,
 )  # fmt: skip
 """What may still come from others when a request is over: it changes nothing."""
 
@@ -298,23 +304,22 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
         WorkerGone: frozenset({Status.QUEUED}),
         Declined: frozenset({Status.QUEUED}),
         Withdrawn: frozenset({Status.QUEUED}),
-        LocalWork: frozenset({Status.QUEUED}),
-        HostTime: frozenset({Status.QUEUED}),
-        Wrote: frozenset({Status.QUEUED}),
+        **dict.fromkeys(SPENT, frozenset({Status.QUEUED})),
         Ended: frozenset({Status.FINISHED}),
         Stopped: frozenset({Status.FINISHED}),
     },
     Status.PREFILL: {
         Prefilled: _MOVING,
         **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.PREFILL})),
-        **dict.fromkeys((LocalWork, HostTime, SpeculationFailed, Cancelled), frozenset({Status.PREFILL})),
+        **dict.fromkeys((LocalWork, NoLocalDraft, HostTime, SpeculationFailed, Cancelled), frozenset({Status.PREFILL})),
         PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
         Ended: frozenset({Status.FINISHED}),
         Stopped: frozenset({Status.FINISHED}),
     },
     Status.DECODE: {
         **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.DECODE})),
-        **dict.fromkeys((LocalWork, HostTime, SpeculationFailed, Cancelled, Drafted), frozenset({Status.DECODE})),
+        **dict.fromkeys((LocalWork, NoLocalDraft, HostTime, SpeculationFailed), frozenset({Status.DECODE})),
+        **dict.fromkeys((Cancelled, Drafted), frozenset({Status.DECODE})),
         Verified: frozenset({Status.DECODE, Status.FINISHED}),
         PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
         Ended: frozenset({Status.FINISHED}),

@@ -199,6 +199,7 @@ async def test_a_fault_of_the_local_draft_costs_the_request_its_local_draft_only
     engine = make(None, Breaks(), policy="colocated")
     tokens, done = await answer(engine, PROMPTS[0])
     assert tokens == twin(PROMPTS[0]) and done.finish == "length" and engine.stats.faults == 1
+    assert done.usage.why_not_local == "a fault of the gateway ended the local draft of this request"
 
 
 # --- failed passes of the target -----------------------------------------------------------------------------------
@@ -219,6 +220,7 @@ async def test_a_failed_pass_is_retried_and_changes_no_answer(make: Make, stage:
     assert engine.stats.failed_passes == 1 and engine.stats.retries >= 1
     retried = [done.usage.why_off for _, done in found if done.usage.why_off]
     assert retried == ["decoded plainly since a pass of the target model failed"] * engine.stats.retries
+    assert all(done.usage.why_not_local == done.usage.why_off for _, done in found if done.usage.why_off)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

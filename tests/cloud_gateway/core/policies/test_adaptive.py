@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.registry import reads_prompt
@@ -137,6 +139,63 @@ def test_a_wait_is_used_to_read_until_the_frame_is_due() -> None:
 def test_a_draft_that_is_slower_than_bare_steps_is_not_asked() -> None:
     dear = Costs(lambda rows: TT, 2 * TT)
     assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), None, costs=dear), Verify)
+
+
+@pytest.mark.parametrize(
+    ("costs", "rtt_s", "settings", "why"),
+    [
+        (Costs(lambda rows: TT, 2 * TT), None, LATENCY, "a draft step takes 20.7 ms, and what it finds would save "),
+        (Costs(lambda rows: TT, 2 * TT, sharers=3), None, LATENCY, "a draft step takes 20.7 ms"),
+        (Costs(lambda rows: TT, TD, 0.05, 0.01, remaining=3), None, LATENCY, "it has to read for 50.0 ms first, and "),
+        (Costs(lambda rows: TT, TD, 0.05, 0.01), None, LATENCY, "it was still reading the committed tokens"),
+        (COSTS, 0.1, PolicySettings(), "`policy.prefer` leaves it no more passes while a worker drafts"),
+    ],
+)
+def test_a_reason_is_given_where_the_local_draft_is_not_asked(
+    costs: Costs, rtt_s: float | None, settings: PolicySettings, why: str
+) -> None:
+    policy = Adaptive(settings)
+    assert not isinstance(decide(policy, CandidateTree([1, 2]), rtt_s, costs=costs), Draft)
+    given = policy.why_not_local
+    assert given is not None and given.startswith(why)
+    assert given.endswith("(other requests in the same passes: 3)") is (costs.sharers == 3)
+
+
+def test_the_reason_follows_the_rounds() -> None:
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    decide(policy, tree, 0.1, costs=Costs(lambda rows: TT, 2 * TT))
+    assert policy.why_not_local is not None
+    assert isinstance(decide(policy, tree, 0.1), Draft) and policy.why_not_local is None
+    for token in range(4):
+        tree.add_local(tree.root, 5 + token, -math.log(0.1), 3.0)
+    assert isinstance(decide(policy, tree, 0.1, now=TD), Verify)
+    assert policy.why_not_local is None, "it drafted in this round"
+
+
+def test_candidates_of_a_source_that_are_dear_to_read_are_a_reason() -> None:
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    tree.suggest(tree.root, 5, 0.95, "lookup")
+    assert isinstance(decide(policy, tree, None, costs=replace(COSTS, local_token_s=0.5)), Verify)
+    assert str(policy.why_not_local).startswith("to read other sources' candidates takes 500.0 ms, and ")
+
+
+def test_a_worker_whose_candidates_are_about_to_come_is_a_reason() -> None:
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    quick = replace(COSTS, local_step_s=TT / 10)
+    near = LinkView(0.001, 0.001, TT / 100, ready=True)
+    policy.decide(tree, near, quick, 0.0)
+    policy.received(Merged(known=1, prefix_len=2, reached=2), 0.001)
+    assert isinstance(policy.decide(tree, near, quick, 0.001), Wait)
+    assert str(policy.why_not_local).startswith("the worker's next candidates save ")
+
+
+def test_a_draft_slower_than_plain_decoding_is_named_by_the_guard() -> None:
+    policy, tree, dear = Adaptive(LATENCY), CandidateTree([1, 2]), Costs(lambda rows: TT, 2 * TT)
+    for token in range(9):
+        decide(policy, tree, 0.3, now=3 * TT * token, costs=dear)
+        tree.advance([3])
+        policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 3 * TT * (token + 1))
+    assert str(policy.why_not_local).startswith("plain decoding takes 10.3 ms per token, with the draft it would be ")
 
 
 def test_a_pass_waits_for_a_frame_that_is_nearly_there_and_for_no_other() -> None:

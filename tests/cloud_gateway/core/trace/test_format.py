@@ -112,7 +112,7 @@ def test_a_trace_of_another_version_is_refused_by_name() -> None:
 def test_what_the_machine_does_not_book_has_a_place_in_a_trace() -> None:
     """A new input must be written too (core/trace/record.py), or replays miss it."""
     written = {*VALUES, steps.FrameArrived, steps.Drafted, steps.Verified}
-    assert {*steps.Input.__args__} - written == {steps.LocalWork, steps.HostTime, steps.Wrote, steps.NoWorker}  # type: ignore[attr-defined]
+    assert {*steps.Input.__args__} - written == {*steps.SPENT, steps.NoWorker}  # type: ignore[attr-defined]
     names = {*get_args(get_type_hints(trace.Step)["what"])}
     assert names == {kind.__name__ for kind in VALUES}
 

@@ -1,0 +1,80 @@
+"""Why the local draft was not asked: each completion's usage says it, on the driven clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cloud_gateway.api.usage import usage_extension
+from cloud_gateway.core.requests.request import GenerationRequest, Usage
+from edgespec.core.protocol.messages import Sampling
+from edgespec.llamacpp.drafter import DraftMemoryError
+from tests.support.engines import complete, engines
+from tools.doubles.engines import TableDraft, TableTarget
+
+PASS_S = 0.04
+pytestmark = pytest.mark.driven
+
+
+def drafting(step_s: float = 0.004, token_s: float = 0.0001, kind: type[TableDraft] = TableDraft) -> TableDraft:
+    draft = kind(right=0.8)
+    draft.step_s, draft.token_s = step_s, token_s
+    return draft
+
+
+async def usages(draft: TableDraft | None, requests: int = 1, **settings: Any) -> list[Usage]:
+    """Of so many requests that decode together; the policy is `adaptive` where no other is named."""
+    with engines(curve=dict.fromkeys((1, 2, 4, 8, 16, 32), PASS_S)) as make:
+        engine = make(None, draft, TableTarget(slots=requests, pass_s=PASS_S), **settings)
+        wanted = [
+            GenerationRequest([number, *range(20)], 30, Sampling(temperature=0), ignore_eos=True)
+            for number in range(requests)
+        ]
+        return [done.usage for _, done in await asyncio.gather(*(complete(engine, one) for one in wanted))]
+
+
+async def test_a_draft_that_pays_needs_no_reason() -> None:
+    (usage,) = await usages(drafting())
+    assert usage.local_draft_passes > 0 and usage.why_not_local is None
+
+
+async def test_without_a_draft_the_setting_is_named() -> None:
+    (usage,) = await usages(None)
+    assert usage.why_not_local == "there is no local draft (`local_draft.model`)"
+    assert usage_extension(usage)["why_not_local"] == usage.why_not_local
+
+
+@pytest.mark.parametrize("policy", ["plain", "amusd"])
+async def test_a_policy_that_asks_no_draft_is_named(policy: str) -> None:
+    (usage,) = await usages(drafting(), policy=policy)
+    assert usage.local_draft_passes == 0 and usage.why_not_local == f"policy {policy} did not ask it"
+
+
+async def test_a_draft_that_does_not_pay_has_its_step_as_the_reason() -> None:
+    (usage,) = await usages(drafting(step_s=0.5))
+    assert usage.local_draft_passes == 0
+    assert str(usage.why_not_local).startswith("a draft step takes 500.0 ms, and what it finds would save ")
+
+
+async def test_a_prompt_that_is_too_dear_to_read_is_the_reason() -> None:
+    (usage,) = await usages(drafting(token_s=10.0))
+    assert usage.local_draft_passes == 0
+    assert str(usage.why_not_local).startswith("it has to read for ")
+
+
+async def test_others_in_the_same_passes_are_a_part_of_the_reason() -> None:
+    found = await usages(drafting(step_s=0.5), requests=2)
+    assert [str(usage.why_not_local).rpartition(" (")[2] for usage in found] == [
+        "other requests in the same passes: 1)"
+    ] * 2
+
+
+async def test_a_draft_without_room_is_the_reason() -> None:
+    class Full(TableDraft):
+        def open(self, *_: object) -> None:
+            raise DraftMemoryError("the draft model serves 1 requests already")
+
+    (usage,) = await usages(drafting(kind=Full))
+    assert usage.why_not_local == "the local draft has no room for this request"
