@@ -129,6 +129,8 @@ class _Watch(Collector):
         yield _totals("accepted_tokens", "Candidate tokens accepted, by source.", "source", stats.accepted)
         sources = "Candidates of sources without a draft model: proposed, verified, accepted."
         yield _pairs("source_tokens", sources, ("source", "what"), stats.sources)
+        asking = "Time of asking sources without a draft model."
+        yield _totals("source_seconds", asking, "source", stats.source_s)
         yield _pairs("guard_changes", "Changes of the guard's mode, by reason.", ("mode", "reason"), stats.guard)
         yield _totals("frames", "Frames of workers by outcome.", "outcome", stats.frames.counts)
         yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", self._engine.queued)
@@ -156,7 +158,7 @@ def _total(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"edgespec_{name}", text, value)
 
 
-def _totals(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+def _totals(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     family = CounterMetricFamily(f"edgespec_{name}", text, labels=[label])
     for key, value in list(values.items()):  # the engine's thread may add a key meanwhile
         family.add_metric([key], value)

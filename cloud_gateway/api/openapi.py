@@ -79,6 +79,7 @@ class SourceFigures(Closed):
     proposed: int
     verified: int
     accepted: int
+    ms: float
     why: str | None
 
 

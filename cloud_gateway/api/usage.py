@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -56,7 +56,7 @@ def usage_extension(usage: Usage) -> dict[str, object]:
         "rounds": usage.rounds,
         "drafted": usage.drafted,
         "accepted": usage.accepted,
-        "sources": usage.sources,
+        "sources": {name: _figures(counts) for name, counts in usage.sources.items()},
         "worker_share": worker_share(usage),
         "offload_share": offload_share(usage),
         "local_draft_passes": usage.local_draft_passes,
@@ -74,6 +74,11 @@ def usage_extension(usage: Usage) -> dict[str, object]:
             "host": _ms(usage.host_s),
         },
     }
+
+
+def _figures(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Of one source, its time in milliseconds."""
+    return {name: value for name, value in counts.items() if name != "seconds"} | {"ms": _ms(counts["seconds"])}
 
 
 def worker_share(usage: Usage) -> float | None:

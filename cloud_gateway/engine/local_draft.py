@@ -11,7 +11,7 @@ from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
-from cloud_gateway.core.requests.steps import Drafted, LocalWork, NoLocalDraft, Status
+from cloud_gateway.core.requests.steps import Asked, Drafted, LocalWork, NoLocalDraft, Status
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import describe_fault
@@ -65,10 +65,10 @@ class LocalDrafting:
 
     def show_heads(self, active: Active) -> None:
         """The heads that a request uses take in what the target has just read of its prompt."""
-        for _, heads in self._heads(active):
+        for source, heads in self._heads(active):
             began = self.clock()
             heads.read(active.slot)
-            self._book_heads(active, began, reading=True)
+            self._book_heads(active, source, began, reading=True)
 
     def ask_heads(self, active: Active) -> None:
         """What the heads expect after the tokens just kept, for a request that uses them while they pay."""
@@ -76,7 +76,7 @@ class LocalDrafting:
             if source.wanted:
                 began = self.clock()
                 levels = heads.ask(active.slot, active.generation.tree.root.token)
-                source.seen(levels, self._book_heads(active, began) / self.verify_s(1))
+                source.seen(levels, self._book_heads(active, source, began) / self.verify_s(1))
 
     def _heads(self, active: Active) -> Iterator[tuple[HeadSource, HeadsModel]]:
         sources = active.generation.sources
@@ -84,10 +84,20 @@ class LocalDrafting:
             if source.name in self.heads:
                 yield source, self.heads[source.name]
 
-    def _book_heads(self, active: Active, began: float, *, reading: bool = False) -> float:
+    def ask_sources(self, active: Active) -> None:
+        """Asks the request's sources for candidates, where tokens were committed, and books the time of each."""
+        generation, began = active.generation, self.clock()
+        sources, counts = generation.sources, generation.usage.sources
+        for source in () if sources is None else sources.ask(generation.tree, counts, generation.listener):
+            now = self.clock()
+            generation.handle(Asked(source, now - began), now)
+            began = now
+
+    def _book_heads(self, active: Active, source: HeadSource, began: float, *, reading: bool = False) -> float:
         """Books the time since then as the request's; seconds."""
         spent = self.clock() - began
         self.stats.draft_s += spent
+        active.generation.handle(Asked(source.name, spent), began + spent)
         active.generation.handle(LocalWork(0, spent, reading), began + spent)
         return spent
 

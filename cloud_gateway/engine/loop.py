@@ -328,6 +328,7 @@ class Engine:
             read_s, probe = self.prefill.spent_s, self._verify_s.probe
             if others or sharers or read_s or probe:
                 costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
+            self.local.ask_sources(active)
             action = active.generation.decide(self.offloading.link_of(active), costs, now)
             if (change := registry.guard_change(active.generation.controller)) is not None:
                 log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.requests.askings import Askings
 from cloud_gateway.core.requests.local_costs import catch_up_batch
-from cloud_gateway.core.requests.steps import LocalWork
+from cloud_gateway.core.requests.steps import Asked, LocalWork
 from cloud_gateway.core.sources.archive import Archive
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.active import Active
@@ -70,10 +70,13 @@ class QueueDrafts:
 
     def give(self, active: Active) -> None:
         """The request gets its slot: an unfinished answer is as good as it goes, and earlier ones are looked up."""
+        began = self._local.clock()
         self._stop(active, "admitted")
         if (source := source_of(active)) is not None:
             for completion in self._archive.find(active.request.cache_scope, active.request.tokens):
                 source.add(completion)
+            now = self._local.clock()
+            active.generation.handle(Asked(source.name, now - began), now)
 
     def ended(self, active: Active) -> None:
         """The request is over; what it emitted may serve the next one of the same conversation."""

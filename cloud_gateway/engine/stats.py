@@ -25,6 +25,8 @@ class Stats:
     accepted: dict[str, int] = field(default_factory=dict)
     sources: dict[tuple[str, str], int] = field(default_factory=dict)
     """Candidates of sources without a draft model: (source, `proposed`, `verified` or `accepted`) -> count."""
+    source_s: dict[str, float] = field(default_factory=dict)
+    """Seconds that asking each of them took."""
     frames: FrameLedger = field(default_factory=FrameLedger)
     """Of all requests, and of those that are over."""
     fallbacks: int = 0
@@ -45,6 +47,7 @@ class Stats:
         for source, figures in usage.sources.items():
             for what in ("proposed", "verified", "accepted"):
                 self.sources[source, what] = self.sources.get((source, what), 0) + figures[what]
+            self.source_s[source] = self.source_s.get(source, 0.0) + figures["seconds"]
         self.fallbacks += usage.fallbacks
         for mode, reasons in usage.guard.items():
             for reason, count in reasons.items():

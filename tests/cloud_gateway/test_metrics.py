@@ -64,11 +64,13 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     engine.stats.accepted["worker"] = 7
     engine.stats.frames.count("stale")
     engine.stats.guard["local", "slower"] = 3
+    engine.stats.source_s["lookup"] = 0.5
     assert sample(metrics, "rounds_total") == 10
     engine.stats.rounds = 11
     assert sample(metrics, "rounds_total") == 11
     assert sample(metrics, "accepted_tokens_total", source="worker") == 7
     assert sample(metrics, "frames_total", outcome="stale") == 1
+    assert sample(metrics, "source_seconds_total", source="lookup") == 0.5
     assert sample(metrics, "guard_changes_total", mode="local", reason="slower") == 3
     assert (sample(metrics, "queued_requests"), sample(metrics, "active_requests")) == (4, 2)
     assert (sample(metrics, "workers", state="ready"), sample(metrics, "workers", state="paused")) == (1, 1)

@@ -9,7 +9,8 @@ from cloud_gateway.core.policies.actions import Controller
 from cloud_gateway.core.policies.registry import guard_change, reason, why_not_local
 from cloud_gateway.core.requests.assignment import Assignment
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.requests.steps import HostTime, LocalWork, NoLocalDraft, Wrote
+from cloud_gateway.core.requests.steps import Asked, HostTime, LocalWork, NoLocalDraft, Wrote
+from cloud_gateway.core.sources.asking import counted
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.candidates import LOCAL
 from cloud_gateway.core.verify.flatten import FlatTree
@@ -71,7 +72,7 @@ class Account:
         if self.first_token is None:
             self._read = now
 
-    def charge(self, step: HostTime | LocalWork | NoLocalDraft | Wrote, now: float) -> None:
+    def charge(self, step: Asked | HostTime | LocalWork | NoLocalDraft | Wrote, now: float) -> None:
         """What was spent on the request besides passes of the target."""
         usage = self.usage
         if isinstance(step, Wrote):
@@ -79,6 +80,8 @@ class Account:
             usage.by_worker[step.name]["frames"] += step.frames
         elif isinstance(step, HostTime):
             usage.host_s += step.seconds
+        elif isinstance(step, Asked):
+            counted(usage.sources, step.source)["seconds"] += step.seconds
         elif isinstance(step, NoLocalDraft):
             usage.why_not_local = step.why
         elif step.reading:

@@ -185,9 +185,8 @@ class Generation:
     def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
         self._inform()
-        for source, suggestions in self.sources.ask(self.tree, self.usage.sources) if self.sources is not None else ():
-            if self.listener is not None:
-                self.listener.suggested(source, suggestions)
+        if self.sources is not None:
+            list(self.sources.ask(self.tree, self.usage.sources, self.listener))  # those that nobody has asked
         wanted = self.controller.decide(self.tree, link, replace(costs, remaining=self.remaining), now)
         action = self._rounds.bound(wanted, self.tree, now)
         self._account.decided(self.controller)

@@ -85,7 +85,7 @@ class Usage:
     """Candidate tokens that the target emitted too, by source."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of each source without a draft model: candidates `proposed`, `verified`, `accepted`, those that drafts proposed
-    too included, and `why` it proposed nothing when last asked (None: it did)."""
+    too included, the `seconds` that asking it took, and `why` it proposed nothing when last asked (None: it did)."""
     local_draft_passes: int = 0
     """Forward passes of a draft model at the gateway."""
     frames: dict[str, int] = field(default_factory=lambda: {"received": 0, "used": 0, "stale": 0, "rejected": 0})

@@ -118,6 +118,13 @@ class LocalWork(Struct, frozen=True):
     """It read the prompt, before the first token."""
 
 
+class Asked(Struct, frozen=True):
+    """A source without a draft model was given tokens, or asked for candidates, which took so many seconds."""
+
+    source: str
+    seconds: float
+
+
 class NoLocalDraft(Struct, frozen=True):
     """The local draft does nothing for it from now on, and why."""
 
@@ -176,9 +183,9 @@ class Stopped(Struct, frozen=True):
 
 Input = (
     Admitted | Prefilled | Assigned | NoWorker | FrameArrived | WorkerGone | Declined | Withdrawn | Drafted | LocalWork
-    | NoLocalDraft | HostTime | Wrote | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
+    | Asked | NoLocalDraft | HostTime | Wrote | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
 )  # fmt: skip
-SPENT = (HostTime, LocalWork, NoLocalDraft, Wrote)
+SPENT = (Asked, HostTime, LocalWork, NoLocalDraft, Wrote)
 """Inputs that are booked and change nothing else, so that no trace holds them."""
 
 
@@ -311,15 +318,16 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
     Status.PREFILL: {
         Prefilled: _MOVING,
         **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.PREFILL})),
-        **dict.fromkeys((LocalWork, NoLocalDraft, HostTime, SpeculationFailed, Cancelled), frozenset({Status.PREFILL})),
+        **dict.fromkeys((Asked, HostTime, LocalWork, NoLocalDraft), frozenset({Status.PREFILL})),
+        **dict.fromkeys((SpeculationFailed, Cancelled), frozenset({Status.PREFILL})),
         PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
         Ended: frozenset({Status.FINISHED}),
         Stopped: frozenset({Status.FINISHED}),
     },
     Status.DECODE: {
         **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.DECODE})),
-        **dict.fromkeys((LocalWork, NoLocalDraft, HostTime, SpeculationFailed), frozenset({Status.DECODE})),
-        **dict.fromkeys((Cancelled, Drafted), frozenset({Status.DECODE})),
+        **dict.fromkeys((Asked, HostTime, LocalWork, NoLocalDraft), frozenset({Status.DECODE})),
+        **dict.fromkeys((SpeculationFailed, Cancelled, Drafted), frozenset({Status.DECODE})),
         Verified: frozenset({Status.DECODE, Status.FINISHED}),
         PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
         Ended: frozenset({Status.FINISHED}),

@@ -4,7 +4,7 @@ Public, by module:
 
 - `answers`: `Answers`
 - `archive`: `Archive`
-- `asking`: `make`, `put`, `Sources`
+- `asking`: `counted`, `make`, `put`, `Sources`
 - `heads`: `HeadSource`, `Level`
 - `interface`: `Suggestion`
 - `settings`: `MAX_ANSWERS`, `SourceSettings`

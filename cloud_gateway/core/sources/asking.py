@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from cloud_gateway.core.policies.settings import PolicySettings, SourceName
 from cloud_gateway.core.sources.answers import Answers
@@ -26,6 +26,12 @@ MAKERS: dict[SourceName, Callable[[Sequence[int]], DraftSource]] = {
 """Sources by name, from the prompt."""
 
 
+class Listener(Protocol):
+    """Is given what a source put into the tree."""
+
+    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None: ...
+
+
 class Sources:
     """The sources of one request."""
 
@@ -43,23 +49,22 @@ class Sources:
         """The sources that are given what heads expect."""
         return [source for source in self._sources if isinstance(source, HeadSource)]
 
-    def ask(self, tree: CandidateTree, counts: Counts) -> Sequence[tuple[str, Sequence[Suggestion]]]:
-        """What each source has suggested, by name; it is in the tree then. Nothing until more is committed."""
+    def ask(self, tree: CandidateTree, counts: Counts, listener: Listener | None = None) -> Iterator[str]:
+        """Asks one source at each step, so that a driver can time it, and yields its name; what it suggests is in the
+        tree then. Nothing until more is committed. To be taken to its end."""
         tokens = tree.prefix.tokens[self._taken : self._taken + MAX_TAKEN]
         if not tokens:
-            return ()
+            return
         self._taken += len(tokens)
-        asked: list[tuple[str, Sequence[Suggestion]]] = []
         for source in self._sources:
             source.committed(tokens)
-            if self._taken < len(tree.prefix):
-                continue
-            suggestions = source.propose(self._room)
-            put(tree, counts, source.name, suggestions)
-            counts[source.name]["why"] = source.why
-            if suggestions:
-                asked.append((source.name, suggestions))
-        return asked
+            if self._taken == len(tree.prefix):
+                suggestions = source.propose(self._room)
+                put(tree, counts, source.name, suggestions)
+                counts[source.name]["why"] = source.why
+                if suggestions and listener is not None:
+                    listener.suggested(source.name, suggestions)
+            yield source.name
 
 
 def put(tree: CandidateTree, counts: Counts, source: str, suggestions: Sequence[Suggestion]) -> None:
@@ -68,8 +73,12 @@ def put(tree: CandidateTree, counts: Counts, source: str, suggestions: Sequence[
     for parent, token, chance in ((one.parent, one.token, one.chance) for one in suggestions):
         above = tree.root if parent == ROOT else nodes[parent]
         nodes.append(None if above is None else tree.suggest(above, token, chance, source))
-    count = counts.setdefault(source, {"proposed": 0, "verified": 0, "accepted": 0, "why": None})
-    count["proposed"] += len(nodes) - nodes.count(None)
+    counted(counts, source)["proposed"] += len(nodes) - nodes.count(None)
+
+
+def counted(counts: Counts, source: str) -> dict[str, Any]:
+    """The figures of one source, from 0 where there were none."""
+    return counts.setdefault(source, {"proposed": 0, "verified": 0, "accepted": 0, "seconds": 0.0, "why": None})
 
 
 def make(settings: PolicySettings, prompt: Sequence[int]) -> Sources | None:

@@ -53,6 +53,9 @@ def test_candidates_without_a_draft_model_are_no_offloading() -> None:
 
 
 def test_times_are_milliseconds() -> None:
+    counts = {"proposed": 3, "verified": 2, "accepted": 1, "seconds": 0.0125, "why": None}
+    figures = {"proposed": 3, "verified": 2, "accepted": 1, "ms": 12.5, "why": None}
+    assert usage_extension(Usage(sources={"lookup": counts}))["sources"] == {"lookup": figures}
     shown = usage_extension(Usage(queued_s=0.001, decode_s=1.5))["timings_ms"]
     assert shown == {
         "queued": 1.0,

@@ -56,7 +56,9 @@ async def test_without_a_queue_nothing_is_written() -> None:
     with engines() as make:
         engine = make(None, TableDraft(), sources=SourceSettings(queued_answers=8), prefer="offload")
         _, done = await complete(engine, wanted(1))
-    assert done.usage.sources["answers"] == {"proposed": 0, "verified": 0, "accepted": 0, "why": NO_ANSWER}
+    counts = done.usage.sources["answers"]
+    assert counts.pop("seconds") >= 0
+    assert counts == {"proposed": 0, "verified": 0, "accepted": 0, "why": NO_ANSWER}
 
 
 async def test_every_waiting_request_gets_an_answer_before_any_gets_two() -> None:

@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 
 from cloud_gateway.api.usage import offload_share
-from cloud_gateway.core.policies.settings import SourceName
+from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.settings import PolicySettings, SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
+from cloud_gateway.core.sources.asking import make
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.core.verify.interface import Method
+from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.local_draft import LocalDrafting
+from cloud_gateway.engine.output_queue import Stream
 from cloud_gateway.engine.stats import Stats
 from edgespec.core.protocol.messages import Sampling
+from tests.cloud_gateway.core.requests.test_generation import decoding
 from tests.support.engines import complete, engines
 from tests.support.traced import PROMPT, read, record
 from tools.doubles.engines import TableDraft, TableTarget
@@ -30,9 +36,9 @@ async def answer(
     wanted = GenerationRequest(
         PROMPT, COUNT, ignore_eos=True, speculation=Speculation(policy="adaptive", sources=sources)
     )
-    with engines() as make:
+    with engines() as started:
         local = TableDraft(model=ShortMemory(right=0.7)) if draft else None
-        engine = make(LoopWorker(0.002, 0.8) if worker else None, local, TableTarget(pass_s=0, model=ShortMemory()))
+        engine = started(LoopWorker(0.002, 0.8) if worker else None, local, TableTarget(pass_s=0, model=ShortMemory()))
         tokens, done = await complete(engine, wanted)
         return tokens, done.usage, engine.stats
 
@@ -46,6 +52,7 @@ async def test_lookup_alone_saves_passes_and_changes_no_token() -> None:
     assert usage.accepted == {"lookup": counts["accepted"]} and counts["accepted"] == COUNT - usage.rounds
     assert counts["proposed"] >= counts["verified"] >= counts["accepted"]
     assert stats.sources["lookup", "accepted"] == counts["accepted"]
+    assert stats.source_s["lookup"] == counts["seconds"] > 0
     assert 0 < usage.undrafted_rounds <= usage.rounds and offload_share(usage) is None
 
 
@@ -57,10 +64,21 @@ async def test_with_other_drafts_the_text_is_the_same_too(worker: bool) -> None:
     assert usage.sources["lookup"]["accepted"] <= sum(usage.accepted.values())
 
 
+def test_each_source_is_timed_by_itself() -> None:
+    generation = decoding("plain", worker=None)
+    generation.sources = make(PolicySettings(sources=("lookup", "answers")), generation.request.tokens)
+    ticks = [10.0, 11.0, 14.0, 20.0]
+    drafting = LocalDrafting(None, StepCurve({1: 0.03}), Stats(), iter(ticks).__next__)
+    active = Active(generation, Stream(lambda: None), 64)
+    for _ in range(2):
+        drafting.ask_sources(active)
+    assert {name: counts["seconds"] for name, counts in generation.usage.sources.items()} == {"lookup": 1, "answers": 3}
+
+
 async def test_a_text_without_repetitions_is_left_alone_with_a_reason() -> None:
-    with engines() as make:
+    with engines() as started:
         wanted = GenerationRequest([*range(20)], 8, ignore_eos=True, speculation=Speculation(policy="adaptive"))
-        _, done = await complete(make(target=TableTarget(pass_s=0)), wanted)
+        _, done = await complete(started(target=TableTarget(pass_s=0)), wanted)
     usage = done.usage
     assert usage.sources["lookup"]["proposed"] == 0 and usage.sources["lookup"]["why"]
 
@@ -76,8 +94,8 @@ async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, 
 
 
 async def test_what_drafts_taught_without_lookup_does_not_serve_answers_with_it() -> None:
-    with engines() as make:
-        engine = make(None, TableDraft(model=ShortMemory(right=0.7)), TableTarget(pass_s=0, model=ShortMemory()))
+    with engines() as started:
+        engine = started(None, TableDraft(model=ShortMemory(right=0.7)), TableTarget(pass_s=0, model=ShortMemory()))
         named: tuple[tuple[SourceName, ...], ...] = ((), ("lookup",))
         for sources in named:
             asked = Speculation(policy="adaptive", prefer="latency", sources=sources)

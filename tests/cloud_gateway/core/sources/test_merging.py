@@ -119,7 +119,7 @@ def test_a_long_prompt_is_taken_in_parts_and_asked_about_at_its_end() -> None:
     sources, tree = make(PolicySettings(), prompt), CandidateTree(prompt)
     assert sources is not None
     counts = Counts()
-    assert sources.ask(tree, counts) == () or not len(tree.tree)
-    ((name, found),) = sources.ask(tree, counts)
-    assert name == "lookup" and [one.token for one in found][:2] == [5, 6]
-    assert sources.ask(tree, counts) == (), "once for each commit"
+    assert list(sources.ask(tree, counts)) == ["lookup"] and not len(tree.tree)
+    assert list(sources.ask(tree, counts)) == ["lookup"]
+    assert [node.token for node in tree.tree.nodes.values()][:2] == [5, 6]
+    assert not list(sources.ask(tree, counts)), "once for each commit"
