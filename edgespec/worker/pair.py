@@ -93,6 +93,8 @@ class _Client(TurnTaking):
         """The upgrade to WebSocket. Raises _OtherGateway, RemoteProtocolError (`tls`)."""
         self.spki = peer_spki_hash(self.transport.get_extra_info("ssl_object"))
         self._pairing.check(self.spki)
+        await self.turn()
+        self._pairing.check(self.spki)  # it may have refused at another address meanwhile
         await super().handshake(*args, **options)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.server import serve
+from websockets.asyncio.server import ServerConnection, serve
 
 from edgespec.core.errors import PairingError
 from edgespec.core.pairing.messages import PairingFailed, Reason, Refused
@@ -125,10 +125,13 @@ async def test_a_gateway_is_asked_again_only_when_it_had_no_time(
 ) -> None:
     """Two addresses of one gateway count as one, so that one code is not tried twice."""
     monkeypatch.setattr("edgespec.worker.pair.RETRIES_S", (0.01, 0.01, 0.01))
-    tls, asked = KeyStore(tmp_path / "gateway").tls_identity(), []
+    tls, asked, arrived = KeyStore(tmp_path / "gateway").tls_identity(), [], list[int]()
+    made = ServerConnection.connection_made
+    monkeypatch.setattr(ServerConnection, "connection_made", lambda *of: arrived.append(1) or made(*of))
 
     async def refuse(ws: Any) -> None:
         asked.append(await ws.recv())
+        await until(lambda: len(arrived) >= 2)  # at both addresses, of which the second waits for its turn
         await ws.send(encode(Refused(reason)))
 
     async with (
@@ -145,7 +148,8 @@ async def test_a_gateway_that_falls_silent_is_left_for_the_next_address(
     gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relay can delay what it forwards; another address of the same gateway is then tried."""
-    monkeypatch.setattr("edgespec.worker.pair.STEP_S", 1.0)
+    monkeypatch.setattr("edgespec.worker.pair.Race", lambda: Race(stagger_s=3600))
+    monkeypatch.setattr("edgespec.worker.pair.STEP_S", 2.5)
     monkeypatch.setattr("edgespec.core.pairing.window.PARKED_S", 0.1)
     operator = Operator(gateway.desk)
     code = await operator.code()
