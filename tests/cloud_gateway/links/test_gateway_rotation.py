@@ -16,6 +16,7 @@ from edgespec.shared.tls import rotations_in
 from edgespec.worker.doctor import network
 from tests.support.links import serving
 from tests.support.services import listed, service_of, until
+from tests.support.sockets import reserved
 
 
 def stored(worker: KeyStore) -> PairedGateway:
@@ -29,26 +30,26 @@ async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
     caplog.set_level("INFO")
     worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
     me, old = [listed(worker)], keys.identity().public
-    async with serving(tmp_path, paired=me, keys=keys) as gateway:
-        port = gateway.port
-        PairedGateways(worker.folder).add(old, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
-        async with service_of(tmp_path) as (service, task, _):
-            await until(gateway.links.workers)
-            await gateway.links.stop()
-            stolen = KeyStore(tmp_path / "thief")
-            for name in ("identity.key", "tls.pem"):
-                shutil.copy(keys.folder / name, stolen.folder / name)
-            new = keys.rotate_gateway().new_key
-            async with serving(tmp_path, paired=me, keys=keys, port=port) as rotated:
-                await until(lambda: (rotated.links.workers() and service.gateway.key != old) or task.done())
-                assert stored(worker).key == service.gateway.key == new != old
-                assert (stored(worker).spki, stored(worker).formerly) == (keys.tls_identity().spki_hash, (old,))
-                assert f"gw has rotated its identity: ({key_id(old)}) is now ({key_id(new)})" in caplog.text
-            async with serving(tmp_path, paired=me, keys=stolen, port=port) as thief:
-                await until(lambda: "the TLS key is not the one that was pinned at pairing (pin)" in caplog.text)
-                assert not thief.links.workers() and not thief.seen.of("up")
-            async with serving(tmp_path, paired=me, keys=keys, port=port) as again:
-                await until(lambda: again.links.workers() or task.done())
+    with reserved() as port:
+        async with serving(tmp_path, paired=me, keys=keys, port=port) as gateway:
+            PairedGateways(worker.folder).add(old, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+            async with service_of(tmp_path) as (service, task, _):
+                await until(gateway.links.workers)
+                await gateway.links.stop()
+                stolen = KeyStore(tmp_path / "thief")
+                for name in ("identity.key", "tls.pem"):
+                    shutil.copy(keys.folder / name, stolen.folder / name)
+                new = keys.rotate_gateway().new_key
+                async with serving(tmp_path, paired=me, keys=keys, port=port) as rotated:
+                    await until(lambda: (rotated.links.workers() and service.gateway.key != old) or task.done())
+                    assert stored(worker).key == service.gateway.key == new != old
+                    assert (stored(worker).spki, stored(worker).formerly) == (keys.tls_identity().spki_hash, (old,))
+                    assert f"gw has rotated its identity: ({key_id(old)}) is now ({key_id(new)})" in caplog.text
+                async with serving(tmp_path, paired=me, keys=stolen, port=port) as thief:
+                    await until(lambda: "the TLS key is not the one that was pinned at pairing (pin)" in caplog.text)
+                    assert not thief.links.workers() and not thief.seen.of("up")
+                async with serving(tmp_path, paired=me, keys=keys, port=port) as again:
+                    await until(lambda: again.links.workers() or task.done())
 
 
 async def test_a_worker_that_was_away_for_two_rotations_links_and_doctor_says_so(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from edgespec.shared.address import Address
 from edgespec.shared.paired import PairedWorkers
 from edgespec.worker.link import keep_linked
 from tests.support.links import VOCAB, Daemon, GatewayUnderTest, client, serving, some_tree, worker_identity
+from tests.support.sockets import reserved
 from tests.support.until import until
 
 ME = worker_identity()
@@ -31,16 +32,25 @@ def worthless(links: Links) -> None:
         links.audited(ID, f"key {number % 3}", 8.0, 0)
 
 
-async def test_a_worthless_worker_is_refused_until_it_is_released(tmp_path: Path, paired: PairedWorkers) -> None:
+@pytest.fixture
+def port() -> Iterator[int]:
+    """For a gateway that restarts."""
+    with reserved() as number:
+        yield number
+
+
+async def test_a_worthless_worker_is_refused_until_it_is_released(
+    tmp_path: Path, paired: PairedWorkers, port: int
+) -> None:
     paired.add(ME.key.public, "lab-7")
     daemon, notices, found = Daemon(), list[str](), list[tuple[str, ...]]()
-    async with serving(tmp_path, listed=paired, quarantined=lambda *what: found.append(what)) as before:
+    async with serving(tmp_path, listed=paired, quarantined=lambda *what: found.append(what), port=port) as before:
         task = asyncio.create_task(linking(before, daemon, notices))
         await until(before.links.workers)
         worthless(before.links)
         why = "3 of 3 API keys accepted 0% of what its probabilities claim"
         assert before.links.workers() == [] and found == [(ID, "lab-7", why)]
-    restarted = serving(tmp_path, listed=PairedWorkers(tmp_path / "keys"), port=before.port)
+    restarted = serving(tmp_path, listed=PairedWorkers(tmp_path / "keys"), port=port)
     async with restarted as after:
         await until(lambda: after.links.rejected["quarantined"] > 1 and notices)
         assert f"cloud-gateway workers release {ID}" in notices[0]

@@ -25,6 +25,7 @@ from edgespec.worker.doctor.run import examine, exit_code
 from tests.support.links import GATEWAY_KEY, serving, worker_identity
 from tests.support.owner import Scripted
 from tests.support.services import serving_worker, until
+from tests.support.sockets import reserved
 from tests.support.tiny_gguf import make_tiny_gguf
 
 NOBODY = Pin(bytes(32), bytes(32))
@@ -79,12 +80,13 @@ async def test_a_port_without_a_program_or_with_another_one_is_said() -> None:
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(plain, "127.0.0.1", 0)
-    where = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    assert "TLS" in (await network.address(where, NOBODY)).says
-    server.close()
-    await server.wait_closed()
-    assert "no program listens" in (await network.address(where, NOBODY)).says
+    with reserved() as port:
+        server = await asyncio.start_server(plain, "127.0.0.1", port)
+        where = Address("127.0.0.1", port)
+        assert "TLS" in (await network.address(where, NOBODY)).says
+        server.close()
+        await server.wait_closed()
+        assert "no program listens" in (await network.address(where, NOBODY)).says
 
 
 async def test_packets_that_are_dropped_are_taken_for_a_firewall(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.tls import new_identity, peer_spki_hash
 from edgespec.worker.pair import pair
 from tests.support.pairing import Gateway, Operator, Worker, by_hand, make_worker, refusal, served, some_code
+from tests.support.sockets import reserved
 
 
 @pytest.fixture
@@ -46,11 +46,10 @@ async def test_an_unreachable_address_and_another_service_have_different_errors(
     gateway: Gateway, worker: Worker, tmp_path: Path
 ) -> None:
     code = some_code(gateway.spki)
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    nobody = Address("127.0.0.1", port)
-    with pytest.raises(NoGatewayError, match=f"No gateway can be reached at 127.0.0.1:{port} \\(") as error:
-        await pair([nobody], code, worker.key, "lab-7", worker.gateways)
+    with reserved() as port:
+        nobody = Address("127.0.0.1", port)
+        with pytest.raises(NoGatewayError, match=f"No gateway can be reached at 127.0.0.1:{port} \\(") as error:
+            await pair([nobody], code, worker.key, "lab-7", worker.gateways)
     assert error.value.exit_code == 69
     with pytest.raises(NoGatewayError, match="can be reached at no.such.host.invalid:7443"):
         await pair([Address("no.such.host.invalid")], code, worker.key, "lab-7", worker.gateways)

@@ -28,6 +28,7 @@ from edgespec.lab.survey.config import EndpointSection, RequestSection
 from edgespec.lab.survey.probe import Prober, _rate, refused, retry_after
 from edgespec.lab.survey.sample import Sample
 from tests.support.echo import EchoEngine, echo_gateway
+from tests.support.sockets import reserved
 from tools.survey_demo import ChatEndpoint, Reply, serving
 
 SECRET = "sk-very-secret"
@@ -135,16 +136,15 @@ def test_retry_after_is_read_in_both_its_forms() -> None:
 
 
 async def test_a_timed_out_request_counts_with_the_time_waited() -> None:
+    began = time.monotonic()
     sample = await ask_one(Reply(wait_s=3), timeout_s=1.0)
     assert (sample.outcome, sample.ttft_ms) == ("timeout", None)
-    assert 800 <= sample.total_ms <= 1600
+    assert 800 <= sample.total_ms <= 1e3 * (time.monotonic() - began)
 
 
 async def test_an_absent_or_unnamed_server_is_reported() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    sample = await ask(f"http://127.0.0.1:{port}/v1")
+    with reserved() as port:
+        sample = await ask(f"http://127.0.0.1:{port}/v1")
     assert (sample.outcome, sample.connect_ms, sample.total_ms) == ("refused", None, None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,14 +64,19 @@ class Bus:
 
 
 @pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+async def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
     program = shutil.which("dbus-daemon")
     if program is None:
         pytest.skip("dbus-daemon is not installed")
     (tmp_path / "bus.conf").write_text(CONFIG.format(path=tmp_path / "bus"))
-    daemon = await asyncio.create_subprocess_exec(program, f"--config-file={tmp_path}/bus.conf", "--nofork")
-    await until(lambda: (tmp_path / "bus").exists() or daemon.returncode is not None, timeout_s=20)
-    yield Bus(f"unix:path={tmp_path}/bus", daemon)
+    monkeypatch.setattr("edgespec.worker.presence.bus.CALL_S", 20.0)
+    daemon = await asyncio.create_subprocess_exec(
+        program, f"--config-file={tmp_path}/bus.conf", "--nofork", "--print-address=1", stdout=subprocess.PIPE
+    )
+    assert daemon.stdout is not None
+    async with asyncio.timeout(20):
+        address = (await daemon.stdout.readline()).decode().strip()  # printed once it listens
+    yield Bus(address, daemon)
     if daemon.returncode is None:
         daemon.terminate()
     await daemon.wait()
