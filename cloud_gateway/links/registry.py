@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,8 +33,8 @@ class WorkerInfo:
     draft_points: Points = ()
     """Leaves and seconds of a draft step as the worker reports it; empty until it has."""
     paused_because: str | None = None
-    probation: bool = False
-    """Whether it gets no requests yet, because its links kept ending (cloud_gateway/core/limits/probation.py)."""
+    probation_ends: asyncio.TimerHandle | None = None
+    """Until then it gets no requests, because its links kept ending (cloud_gateway/core/limits/probation.py)."""
     groups: frozenset[str] = frozenset()
     """Its groups in the operator's list (edgespec/core/pairing/groups.py); without a group it gets no request."""
     scopes: dict[int, bytes] = field(default_factory=dict)
@@ -57,6 +58,11 @@ class WorkerInfo:
     def step_s(self) -> float:
         """Draft step time, estimated from the spacing of its frames."""
         return self.step.step_s
+
+    @property
+    def probation(self) -> bool:
+        """Whether it gets no requests yet, because its links kept ending."""
+        return self.probation_ends is not None
 
     @property
     def paused(self) -> bool:

@@ -266,6 +266,8 @@ class Links:
         """Removes a link from the table before its socket is closed; does nothing the second time."""
         if worker is None or not self.registry.remove(worker):
             return
+        if worker.probation_ends is not None:
+            worker.probation_ends.cancel()  # it would hold the connection's buffers for up to ten minutes
         now = asyncio.get_running_loop().time()
         self._probation.ended(worker.id, now, by_its_fault=why in FAULTS)
         self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
@@ -278,15 +280,14 @@ class Links:
         loop = asyncio.get_running_loop()
         seconds = self._probation.length_s(worker.id, loop.time())
         if seconds:
-            worker.probation = True
-            loop.call_later(seconds, self._end_probation, worker)
+            worker.probation_ends = loop.call_later(seconds, self._end_probation, worker)
             text = f"{worker} gets no requests for {seconds:.0f} s: its links keep ending"
             self._lines.line(logging.WARNING, ("probation", worker.id), text)
 
     def _end_probation(self, worker: WorkerInfo) -> None:
-        worker.probation = False
+        worker.probation_ends = None
         self.registry.refresh(worker)
-        if self.registry.workers.get(worker.id) is worker and not worker.paused:
+        if not worker.paused:
             self.inbox.post(WorkerReady(worker.id))
 
     def _hang_up(self, worker: WorkerInfo, bye: Bye, error: RemoteProtocolError | None = None, why: str = "") -> None:

@@ -1,7 +1,7 @@
 """`python -m tests.faults.soak --minutes 30`: eight clients, four workers, a random fault every ten seconds.
 
 After each fault a line of counters is printed, and written where `--json` says. The end has a verdict: exit code 1 for
-a wrong text, a hang, a leak, or a gateway that ended.
+a wrong text, a request that failed though the gateway could answer, a hang, a leak, or a gateway that ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
@@ -35,6 +36,8 @@ SETTLE_S = 90.0
 """Until all workers are linked again and nothing runs: their longest wait before they dial again."""
 MAX_NEW_DESCRIPTORS = 8
 """Of the gateway over a run: connections that are kept for a while, as the metrics' own."""
+REFUSES = "the gateway has no descriptor left"
+"""The one fault in which a new connection may break off without an answer."""
 EXCLUDED = ("gateway is stopped", "gateway is killed", "revoked", "replaced", "clock", "each worker")
 """They end what the clients count on, or take longer than the time between two faults."""
 
@@ -42,11 +45,12 @@ EXCLUDED = ("gateway is stopped", "gateway is killed", "revoked", "replaced", "c
 class Client(threading.Thread):
     """Asks again and again, and compares."""
 
-    def __init__(self, scene: Scene, number: int, over: threading.Event) -> None:
+    def __init__(self, scene: Scene, number: int, over: threading.Event, faults: Sequence[str]) -> None:
         super().__init__(daemon=True)
-        self.scene, self.prompt, self.over = scene, PROMPTS[number % len(PROMPTS)], over
+        self.scene, self.prompt, self.over, self.faults = scene, PROMPTS[number % len(PROMPTS)], over, faults
         self.right = self.wrong = 0
         self.errors: list[str] = []
+        """Each with the last fault before it."""
 
     def run(self) -> None:
         """Until it is over."""
@@ -54,7 +58,7 @@ class Client(threading.Thread):
             try:
                 same = self.scene.answer(self.prompt) == self.scene.expected[self.prompt]
             except (RigError, OSError, ValueError, HTTPException) as error:
-                self.errors.append(str(error)[:160])
+                self.errors.append(f"{self.faults[-1] if self.faults else 'start'}: {error}"[:200])
                 self.over.wait(0.2)
                 continue
             self.right += same
@@ -74,7 +78,8 @@ class Soak:
         self.scene, self.began, self.over = scene, time.monotonic(), threading.Event()
         self.gateway = scene.rig.pid("gateway")
         self._opened = descriptors(self.gateway)
-        self.clients = [Client(scene, i, self.over) for i in range(CLIENTS)]
+        self._faults: list[str] = []
+        self.clients = [Client(scene, i, self.over, self._faults) for i in range(CLIENTS)]
         self._memory: list[tuple[float, int]] = []
         """Minutes since the beginning, and the gateway's KB."""
         self._injected: list[str] = []
@@ -88,7 +93,9 @@ class Soak:
         while time.monotonic() < self.began + minutes * 60 and self.scene.rig.runs("gateway"):
             began = time.monotonic()
             self._memory.append(((began - self.began) / 60, resident_kb(self.gateway)))
-            self._injected.append(_inject(self.scene, rng.choice(rows)))
+            row = rng.choice(rows)
+            self._faults.append(row.name)
+            self._injected.append(_inject(self.scene, row))
             show(self.figures())
             time.sleep(max(began + FAULT_S - time.monotonic(), 0))
         self.over.set()
@@ -104,7 +111,7 @@ class Soak:
             "failed_injections": [text for text in self._injected if text],
             "right": sum(one.right for one in self.clients),
             "wrong": sum(one.wrong for one in self.clients),
-            "errors": [text for one in self.clients for text in one.errors],
+            "errors": dict(Counter(text for one in self.clients for text in one.errors)),
             "gateway_kb": self._memory[-1][1] if self._memory else None,
             "gateway_kb_per_minute": slope(self._memory),
         }
@@ -133,7 +140,9 @@ def slope(memory: Sequence[tuple[float, int]]) -> float | None:
 
 def verdict(figures: Mapping[str, Any]) -> list[str]:
     """What did not hold, of the figures of a whole run."""
+    failed = sum(count for text, count in figures["errors"].items() if not text.startswith(REFUSES))
     found = {
+        f"{failed} requests failed though the gateway could answer": failed,
         "no completion was right": not figures["right"],
         f"{figures['wrong']} texts were wrong": figures["wrong"],
         "the gateway has ended": not figures["gateway_runs"],
@@ -167,6 +176,15 @@ def _until_settled(scene: Scene) -> bool:
     return False
 
 
+def _count(value: Any) -> Any:
+    match value:
+        case dict():
+            return sum(value.values())
+        case list():
+            return len(value)
+    return value
+
+
 def run_soak(options: argparse.Namespace) -> int:
     """Prints the figures and the verdict. Raises RigError where gateway or workers do not start."""
 
@@ -175,7 +193,7 @@ def run_soak(options: argparse.Namespace) -> int:
             replace_text(options.json, json.dumps({**figures, "verdict": result}, indent=1) + "\n")
 
     def show(figures: Mapping[str, Any]) -> None:
-        counters = {name: len(value) if isinstance(value, list) else value for name, value in figures.items()}
+        counters = {name: _count(value) for name, value in figures.items()}
         print(", ".join(f"{name} {value}" for name, value in counters.items()), flush=True)
         write(figures, "not ended")
 

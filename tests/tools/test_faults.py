@@ -18,13 +18,13 @@ from tests.faults.__main__ import chosen, main
 from tests.faults.report import Report
 from tests.faults.run import Outcome, Overdue, Scenes, within
 from tests.faults.scene import Scene
-from tests.faults.soak import slope, verdict
+from tests.faults.soak import REFUSES, slope, verdict
 from tests.faults.table import TABLE, Scenario
 
 ROWS = [Scenario(name, lambda scene: None) for name in ("one", "two", "three", "four", "five")]
 FIGURES: dict[str, Any] = {
     "right": 40, "wrong": 0, "gateway_runs": True, "hung_clients": 0, "requests_left": 0.0, "new_descriptors": 2,
-    "all_linked_again": True,
+    "all_linked_again": True, "errors": {f"{REFUSES}: broke off": 3},
 }  # fmt: skip
 
 
@@ -97,6 +97,7 @@ def test_a_bound_ends_its_block_and_nothing_later() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ({"errors": {"5 % loss: broke off": 2}}, "2 requests failed though the gateway could answer"),
         ({"right": 0}, "no completion was right"),
         ({"wrong": 1}, "1 texts were wrong"),
         ({"gateway_runs": False}, "the gateway has ended"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import weakref
 from pathlib import Path
 
 import pytest
@@ -266,6 +268,19 @@ async def test_a_worker_that_was_cut_off_for_its_fault_is_on_probation(
         async with client(gateway):
             await until(lambda: len(seen.of("up")) == 3)
     assert seen.paused == [False, True, False], "when linked, when linked again, and after the time"
+
+
+async def test_nothing_of_a_link_that_ended_during_its_probation_is_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        for probation_expected in (False, True):
+            async with client(gateway) as linked:
+                await until(gateway.links.workers)
+                kept = weakref.ref(gateway.links.workers()[0].wire.ws)
+                assert gateway.links.linked()[ID].paused is probation_expected
+                await linked.ws.send(b"x" * 100)
+                await linked.closed()
+            await until(lambda: not gateway.links.workers())
+        await until(lambda: (gc.collect(), kept() is None)[1])
 
 
 async def test_a_silent_worker_is_given_up(tmp_path: Path) -> None:
