@@ -7,6 +7,7 @@ Public, by module:
 - `events`: `Inbox`, `WorkerReady`
 - `loop`: `Engine`, `EngineSettings`
 - `measure`: `measure`
+- `queue_drafts`: `REST`
 - `recorder`: `Recorder`, `RecorderSettings`
 - `stats`: `Stats`
 """

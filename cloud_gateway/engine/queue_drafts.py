@@ -84,7 +84,11 @@ class QueueDrafts:
         if source_of(active) is not None:
             request = active.request
             completion = active.generation.tree.prefix.tokens[len(request.tokens) :]
-            self._archive.keep(request.cache_scope, request.tokens, completion)
+            self.keep(request.cache_scope, request.tokens, completion)
+
+    def keep(self, scope: bytes, prompt: Sequence[int], completion: Sequence[int]) -> None:
+        """Requests of this scope and conversation are given the completion as another answer."""
+        self._archive.keep(scope, prompt, completion)
 
     def ask(self, queue: Queue) -> None:
         """Lets workers write for requests that wait, before the local draft does."""

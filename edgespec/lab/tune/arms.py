@@ -1,9 +1,18 @@
-"""What `edgespec tune` and `python -m tools.bench sources` compare: each source of drafts alone, and merged."""
+"""What `edgespec tune` and `python -m tools.bench sources` compare: each source of drafts alone, and merged.
+
+Two arms are `tune`'s own: `async`, the merge in a gateway process with its own worker (own_process.py), and `answers`,
+in which the local draft has written an answer to the prompt before, as it does while a request waits (QueueSpec).
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from statistics import median
 from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.settings import SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
@@ -11,19 +20,29 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings
-from edgespec.core.errors import ModelError
+from edgespec.core.drafting.ranking import Ranker, Spread
+from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.core.protocol.messages import Sampling
+from edgespec.lab.tune.own_process import OwnProcess
 
 WARM = "Count to ten."
 DRAFT = Speculation(policy="adaptive", prefer="latency", sources=())
 HEADS: tuple[SourceName, ...] = ("medusa", "eagle")
 """Arms of heads beside the target, by the name of their source."""
-Draft = Literal["none", "local", "self"]
+GREEDY = Sampling(temperature=0)
+KEPT_TOKENS = 1 << 16
+"""Of an answer and its prompt: four times as many are held for all scopes (core/sources/archive.py)."""
+CHUNK = 64
+"""Tokens of a prompt that the writing draft reads at once."""
+Draft = Literal["none", "local", "self", "queue", "own"]
 Completed = tuple[list[int], Usage]
 
 
 class Arm(NamedTuple):
-    """What is asked for, and which draft model runs beside the target."""
+    """What is asked for, and which draft model runs beside the target.
+
+    `queue`: none, but one has written an answer. `own`: the local draft, in a process of its own.
+    """
 
     asks: Speculation
     draft: Draft = "none"
@@ -39,13 +58,30 @@ ARMS: Mapping[str, Arm] = {
     "self": Arm(DRAFT, "self"),
     "merge": Arm(Speculation(policy="adaptive", prefer="latency", sources=("lookup", *HEADS)), "local"),
 }
+ASYNC, ANSWERS = "async", "answers"
+TUNED: Mapping[str, Arm] = {
+    ASYNC: Arm(ARMS["merge"].asks, "own"),
+    ANSWERS: Arm(Speculation(policy="adaptive", sources=("lookup", "answers")), "queue"),
+}
+"""Those of `tune` alone."""
 
 
 class Arms:
     """Engines over one target, one for each draft beside it, of which one at a time works. Used as a context."""
 
-    def __init__(self, loaded: Models, settings: GatewaySettings, curve: Mapping[int, float] | None = None) -> None:
-        """`curve`: as of `Engine`. Raises ModelError where the target has not the layers of `local_draft.layers`."""
+    def __init__(
+        self,
+        loaded: Models,
+        settings: GatewaySettings,
+        curve: Mapping[int, float] | None = None,
+        *,
+        own: OwnProcess | None = None,
+        queue: bool = False,
+    ) -> None:
+        """`curve`: as of `Engine`; `own`: with the arm `async`; `queue`: with `answers`, where a local draft can write.
+
+        Raises ModelError where the target has not the layers of `local_draft.layers`.
+        """
         drafts: dict[Draft, DraftModel | None] = {"none": None}
         if loaded.local is not None:
             drafts["local"] = loaded.local
@@ -56,13 +92,30 @@ class Arms:
 
             if isinstance(loaded.target, TorchTarget):
                 drafts["self"] = SelfDraft(loaded.target, layers, requests=1)
+        writes = queue and loaded.local is not None and draft != SELF
+        if writes:
+            drafts["queue"] = None
+        self._own, self._writer, self._eos = own, loaded.local if writes else None, frozenset(loaded.target.eos)
         self._render, self._engines = loaded.text.render_chat, dict[Draft, Engine]()
         for name, model in drafts.items():
-            self._engines[name] = Engine(loaded.target, model, engine_settings(settings), curve=curve)
+            kept = replace(settings, sources=replace(settings.sources, queued_answers=0, kept_tokens=4 * KEPT_TOKENS))
+            made = engine_settings(kept if name == "queue" else settings)
+            self._engines[name] = Engine(loaded.target, model, made, curve=curve)
             self._engines[name].local.heads = loaded.heads
+        there = {*drafts, *(["own"] if own is not None else [])}
         self.names = [
-            name for name, arm in ARMS.items() if arm.draft in drafts and (name not in HEADS or name in loaded.heads)
+            name
+            for name, arm in {**ARMS, **TUNED}.items()
+            if arm.draft in there and (name not in HEADS or name in loaded.heads)
         ]
+        self.cpu_s = dict.fromkeys(self.names, 0.0)
+        """Processor seconds of each arm's completions so far, the gateway's own worker included."""
+        self._written_s = list[float]()
+
+    @property
+    def written_s(self) -> float | None:
+        """Median seconds in which the local draft wrote an answer; None where it wrote none."""
+        return median(self._written_s[1:]) if self._written_s[1:] else None  # the first one was for WARM
 
     async def __aenter__(self) -> Arms:
         for engine in self._engines.values():
@@ -85,13 +138,46 @@ class Arms:
             tokens, shift = self._render([{"role": "user", "content": prompt}]), number % len(names)
             found.append({})
             for name in [*names[shift:], *names[:shift]]:
-                found[-1][name] = await self._completion(ARMS[name], tokens, count)
+                arm = {**ARMS, **TUNED}[name]
+                scope = self._write(tokens, count) if arm.draft == "queue" else b""
+                before = self._cpu_s(arm)
+                if arm.draft == "own":
+                    assert self._own is not None
+                    found[-1][name] = [], self._own.complete(prompt, count)
+                else:
+                    found[-1][name] = await self._completion(arm, tokens, count, scope)
+                self.cpu_s[name] += (self._cpu_s(arm) - before) * (number > 0)
                 done()
         return found[1:]
 
-    async def _completion(self, arm: Arm, prompt: Sequence[int], count: int) -> Completed:
+    def _cpu_s(self, arm: Arm) -> float:
+        """Processor seconds so far of what computes for this arm."""
+        return self._own.cpu_s() if arm.draft == "own" and self._own is not None else time.process_time()
+
+    def _write(self, prompt: Sequence[int], count: int) -> bytes:
+        """Lets the local draft write an answer, which requests of the scope returned are given; none where it has no
+        room for the prompt. No engine works meanwhile."""
+        draft, written, scope = self._writer, list[int](), f"prompt {len(self._written_s)}".encode()
+        assert draft is not None
+        ranker, began = Ranker(GREEDY, prompt, spread=Spread(fixed=1.0)), time.perf_counter()
+        with suppress(EdgespecError):
+            draft.open(scope, prompt)
+            try:
+                while draft.backlog(scope) > 1:
+                    draft.catch_up(scope, CHUNK)
+                while len(written) < count and not self._eos.intersection(written[-1:]):
+                    written += draft.draft(scope, [()], 1, ranker)[0].tokens
+                    ranker.committed(written[-1:])
+                    draft.commit(scope, written[-1:])
+            finally:
+                draft.close(scope)
+        self._written_s.append(time.perf_counter() - began)
+        self._engines["queue"].queue_drafts.keep(scope, prompt, written)
+        return scope
+
+    async def _completion(self, arm: Arm, prompt: Sequence[int], count: int, scope: bytes) -> Completed:
         """A greedy one."""
-        wanted = GenerationRequest(prompt, count, Sampling(temperature=0), speculation=arm.asks)
+        wanted = GenerationRequest(prompt, count, GREEDY, speculation=arm.asks, cache_scope=scope)
         tokens, end = await self._engines[arm.draft].submit(wanted).whole()
         if end.error is not None:
             raise ModelError(end.error)

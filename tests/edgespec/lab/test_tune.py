@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.process.config import GatewaySettings, load
 from edgespec.core.errors import ConfigError
 from edgespec.lab import tune
-from edgespec.lab.tune.advice import Advice, Measured, caution, recommend
+from edgespec.lab.tune.advice import Advice, Cores, Measured, caution, queued, recommend
+from edgespec.lab.tune.own_process import divided
 from edgespec.lab.tune.rewrite import rewritten
-from edgespec.shared.settings import parse
+from edgespec.shared.settings import overridden, parse
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import make_tiny_target
 
 PASSES = {1: 30.0, 4: 34.0, 8: 40.0, 16: 60.0, 32: 110.0}
 EXAMPLE = Path(__file__).parents[3] / "configs" / "gateway.toml"
@@ -79,6 +83,84 @@ def test_heads_are_a_source_where_they_pay() -> None:
     )
     assert values(recommend(measured(lookup=20.0, medusa=31.0), ""))["policy.sources"] == ["lookup"]
     assert values(recommend(measured(medusa=31.0, eagle=20.0), ""))["policy.sources"] == ["eagle"]
+
+
+def beside(rtt_ms: float | None = None, **arms: float) -> Measured:
+    """Where the draft also had a process of its own."""
+    spent = {"async": 40.0, "merge": 25.0}
+    return replace(measured(rtt_ms, **arms), cores=Cores([0, 1, 2], [3]), cpu_ms=spent)
+
+
+def test_a_process_of_its_own_is_recommended_where_it_is_fastest() -> None:
+    arms = {"lookup": 29.0, "colocated": 20.0, "draft": 16.0, "merge": 15.0}
+    found = recommend(beside(5.0, **arms, **{"async": 12.0}), "auto:quantised")
+    chosen = values(found)
+    assert (chosen["local_draft.mode"], chosen["local_draft.cpu"], chosen["daemon.cpu"]) == (
+        "async-local",
+        [3],
+        [0, 1, 2],
+    )
+    assert (chosen["policy.name"], chosen["policy.prefer"]) == ("adaptive", "latency")
+    (mode,) = (one for one in found if one.key == "local_draft.mode")
+    assert "12.0 ms and 40.0 ms of processor time per token" in mode.why
+    assert "on all of them 15.0 ms and 25.0 ms of processor time per token (merge)" in mode.why
+
+
+def test_a_process_of_its_own_can_pay_where_turns_do_not() -> None:
+    found = recommend(beside(lookup=15.0, draft=16.0, merge=16.0, **{"async": 12.0}), "auto:quantised")
+    (draft,) = (one for one in found if one.key == "local_draft.model")
+    assert draft.value == "auto:quantised" and "in turn: no draft pays here" in draft.why
+
+
+@pytest.mark.parametrize("fastest", ["merge", "lookup"])
+def test_a_process_of_its_own_that_is_hardly_faster_is_not_recommended(fastest: str) -> None:
+    found = beside(**{"lookup": 29.0, "draft": 16.0, "merge": 16.0, fastest: 15.0, "async": 14.8})
+    before = values(recommend(found, "auto:quantised"))
+    assert before["local_draft.mode"] == "in-turn" and "local_draft.cpu" not in before and "daemon.cpu" not in before
+    assert values(recommend(found, "auto:quantised", "async-local"))["local_draft.cpu"] == []
+
+
+def test_what_is_recommended_fits_a_file_with_a_process_of_its_own() -> None:
+    text = '[local_draft]\nmode = "async-local"\ncpu = [3]\n[daemon]\ncpu = [0, 1, 2]\n'
+    arms = {"colocated": 18.0, "draft": 16.0, "merge": 15.0}
+    for found in (
+        beside(lookup=28.0, **arms, **{"async": 12.0}),
+        beside(lookup=28.0, **arms, **{"async": 20.0}),
+        measured(lookup=28.0, **arms),
+        measured(lookup=10.0, **arms),
+        measured(lookup=10.0, **arms, self=5.0),
+    ):
+        advice = recommend(found, "auto:quantised", "async-local")
+        made = rewritten(text, {one.key: one.value for one in advice if one.value != "self"})
+        parse(made, GatewaySettings, "made")
+
+
+@pytest.mark.parametrize(
+    ("values", "available", "found"),
+    [
+        ({}, [4, 5], Cores([4], [5])),
+        ({}, [*range(8)], Cores([0, 1, 2, 3, 4, 5], [6, 7])),
+        ({}, [0], None),
+        ({"local_draft.mode": "async-local", "local_draft.cpu": [0]}, [0, 1, 2], Cores([1, 2], [0])),
+        ({"daemon.cpu": [2]}, [0, 1, 2], Cores([2], [1])),
+        ({"daemon.cpu": [0, 1]}, [0, 1], None),
+        ({"local_draft.model": ""}, [0, 1], None),
+        ({"local_draft.layers": [0], "local_draft.model": "self"}, [0, 1], None),
+    ],
+)
+def test_cores_are_divided_as_configured_or_by_a_quarter(
+    values: dict[str, object], available: list[int], found: Cores | None
+) -> None:
+    assert divided(overridden(GatewaySettings(), values), available) == found
+
+
+def test_queued_answers_have_a_line_that_says_when_they_pay() -> None:
+    assert queued(measured(lookup=20.0)) is None
+    slow = replace(measured(lookup=20.0, merge=18.0, answers=19.0), write_s=0.5)
+    assert queued(slow) == "Queued answers do not pay here: with one 19.0 ms per token, without it 18.0 (merge)."
+    fast = queued(replace(measured(lookup=20.0, merge=18.0, answers=9.0), write_s=0.5))
+    assert fast is not None and "for requests that wait 2.0 s or longer" in fast, "it rests three times as long"
+    assert "with one 9.0 ms per token, without it 18.0 (merge)" in fast
 
 
 def test_a_machine_without_a_draft_gets_advice_too() -> None:
@@ -157,6 +239,29 @@ def test_the_round_trip_is_that_of_a_tcp_handshake() -> None:
 
 
 @pytest.mark.live
+def test_tiny_models_are_measured_in_a_gateway_process_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from edgespec.__main__ import main
+
+    folder, draft = make_tiny_target(tmp_path / "target", vocab=320), make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)
+    path, prompts = tmp_path / "gateway.toml", tmp_path / "prompts.jsonl"
+    path.write_text(
+        f'[target]\nmodel = "{folder}"\nengine = "torch"\ncontext = 512\n[local_draft]\nmodel = "{draft}"\n'
+        f'[daemon]\nstate_dir = "{tmp_path / "state"}"\n'
+    )
+    prompts.write_text('{"prompt": "hello there"}\n{"prompt": "and again"}\n')
+    given = ["tune", "--config", str(path), "--prompts", str(prompts), "--limit", "2", "--max-tokens", "8"]
+    assert main([*given, "--json", "--write"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    arms, chosen = report["measured"]["arms"], {one["key"]: one["value"] for one in report["settings"]}
+    assert {"plain", "merge", "answers"} <= set(arms) == set(report["measured"]["cpu_ms"])
+    assert report["queued_answers"].startswith("Queued answers") and report["measured"]["write_s"] > 0
+    assert load(path).policy.name == chosen["policy.name"] and not (tmp_path / "state").exists()
+    if len(os.sched_getaffinity(0)) > 1:
+        assert arms["async"] > 0 < report["measured"]["cpu_ms"]["async"]
+        assert load(path).local_draft.mode == chosen["local_draft.mode"]
+
+
+@pytest.mark.live
 def test_it_measures_the_demos_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from edgespec.__main__ import main
 
@@ -165,7 +270,8 @@ def test_it_measures_the_demos_models(tmp_path: Path, capsys: pytest.CaptureFixt
     given = ["tune", "--config", str(path), "--limit", "1", "--max-tokens", "16", "--rtt-ms", "20", "--json", "--write"]
     assert main(given) == 0
     report = json.loads(capsys.readouterr().out)
-    assert set(report["measured"]["arms"]) == {"plain", "lookup", "colocated", "draft", "merge"}
+    arms = {"plain", "lookup", "colocated", "draft", "merge", "answers"}
+    assert arms <= set(report["measured"]["arms"]) <= arms | {"async"}
     assert {"colocated", "draft"} <= set(report["measured"]["accepted"])
     assert {one["key"] for one in report["settings"]} >= {"policy.name", "local_draft.model", "policy.sources"}
     assert load(path).policy.name == next(one["value"] for one in report["settings"] if one["key"] == "policy.name")
