@@ -35,7 +35,7 @@ from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.messages import Rotation
 from edgespec.core.protocol.rotation import MAX_ROTATIONS, GatewayRotation, Rotations, gateway_rotation, rotation, up_to
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared import tls
+from edgespec.shared import folders, tls
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
 _NAMES = ("identity.key", "tls.pem")
@@ -131,7 +131,7 @@ class KeyStore:
 
     def _credential(self, name: str) -> Path | None:
         path = self._credentials / name if self._credentials is not None else None
-        return path if path is not None and path.exists() else None
+        return path if path is not None and folders.exists(path) else None
 
     def _check_writable(self, name: str) -> None:
         given: Path | str | None = self._credential(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import verify
 from edgespec.shared.keystore import KeyStore
+
+NOBODY = 65534
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +107,25 @@ def test_keys_from_systemd_are_used_and_nothing_is_written(tmp_path: Path, monke
     (given.folder / "tls.pem").mkdir()
     with pytest.raises(KeyStoreError, match="credential .* cannot be read"):
         store.tls_identity()
+
+
+def test_credentials_that_are_hidden_from_the_daemon_are_a_sentence(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (short_folder / "given").mkdir(mode=0)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(short_folder / "given"))
+    root = os.geteuid() == 0
+    if root:  # it may read everything
+        os.chown(short_folder, NOBODY, -1)
+        os.seteuid(NOBODY)
+    try:
+        store = KeyStore(short_folder / "state")
+        store.note_credentials()
+        with pytest.raises(KeyStoreError, match="credential .* cannot be read .Permission denied"):
+            store.identity()
+    finally:
+        if root:
+            os.seteuid(0)
 
 
 def test_a_key_id_is_short_and_stable() -> None:
