@@ -54,13 +54,18 @@ async def test_a_worker_links_though_sources_hold_bare_connections(tmp_path: Pat
             assert gateway.links._server._acceptor.admission.total <= 65
 
 
-async def test_a_linked_worker_stays_through_a_flood_of_connections(tmp_path: Path) -> None:
+async def test_a_linked_worker_stays_through_a_flood_of_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked:
-        for _ in range(3):
+        acceptor, came = gateway.links._server._acceptor, list[int]()
+        arrived = acceptor._arrived
+        monkeypatch.setattr(acceptor, "_arrived", lambda *of: came.append(1) or arrived(*of))
+        for wave in (1, 2, 3):
             with ExitStack() as stack:
                 for n in range(100):
                     stack.enter_context(dial(gateway.port, f"127.0.1.{n + 1}"))
-                await asyncio.sleep(0.05)
+                await until(lambda: len(came) == 100 * wave)  # noqa: B023
         await linked.send(some_tree())
         await until(lambda: gateway.seen.of("tree"))
         assert not gateway.seen.of("down")

@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def configuration(folder: Path, *servers: ChatEndpoint, key: str = "") -> Path:
-    text = "[schedule]\ninterval_s = 0.3\n" + "".join(
+    text = "[schedule]\ninterval_s = 1.0\n" + "".join(  # a test that stood still for 2 s still finds it running
         f'[[endpoints]]\nname = "e{n}"\nmodel = "m"\nbase_url = "{one.base_url}"\napi_key_env = "{key}"\n'
         for n, one in enumerate(servers)
     )
