@@ -21,7 +21,7 @@ help:
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
 	@echo "make test-faults a table of faults with real processes: equal texts, stalls, recovery (about 20 minutes)"
-	@echo "make fuzz        2 million random requests and trees, none of which may make anything fail (about 15 minutes)"
+	@echo "make fuzz        12.5 million random inputs of decoders, machines and the API, none of which may make anything fail"
 	@echo "make attacks     floods against a real gateway, and what each costs another client (about 50 minutes)"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
 	@echo "make bench       what the gateway's host side and one frame cost"
@@ -56,7 +56,7 @@ test-faults: setup
 	@$(BIN)/python -m tests.faults --json out/faults.json
 
 fuzz: setup
-	@$(BIN)/python -m tools.fuzz --cases 2000000
+	@$(BIN)/python -m tools.fuzz --cases 12500000
 	@$(BIN)/python -m tools.fuzz.openapi_cases --cases 20000
 
 attacks: setup

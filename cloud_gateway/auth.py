@@ -19,7 +19,7 @@ from typing import Annotated
 
 import msgspec
 
-from edgespec.core.errors import ClientError, KeyStoreError
+from edgespec.core.errors import UNDECODABLE, ClientError, KeyStoreError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
@@ -144,7 +144,7 @@ class KeyRing:
         data = read_private(self.path)
         try:
             keys = msgspec.json.decode(data, type=_File).keys if data is not None else []
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise KeyStoreError(f"{self.path} is damaged ({error}); restore it from a backup, or remove it.") from None
         self._keys, self._stamp = {key.id: key for key in keys}, stamp
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from cloud_gateway.api.tools import Name, Tool, former_calls
+from cloud_gateway.api.tools import Name, Tool, former_calls, parsed
 from cloud_gateway.core.policies.settings import NAMES, PHI, SOURCES, K
 from cloud_gateway.core.requests.options import Extension
 from edgespec.core.errors import ClientError
@@ -219,7 +219,7 @@ def _check_unserved(name: str, value: Raw) -> None:
     if name not in HARMLESS:
         shown = name[:SHOWN]
         raise ClientError(f"Unknown parameter: '{shown}'.", param=shown, code="unknown_parameter")
-    plain = msgspec.json.encode(msgspec.json.decode(value))
+    plain = msgspec.json.encode(parsed(value, name))
     if plain != b"null" and plain not in HARMLESS[name]:
         sentence = f"The parameter '{name}' would change the answer and is not supported by this gateway; leave it out."
         raise ClientError(sentence, param=name, code="unsupported_parameter")

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from edgespec.core.errors import ClientError
+from edgespec.core.errors import UNDECODABLE, ClientError
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 MAX_CALLS = 128
@@ -70,9 +70,17 @@ class Call:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
+def parsed(value: Raw, param: str) -> Any:
+    """A value that was left as it came, and so unchecked. Raises ClientError 400."""
+    try:
+        return msgspec.json.decode(value)
+    except UNDECODABLE:
+        raise ClientError(f"Invalid '{param}': it is no valid JSON.", param=param, code="invalid_json") from None
+
+
 def offered(tools: list[Tool] | None, choice: Raw) -> list[dict[str, Any]] | None:
     """The tools for the chat template, None where the model must not call one. Raises ClientError 400."""
-    requested = msgspec.json.decode(choice)
+    requested = parsed(choice, "tool_choice")
     if requested not in (None, "none", "auto"):
         raise _refusal("tool_choice", "only 'none' and 'auto' are supported here: the model decides")
     names: set[str] = set()
@@ -104,7 +112,7 @@ def former_calls(calls: list[Raw], at: str) -> list[dict[str, Any]]:
         try:
             called = msgspec.json.decode(raw, type=Called)
             arguments = json.loads(called.function.arguments or "{}")
-        except (msgspec.ValidationError, ValueError, RecursionError):
+        except (*UNDECODABLE, ValueError):
             raise _refusal(f"{at}[{index}]", "it is no call of a function with JSON arguments") from None
         function = {"name": called.function.name, "arguments": arguments}
         rendered.append({"id": called.id, "type": "function", "function": function})

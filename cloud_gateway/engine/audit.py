@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from edgespec.core.errors import UNDECODABLE
 from edgespec.shared.files import private_folder
 from edgespec.shared.reduced import cause
 from edgespec.shared.throttle import Throttle
@@ -185,7 +186,7 @@ def entries(folder: Path, since: float = 0.0) -> Iterator[Entry]:
             while line := file.readline(MAX_LINE_BYTES):
                 try:
                     entry = decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except UNDECODABLE:
                     continue
                 if entry.time >= since:
                     yield entry

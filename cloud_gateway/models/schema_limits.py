@@ -6,6 +6,7 @@ finite(schema)        whether some value of finite size may satisfy it
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -113,7 +114,7 @@ def _resolved(root: Any, reference: str) -> Any:
     for part in reference[1:].split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(node, list):
-            node = node[int(name)] if name.isascii() and name.isdigit() and int(name) < len(node) else None
+            node = node[int(name)] if re.fullmatch("[0-9]{1,9}", name) and int(name) < len(node) else None
         else:
             node = node.get(name) if isinstance(node, Mapping) else None
     return node

@@ -73,7 +73,7 @@ def _shapes(file: Path) -> dict[str, list[int]]:
         return {name: list(map(int, one["shape"])) for name, one in header.items() if name != "__metadata__"}
     except OSError as error:
         raise ModelError(f"{file} cannot be read ({error.strerror or error}): check its path.") from error
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{file} is corrupt or cannot be used (it has no header of safetensors).") from error
 
 

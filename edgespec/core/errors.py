@@ -23,7 +23,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import msgspec
+
 Fault = Literal["ours", "peer", "operator", "client"]
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that it cannot decode; the last two for bad UTF-8 and for values nested too deeply."""
 
 
 class EdgespecError(Exception):

@@ -26,7 +26,14 @@ from typing import Any
 import msgspec
 
 from edgespec.core import errors
-from edgespec.core.errors import AddressError, ConfigError, EdgespecError, LocalProtocolError, RemoteProtocolError
+from edgespec.core.errors import (
+    UNDECODABLE,
+    AddressError,
+    ConfigError,
+    EdgespecError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 
 log = logging.getLogger("edgespec.control")
 
@@ -249,7 +256,7 @@ def _is_owner(connection: socket.socket) -> bool:
 def _decode_request(line: bytes) -> _Request:
     try:
         return msgspec.json.decode(line, type=_Request)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         raise LocalProtocolError("The request is not one line of JSON with a method and its params.") from None
 
 

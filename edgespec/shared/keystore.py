@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from edgespec.core.errors import ConfigError, KeyStoreError
+from edgespec.core.errors import UNDECODABLE, ConfigError, KeyStoreError
 from edgespec.core.protocol.messages import Rotation
 from edgespec.core.protocol.rotation import MAX_ROTATIONS, GatewayRotation, Rotations, gateway_rotation, rotation, up_to
 from edgespec.core.protocol.signing import SigningKey
@@ -115,7 +115,7 @@ class KeyStore:
             return
         try:
             both = msgspec.json.decode(data, type=dict[Literal["identity.key", "tls.pem"], bytes])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise KeyStoreError(f"{path} is damaged ({error}); remove it and rotate again.") from None
         for name, pem in both.items():
             write_private(self.folder / name, pem)
@@ -148,7 +148,7 @@ class KeyStore:
         path = self.folder / "rotations.json"
         try:
             return msgspec.json.decode(read_private(path) or b"[]", type=Rotations)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise KeyStoreError(f"{path} is damaged ({error}); remove it and pair again.") from None
 
     def tls_identity(self) -> tls.ServerIdentity:

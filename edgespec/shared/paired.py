@@ -15,7 +15,7 @@ from typing import Annotated, Generic, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.core.errors import UNDECODABLE, KeyStoreError, PairingError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
 from edgespec.core.pairing.messages import VERSION, Version
 from edgespec.core.peers.messages import PeerReason
@@ -180,7 +180,7 @@ class _List(Generic[Record]):
             return {}
         try:
             return {one.key: one for one in self._decode(data).records}
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise KeyStoreError(
                 f"{self._file} is damaged ({error}); restore it from a backup, or remove it and pair again."
             ) from None

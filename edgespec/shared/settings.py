@@ -75,7 +75,7 @@ def load_usual(path: Path | None, role: folders.Role, schema: type[Settings]) ->
 def parse(text: str, schema: type[Settings], where: str) -> Settings:
     """As `load`, for text; `where` names it in messages."""
     try:
-        table = tomllib.loads(text)
+        table = _toml(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_syntax_sentence(str(error), text, where)) from None
 
@@ -154,7 +154,7 @@ def find_line(text: str, key: tuple[str, ...]) -> int | None:
     complete = 0
     for count in range(1, len(lines) + 1):
         try:
-            table: object = tomllib.loads("\n".join(lines[:count]))
+            table: object = _toml("\n".join(lines[:count]))
         except tomllib.TOMLDecodeError:
             continue
         for name in key:
@@ -163,6 +163,16 @@ def find_line(text: str, key: tuple[str, ...]) -> int | None:
             return complete + 1
         complete = count
     return None
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Raises TOMLDecodeError, also for what exceeds a limit of Python."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except (ValueError, RecursionError):
+        raise tomllib.TOMLDecodeError("a number is too long, or values are nested too deeply") from None
 
 
 def _checked(schema: type[Settings], table: Mapping[str, Any], complain: Complain) -> Settings:
@@ -279,7 +289,7 @@ def _from_command_line(kind: Any, value: object) -> object:
     if isinstance(info, inspect.Metadata) and isinstance(info.type, inspect.StrType):
         return value
     try:
-        return tomllib.loads(f"value = {value}")["value"]
+        return _toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return value  # the following check reports what it must be
 
@@ -291,7 +301,10 @@ def _unknown_sentence(key: str, name: str, known: list[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=True, default=str)
+    try:
+        text = json.dumps(value, ensure_ascii=True, default=str)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        text = "a number of thousands of digits"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 

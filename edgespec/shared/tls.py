@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from edgespec.core.errors import KeyStoreError, RemoteProtocolError
+from edgespec.core.errors import UNDECODABLE, KeyStoreError, RemoteProtocolError
 from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.rotation import GatewayRotation, GatewayRotations, successor
 
@@ -106,7 +106,7 @@ def rotations_in(certificate: x509.Certificate) -> tuple[GatewayRotation, ...]:
         extension = certificate.extensions.get_extension_for_oid(ROTATIONS).value
         assert isinstance(extension, x509.UnrecognizedExtension)
         return msgspec.msgpack.decode(extension.value, type=GatewayRotations)
-    except (*UNREADABLE, x509.ExtensionNotFound, msgspec.DecodeError):
+    except (*UNREADABLE, x509.ExtensionNotFound, *UNDECODABLE):
         return ()
 
 
@@ -148,7 +148,7 @@ def certificate_spki(path: Path, pem: bytes) -> bytes:
     """The pin of the first certificate in `pem`, which was read from `path`. Raises KeyStoreError."""
     try:
         return spki_hash(x509.load_pem_x509_certificate(pem).public_key())
-    except ValueError:
+    except UNREADABLE:
         raise KeyStoreError(
             f"{path} holds no certificate; restore it from a backup, or remove it and pair every worker again."
         ) from None

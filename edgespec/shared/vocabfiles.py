@@ -30,6 +30,10 @@ PREPENDS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral"
 """`tokenizer.ggml.pre` of byte-level tokenizers that put a token before each prompt, where the file does not say."""
 
 
+MAX_ENTRIES = 1 << 24
+"""Of a vocabulary, whose ids may leave gaps: sixty times the largest in use (2**18)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """A tokenizer as two models must share it."""
@@ -101,7 +105,9 @@ def hf_vocabulary(path: Path) -> Vocabulary:
         entries = {int(i): str(text).encode() for text, i in pairs}
         entries |= {int(token["id"]): str(token["content"]).encode() for token in added}
         begin = _begins_prompts(description)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if not all(0 <= number < MAX_ENTRIES for number in entries):
+            raise ValueError("a token has no usable number")
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{file} is not a tokenizer description: its vocabulary cannot be read") from error
     ids = {text: i for i, text in entries.items()}
     special, config = (_optional_json(file.with_name(name)) for name in ("tokenizer_config.json", "config.json"))
@@ -206,7 +212,7 @@ def json_object(path: Path, hint: str = "check its path") -> dict[str, Any]:
         read = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelError(f"The file {path} cannot be read ({error.strerror or error}): {hint}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON: fetch it again.") from error
     if not isinstance(read, dict):
         raise ModelError(f"{path} is not a JSON object: fetch it again.")

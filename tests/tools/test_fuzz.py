@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from edgespec.core.drafting import calibration, ranking
 from edgespec.core.protocol import messages
 from edgespec.core.sampling import logits as processing
 from tools.fuzz import __main__ as command
-from tools.fuzz import api_cases, frames, run, tree_cases
+from tools.fuzz import api_cases, decoders, frames, run, tree_cases
 from tools.fuzz.finite import check_finite
 
 SEED = 20261120
@@ -52,10 +53,18 @@ def test_bodies_through_the_whole_gateway_end_as_200_or_400() -> None:
 
 
 def test_a_run_is_as_many_cases_as_asked_for_and_the_same_each_time() -> None:
-    for cases in (1, 24, 20_000, 2_000_000):
-        found = run.pieces(cases, seed=3)
-        assert cases <= sum(piece.cases for piece in found) < cases + tree_cases.ROUNDS
-    assert len({name for piece in run.pieces(20_000, 3) for name in piece.names()}) > 9_000
+    for cases in (1, 24, 20_000, 12_500_000):
+        for kinds in (tuple(run.KINDS), ("tree",), ("api", "machine")):
+            found = run.pieces(cases, 3, kinds)
+            assert cases <= sum(piece.cases for piece in found) < cases + decoders.INPUTS
+    counts = Counter(piece.kind for piece in found for _ in piece.names())
+    assert set(counts) == {"api", "machine"}
+    whole = Counter[str]()
+    for piece in run.pieces(12_500_000, 3):
+        whole[piece.kind] += piece.cases
+    assert set(whole) == set(run.KINDS) and whole["decoder"] > 8_900_000 and whole["http"] >= 300
+    names = [name for piece in run.pieces(200_000, 3) for name in piece.names()]
+    assert len(names) == len(set(names)) > 9_000
     name = f"{SEED}:api:5"
     assert api_cases.shown(name) == api_cases.shown(name) and run.one(name) == run.one(name)
 
@@ -126,7 +135,7 @@ def test_a_failure_ends_the_run_with_the_case_that_repeats_it(
 
     monkeypatch.setattr(run, "run", failing)
     out = tmp_path / "out.json"
-    assert command.main(["--cases", "1000", "--seed", str(SEED), "--json", str(out)]) == 1
+    assert command.main(["--cases", "1000", "--kind", "api", "--seed", str(SEED), "--json", str(out)]) == 1
     printed = capsys.readouterr().out
     assert "Traceback" in printed and f"FAILED: python -m tools.fuzz --case {SEED}:" in printed
     assert json.loads(out.read_text())["ok"] is False
@@ -137,7 +146,7 @@ def test_the_command_runs_its_pieces_in_processes(capsys: pytest.CaptureFixture[
     assert command.main(["--cases", "100", "--seed", "2", "--jobs", "1", "--json", str(out)]) == 0
     assert "nothing failed" in capsys.readouterr().out
     assert sum(json.loads(out.read_text())["cases"].values()) >= 100
-    assert command.main(["--case", "2:api:7"]) == 0
+    assert command.main(["--case", "2:api:7"]) == command.main(["--case", "2:decoder:7"]) == 0
 
 
 def test_what_is_not_a_number_is_found_anywhere_in_our_objects() -> None:

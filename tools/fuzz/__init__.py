@@ -1,1 +1,3 @@
-"""The fuzz gate: whatever the API and the shape checks let in, no exception leaves a request and no answer changes."""
+"""The fuzz gate: whatever comes from outside, no exception leaves a decoder, a machine or a request, and no answer
+changes.
+"""

@@ -1,9 +1,10 @@
-"""`python -m tools.fuzz`: no body that the API lets in and no tree that passes the shape checks makes anything fail.
+"""`python -m tools.fuzz`: nothing from outside makes anything fail.
 
-Half of the cases are bodies over the whole parameter space of both endpoints, decoded, sampled and ranked by the real
-code over rows of ordinary and extreme logits; some go through the whole gateway with a hostile worker. The others are
-rounds of answers under every policy, with frames of anything that the shape checks let in. Exit code 1 at the first
-failure, with the name of the case, which `--case` repeats.
+Most cases are inputs of decoders: valid ones with a few mutations, and arbitrary bytes. Others are events of the state
+machines; bodies over the whole parameter space of both endpoints, decoded, sampled and ranked by the real code over
+rows of ordinary and extreme logits, some through the whole gateway with a hostile worker; and rounds of answers under
+every policy, with frames of anything that the shape checks let in. Exit code 1 at the first failure, with the name of
+the case, which `--case` repeats.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not console.is_terminal:
                 _print_tenths(console, cases.total(), result.piece.cases, args.cases)
 
-        failure = run.run(run.pieces(args.cases, args.seed), args.jobs, done)
+        failure = run.run(run.pieces(args.cases, args.seed, args.kind or list(run.KINDS)), args.jobs, done)
     report = {
         "ok": failure is None, "seed": args.seed, "cases": dict(cases), "seen": dict(sorted(seen.items())),
         "seconds": round(time.monotonic() - began, 1), "failure": failure,
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
     parser.add_argument("--cases", type=number(int, 1, LIMIT), default=20_000, help="default %(default)s")
+    parser.add_argument("--kind", action="append", choices=run.KINDS, help="only this one; may be given several times")
     parser.add_argument("--seed", type=number(int, 0, LIMIT), default=1, help="the same one repeats a run exactly")
     parser.add_argument("--jobs", type=number(int, 1, 256), default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--json", type=output, metavar="OUT", help="write the counts here")

@@ -20,12 +20,12 @@ import aiohttp
 import msgspec
 
 from cloud_gateway.api.openapi import OPERATIONS, Error, Operation
+from tools.fuzz.mutate import WRONG, spoiled
 from tools.fuzz.served import AT_ONCE, TIMEOUT_S, serving
 from tools.options import number
 
 Json = dict[str, Any]
 TEXTS = ("", "a", "fuzz", "user", "assistant", "text", "function", "stop \u2603", "\u0000", "x" * 70, "\U0001f600")
-WRONG: Sequence[Any] = (None, True, -1, 2**63, 1e308, 0.5, "", "x", [], [[]], {}, {"a": None}, "\ud800")
 WRONG_SHARE, BYTES_SHARE, USUAL_SHARE, POST_SHARE = 0.25, 0.03, 0.9, 0.9
 
 
@@ -59,7 +59,7 @@ class Drawing:
                 return rng.random() < 0.5
             case "null":
                 return None
-        return rng.choice(WRONG[:-1])
+        return rng.choice(WRONG)
 
     def _object(self, schema: Json, depth: int) -> Json:
         rng, required = self._rng, schema.get("required", ())
@@ -78,19 +78,6 @@ class Drawing:
         low, high = schema.get("minimum", -(2.0**31)), schema.get("maximum", 2.0**31)
         drawn = self._rng.choice((low, high, self._rng.uniform(low, high)))
         return int(min(max(int(drawn), int(low)), int(high))) if whole else drawn
-
-
-def spoiled(body: Any, rng: random.Random) -> Any:
-    """The body with one value, at any depth, of another kind, missing, or beside one that is unknown."""
-    if not isinstance(body, dict | list) or not body or rng.random() < 0.2:
-        return rng.choice(WRONG)
-    keys = list(body) if isinstance(body, dict) else range(len(body))
-    key = rng.choice(keys)
-    if isinstance(body, dict) and rng.random() < 0.3:
-        return {name: one for name, one in body.items() if name != key} | ({"?": 1} if rng.random() < 0.5 else {})
-    copy: Any = dict(body) if isinstance(body, dict) else list(body)
-    copy[key] = spoiled(body[key], rng)
-    return copy
 
 
 async def cases(seed: str, count: int) -> Counter[str]:
@@ -117,7 +104,7 @@ def _request(document: Json, drawing: Drawing, rng: random.Random) -> tuple[str,
     if rng.random() < USUAL_SHARE:
         _make_usual(body, rng)
     if rng.random() < WRONG_SHARE:
-        body = spoiled(body, rng)
+        body = spoiled(body, rng, (*WRONG, "\ud800"))
     data = json.dumps(body).encode()
     return method, path, rng.randbytes(rng.randrange(1, 60)) if rng.random() < BYTES_SHARE else data
 

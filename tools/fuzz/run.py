@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
+import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
-from tools.fuzz import api_cases, served, tree_cases
+from tools.fuzz import api_cases, decoders, machines, served, tree_cases
+from tools.fuzz.bounds import bounded
 
-API_PIECE, TREE_PIECE, HTTP_PIECE = 500, 40, 50
-"""Cases, walks and bodies of one piece: about half a second each."""
-HTTP_SHARE = 2000
-"""One case in so many goes through the whole gateway, which takes twenty times as long."""
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of case: what it runs by its name, which share of a run it has, how many make up a piece."""
+
+    case: Callable[[str], Counter[str]]
+    share: float
+    piece: int
+    """About half a second."""
+    weight: int = 1
+    """Inputs of one case: a walk has several rounds."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "http": Kind(lambda name: asyncio.run(served.cases(name, int(name.split(":")[3]))), 0.00004, 50),
+    "tree": Kind(tree_cases.case, 0.08, 40, tree_cases.ROUNDS),
+    "api": Kind(lambda name: Counter([api_cases.case(name)]), 0.08, 500),
+    "machine": Kind(machines.case, 0.12, 60, machines.EVENTS),
+    "decoder": Kind(decoders.case, 0.72, 60, decoders.INPUTS),
+}
+"""Those are first in a run that take longest, so that no process is left alone with them at the end."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +67,24 @@ class Result:
     failure: tuple[str, str] | None = None
 
 
-def pieces(cases: int, seed: int) -> list[Piece]:
-    """A run of so many cases: half of them rounds with trees, the others bodies, some through the whole gateway."""
-    http = cases // HTTP_SHARE
-    walks = -(-(cases // 2) // tree_cases.ROUNDS)
-    bodies = cases - http - walks * tree_cases.ROUNDS
-    cut = [("http", http, HTTP_PIECE, 1), ("tree", walks, TREE_PIECE, tree_cases.ROUNDS), ("api", bodies, API_PIECE, 1)]
-    found = []
-    for kind, total, size, weight in cut:
-        for start in range(0, max(total, 0), size):
-            count = min(size, total - start)
-            found.append(Piece(kind, seed, start, count, count * weight))
+def pieces(cases: int, seed: int, kinds: Collection[str] = tuple(KINDS)) -> list[Piece]:
+    """A run of at least so many inputs, of these kinds by their shares; a short one leaves the rarest out."""
+    found, whole, left = list[Piece](), sum(KINDS[name].share for name in kinds), cases
+    for name in sorted(kinds, key=lambda name: KINDS[name].share, reverse=True):
+        kind = KINDS[name]
+        total = math.ceil(min(cases * kind.share / whole, left) / kind.weight) if left > 0 else 0
+        left -= total * kind.weight
+        starts = range(0, total, kind.piece)
+        cut = [(start, min(kind.piece, total - start)) for start in starts]
+        found = [Piece(name, seed, start, count, count * kind.weight) for start, count in cut] + found
     return found
 
 
 def one(name: str) -> Counter[str]:
     """Runs the case of this name. Raises whatever it fails with."""
     kind = name.split(":")[1]
-    if kind == "http":
-        return asyncio.run(served.cases(name, int(name.split(":")[3])))
-    return Counter([api_cases.case(name)]) if kind == "api" else tree_cases.case(name)
+    with nullcontext() if kind == "http" else bounded():
+        return KINDS[kind].case(name)
 
 
 def run_piece(piece: Piece) -> Result:
@@ -82,9 +101,17 @@ def run_piece(piece: Piece) -> Result:
 
 def run(todo: list[Piece], jobs: int, done: Callable[[Result], None]) -> tuple[str, str] | None:
     """Runs the pieces in `jobs` processes, the longest kind first; returns the first failure, after which it stops."""
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with tempfile.TemporaryDirectory(prefix="edgespec-fuzz-") as folder, _context.Pool(jobs, _begin, (folder,)) as pool:
         for result in pool.imap_unordered(run_piece, todo):
             done(result)
             if result.failure is not None:
                 return result.failure  # leaving the block ends the others
     return None
+
+
+_context = multiprocessing.get_context("spawn")
+
+
+def _begin(folder: str) -> None:
+    """In a new process: what it leaves when it is ended goes with the folder."""
+    tempfile.tempdir = folder

@@ -1,10 +1,15 @@
-"""Bodies through the whole gateway: HTTP, engine, a hostile worker. No status of 500 and up, no answer that failed."""
+"""Bodies through the whole gateway: HTTP, engine, a hostile worker. No status of 500 and up, no answer that failed.
+
+`python -m tools.fuzz.served COMMAND ...` runs a command beside such a gateway, with its address and an API key in the
+place of {url} and {key}; the exit code is the command's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -123,3 +128,15 @@ class Characters:
     def stops(self, strings: Sequence[str]) -> StopStrings:
         """As the gateway's."""
         return StopStrings(strings)
+
+
+async def beside(command: Sequence[str]) -> int:
+    """Runs a command beside a gateway; returns its exit code."""
+    async with serving(random.Random(1)) as (url, headers):
+        key = headers["Authorization"].removeprefix("Bearer ")
+        words = [word.replace("{url}", url).replace("{key}", key) for word in command]
+        return await (await asyncio.create_subprocess_exec(*words)).wait()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(beside(sys.argv[1:])))

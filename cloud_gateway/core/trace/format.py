@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from cloud_gateway.core.policies.settings import PolicySettings
-from edgespec.core.errors import RemoteProtocolError, TraceError
+from edgespec.core.errors import UNDECODABLE, RemoteProtocolError, TraceError
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey, check_public_key, verify
 
 FAMILY = b"edgespec-trace/"
@@ -27,6 +27,8 @@ KIND = "trace"
 KEY_BYTES = 32
 MAX_BYTES = 64 * 1024 * 1024
 """Of a trace's content; a longer one is not unpacked."""
+MAX_PROMPT = 1 << 20
+"""Tokens, as many as a slot of the target can have (`target.context`)."""
 
 
 class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
@@ -182,7 +184,7 @@ class Header(Struct, forbid_unknown_fields=True, frozen=True):
     """Unix seconds when the request came."""
     request: int
     settings: PolicySettings
-    prompt_len: int
+    prompt_len: Annotated[int, Meta(ge=0, le=MAX_PROMPT)]
     max_tokens: int
     context: int
     """Most tokens that a slot of the target can hold."""
@@ -234,7 +236,7 @@ def unseal(data: bytes) -> tuple[Trace, bytes]:
         raise TraceError("it was altered after the gateway signed it; its signature does not verify.") from None
     try:
         return _decode(_unpack(body)), public
-    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (zlib.error, *UNDECODABLE) as error:
         raise TraceError(f"its content cannot be read ({error}); another version of edgespec made it.") from None
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edgespec.core.errors import PairingError, RemoteProtocolError
+from edgespec.core.errors import UNDECODABLE, PairingError, RemoteProtocolError
 from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name
 
 VERSION = 1
@@ -127,7 +127,7 @@ def decode_pairing(data: bytes) -> PairingMessage:
     """One message off the wire. Raises RemoteProtocolError (reason `malformed`), whatever the bytes are."""
     try:
         return _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # the latter: msgspec lets it through for bad UTF-8
+    except UNDECODABLE:
         raise RemoteProtocolError("malformed", "a pairing message that does not decode") from None
 
 

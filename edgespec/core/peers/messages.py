@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from edgespec.core.errors import AddressError, RemoteProtocolError
+from edgespec.core.errors import UNDECODABLE, AddressError, RemoteProtocolError
 from edgespec.core.protocol.messages import Bytes32, Bytes64, Message, Name, Text
 
 MAX_PEER_BYTES = 2048
@@ -95,5 +95,5 @@ def decode_peer(data: bytes | str) -> PeerMessage:
         raise RemoteProtocolError("oversize", "a message of a peer that is too long, or is text")
     try:
         return _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # the latter: msgspec lets it through for bad UTF-8
+    except UNDECODABLE:
         raise RemoteProtocolError("malformed", "a message of a peer that does not decode") from None

@@ -24,10 +24,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
-from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
+from edgespec.core.errors import UNDECODABLE, LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import (
@@ -395,6 +394,6 @@ _T = TypeVar("_T")
 def _decoded(decode: Callable[[bytes], _T], payload: bytes) -> _T:
     try:
         return decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter: msgspec lets it through for bad UTF-8
+    except UNDECODABLE as error:
         kind = type(error).__name__  # its text may quote the peer
         raise RemoteProtocolError("malformed", f"not a message of {PROTOCOL} ({kind})") from None

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from edgespec.core.errors import UNDECODABLE
+
 MAX_BYTES = 1 << 20
 """No completion of a tiny prompt is longer."""
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
@@ -68,7 +70,7 @@ class Answer:
             return
         try:
             chunk: Any = msgspec.json.decode(event)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             raise NotAStreamError from None
         if not isinstance(chunk, dict):
             raise NotAStreamError

@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from edgespec.core.errors import EdgespecError
+from edgespec.core.errors import UNDECODABLE, EdgespecError
 from edgespec.lab.survey.errors import SurveyFileError
 
 VERSION = 1
@@ -151,7 +151,7 @@ def _samples(path: Path) -> Iterator[Sample]:
                     return
                 try:
                     yield _checked(decoder.decode(line))
-                except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+                except (*UNDECODABLE, ValueError):
                     raise SurveyFileError(
                         f"{path}, line {number}: this is no sample of `edgespec survey`, version {VERSION}; "
                         "remove the line, or name another file."

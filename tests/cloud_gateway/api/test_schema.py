@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cloud_gateway.api.generation import generations
 from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode
+from cloud_gateway.api.tools import offered
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from tools.doubles.limits import request_limits
@@ -87,3 +88,16 @@ def test_an_unknown_source_is_refused_with_those_there_are() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "edgespec": {"sources": ["magic"]}}
     with pytest.raises(ClientError, match=r"'edgespec.sources': expected a list of lookup, answers"):
         decode(json.dumps(body).encode(), ChatBody)
+
+
+@pytest.mark.parametrize("value", [b"\xff", b'"\xff"', b'"\\q"', b"1e999", b"9" * 5000, b"[" * 3000 + b"]" * 3000])
+@pytest.mark.parametrize("place", [b'"suffix":%s', b'"audio":%s', b'"tool_choice":%s', b'"tool_calls":[%s]'])
+def test_values_that_are_left_as_they_came_are_refused_as_others(place: bytes, value: bytes) -> None:
+    body = b'{"model":"m","messages":[{"role":"assistant","content":"x"%s}]%s}'
+    inner = place % value
+    data = body % ((b"," + inner, b"") if b"tool_calls" in place else (b"", b"," + inner))
+    with pytest.raises(ClientError) as error:
+        decoded = decode(data, ChatBody)
+        chat_messages(decoded.messages, tools=True)
+        offered(decoded.tools, decoded.tool_choice)
+    assert error.value.status == 400

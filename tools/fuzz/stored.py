@@ -1,0 +1,217 @@
+"""Decoders of files: keys, lists of paired machines and API keys, traces, models' headers, configurations, samples."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import json
+import shutil
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cloud_gateway.auth import FILE_NAME as API_KEYS
+from cloud_gateway.auth import Key, KeyRing
+from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.play import check
+from cloud_gateway.engine import audit
+from cloud_gateway.models.sizes import heads_need
+from cloud_gateway.process.config import GatewaySettings
+from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
+from edgespec.core.protocol.rotation import rotation
+from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
+from edgespec.lab.survey.errors import SurveyFileError
+from edgespec.lab.survey.sample import Sample
+from edgespec.lab.survey.sample import read as read_samples
+from edgespec.shared import settings, vocabfiles
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways, PairedPeers, PairedWorkers
+from edgespec.worker.config import WorkerSettings
+from tools.fuzz.decoder import Decoder
+from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
+from tools.fuzz.mutate import JSON, MSGPACK, Codec
+
+KEY = SigningKey(b"k" * 32)
+ROOT = Path(__file__).parents[2]
+EVENTS = 60
+"""Of a recorded trace: its first ones, so that an input is decoded in a millisecond."""
+SAFETENSORS = Codec(lambda data: json.loads(data[8:]), lambda value: _tensors(msgspec.json.encode(value)))
+
+
+def table() -> dict[str, Decoder]:
+    """By name."""
+    keys = KeyStore(_folder())
+    identity, tls = keys.identity(), keys.tls_identity().pem.read_bytes()
+    pems = [(keys.folder / "identity.key").read_bytes(), tls]
+    PairedGateways(keys.folder).add(GATEWAY_KEY.public, HASH, "gw", "gw.example:7443", 1)
+    PairedWorkers(keys.folder).add(WORKER_KEY.public, "lab-7", 1, ("lab",))
+    PairedPeers(keys.folder).add(WORKER_KEY.public, HASH, "lab-7", "10.0.0.7:7444", 1)
+    (keys.folder / API_KEYS).touch(0o600)
+    (keys.folder / API_KEYS).write_bytes(msgspec.json.encode({"keys": [_API_KEY]}))
+    ring = KeyRing(keys.folder)
+    traces = [_shortened(path) for path in sorted(ROOT.glob("tests/traces/*.trace"))]
+    traces.insert(0, msgspec.structs.replace(traces[0], events=[]))  # valid whatever policies decide
+    statements = msgspec.json.encode([rotation(WORKER_KEY, identity)])
+
+    def stored(name: str) -> list[bytes]:
+        return [(keys.folder / name).read_bytes()]
+
+    return {
+        "identity.key": _file("identity.key", lambda path: _keys(path).identity(), pems, KeyStoreError),
+        "tls.pem": _file("tls.pem", lambda path: _keys(path).tls_identity(), pems[::-1], KeyStoreError),
+        "rotations.json": _file(
+            "rotations.json", lambda path: _keys(path).rotations(), [statements], KeyStoreError, JSON
+        ),
+        "gateways.json": _file("gateways.json", _all(PairedGateways), stored("gateways.json"), KeyStoreError, JSON),
+        "workers.json": _file("workers.json", _all(PairedWorkers), stored("workers.json"), KeyStoreError, JSON),
+        "peers.json": _file("peers.json", _all(PairedPeers), stored("peers.json"), KeyStoreError, JSON),
+        "API keys": _file(API_KEYS, _all(KeyRing), stored(API_KEYS), KeyStoreError, JSON),
+        "Authorization": Decoder(
+            lambda data: ring.check(data.decode("utf-8", "surrogateescape")), [b"Bearer es-abcdefgh-secret"],
+            ClientError, cost=8,
+        ),
+        "audit log": _file("audit.jsonl", lambda path: list(audit.entries(path.parent)), [_AUDITED]),
+        "survey": _file("samples.jsonl", lambda path: read_samples([path]), [_SAMPLED], SurveyFileError),
+        "trace": Decoder(_trace, [trace.seal(one, KEY) for one in traces], TraceError, cost=20),
+        "signed trace": Decoder(
+            _signed_trace, [msgspec.msgpack.encode(one) for one in traces], TraceError, MSGPACK, cost=80
+        ),
+        "GGUF file": _file("model.gguf", _gguf, [_GGUF], ModelError),
+        "tokenizer.json": _file(
+            "tokenizer.json", lambda path: vocabfiles.hf_vocabulary(path).digest, _TOKENIZERS, ModelError, JSON
+        ),
+        "safetensors": _file(
+            "heads.safetensors", heads_need, [_tensors(json.dumps(_TENSORS).encode())], ModelError, SAFETENSORS
+        ),
+        "gateway.toml": Decoder(
+            lambda data: settings.parse(data.decode(errors="replace"), GatewaySettings, "gateway.toml"),
+            [_TOML, (ROOT / "configs/gateway.toml").read_bytes()[-3000:]], ConfigError, cost=100,
+        ),
+        "--set": Decoder(
+            lambda data: settings.assign(WorkerSettings(), data.decode(errors="replace")),
+            [b"daemon.cpu=[0, 1]", b"draft.theta=0.5", b"owner.mode=always"], ConfigError, cost=40,
+        ),
+    }  # fmt: skip
+
+
+@functools.cache
+def _folder() -> Path:
+    """Of this process, removed at its end."""
+    folder = tempfile.mkdtemp(prefix="edgespec-fuzz-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _file(
+    name: str,
+    read: Callable[[Path], object],
+    samples: list[bytes],
+    refuses: type[Exception] | tuple[()] = (),
+    codec: Codec | None = None,
+) -> Decoder:
+    """A decoder that reads a file of this name, in a folder of its own."""
+    path = _folder() / name / "keys" / name
+
+    def decode(data: bytes) -> object:
+        if not path.exists():
+            path.parent.mkdir(0o700, parents=True)
+            path.touch(0o600)
+        path.write_bytes(data)
+        return read(path)
+
+    return Decoder(decode, samples, refuses, codec, cost=80)
+
+
+def _keys(path: Path) -> KeyStore:
+    return KeyStore(path.parents[1])
+
+
+def _all(kind: Callable[[Path], Any]) -> Callable[[Path], object]:
+    return lambda path: kind(path.parent).all()
+
+
+def _shortened(path: Path) -> trace.Trace:
+    whole, _ = trace.unseal(path.read_bytes())
+    return msgspec.structs.replace(whole, events=whole.events[:EVENTS])
+
+
+def _trace(data: bytes) -> object:
+    return check(trace.unseal(data)[0])
+
+
+def _signed_trace(content: bytes) -> object:
+    """The content of a trace by somebody who has a key."""
+    body = zlib.compress(content, 1)
+    head = trace.MAGIC + KEY.public + KEY.sign(trace.KIND, KEY.public + body)
+    assert len(head) == len(trace.MAGIC) + 32 + SIGNATURE_BYTES
+    return _trace(head + body)
+
+
+def _gguf(path: Path) -> object:
+    try:
+        return vocabfiles.gguf_vocabulary(path).digest
+    finally:
+        vocabfiles.gguf_tensors(path)
+
+
+def _text(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+def _metadata(*pairs: tuple[bytes, int, bytes]) -> bytes:
+    return b"".join(_text(key) + struct.pack("<I", kind) + value for key, kind, value in pairs)
+
+
+_WORDS = b"".join(map(_text, (b"<s>", b"a", b"\xe2\x96\x81b", b"[PAD3]")))
+_GGUF = (
+    b"GGUF"
+    + struct.pack("<IQQ", 3, 1, 4)
+    + _metadata(
+        (b"tokenizer.ggml.model", 8, _text(b"llama")),
+        (b"tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 4) + _WORDS),
+        (b"tokenizer.ggml.bos_token_id", 4, struct.pack("<I", 0)),
+        (b"tokenizer.ggml.scores", 9, struct.pack("<IQ4f", 6, 4, 0, -1, -2, -3)),
+    )
+    + _text(b"token_embd.weight")
+    + struct.pack("<IQQIQ", 2, 4, 8, 0, 0)
+)
+_TOKENIZERS = [
+    json.dumps({"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 3, "content": "<s>"}], "post_processor": {
+        "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}],
+    }}).encode(),
+    json.dumps({"model": {"vocab": [["a", -1.5], ["b", -2]]}, "post_processor": None}).encode(),
+]  # fmt: skip
+_TENSORS = {"qkv": {"dtype": "F32", "shape": [3, 4, 8], "data_offsets": [0, 384]}, "__metadata__": {"format": "pt"}}
+
+
+def _tensors(header: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header
+
+
+_TOML = (
+    b'[link]\nport = 7443\n[target]\nmodel = "auto:quantised" # a comment\n[policy]\nprefer = "latency"\nphi = 0.5\n'
+)
+_API_KEY = Key(
+    "abcdefgh",
+    "alice",
+    1,
+    "5a1f",
+    hashlib.sha256(b"\x5a\x1fsecret").hexdigest(),
+    offload=True,
+    groups=("lab", "default"),
+)
+_AUDITED = (
+    b'{"time":1.5,"event":"assigned","request":"r","key":"k","key_name":"n","worker":"w","worker_name":"lab"}\n' * 2
+)
+_SAMPLED = (
+    msgspec.json.encode(
+        Sample(v=1, at=1.8e9, source="here", endpoint="there", model="m", outcome="ok", status=200, ttft_ms=120.5)
+    )
+    + b"\n"
+)

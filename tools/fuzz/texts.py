@@ -1,0 +1,128 @@
+"""Decoders of what clients, models, other servers and this machine's own commands send."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from cloud_gateway.api.generation import ServedModel
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_schema
+from cloud_gateway.api.sizes import check_size, check_structure
+from cloud_gateway.api.tools import CallText, offered
+from cloud_gateway.models.schema_limits import check_size as check_schema
+from cloud_gateway.models.schema_limits import finite
+from edgespec.core.errors import ClientError, LocalProtocolError
+from edgespec.lab.survey.answer import Answer, NotAStreamError
+from edgespec.shared.control import _decode_request
+from tools.doubles.limits import request_limits
+from tools.fuzz.decoder import Decoder
+from tools.fuzz.mutate import JSON
+
+MODEL = ServedModel("fuzz", created=0, context=512, vocab_size=300, fingerprint="f")
+LIMITS = request_limits()
+PIECE = 40
+"""Bytes or characters that arrive at once, so that nothing lies whole in one piece."""
+
+Body = TypeVar("Body", bound=Common)
+
+
+def table() -> dict[str, Decoder]:
+    """By name."""
+    return {
+        "chat body": Decoder(partial(_body, kind=ChatBody), _CHATS, ClientError, JSON, cost=2),
+        "completion body": Decoder(partial(_body, kind=CompletionBody), _COMPLETIONS, ClientError, JSON, cost=2),
+        "JSON schema": Decoder(_schema, _SCHEMAS, msgspec.DecodeError, JSON),
+        "tool calls of a model": Decoder(_calls, _CALLS),
+        "stream of an endpoint": Decoder(_stream, _STREAMS, NotAStreamError),
+        "control request": Decoder(_decode_request, [b'{"method":"pair","params":{"groups":["lab"]}}\n'],
+                                   LocalProtocolError, JSON),
+    }  # fmt: skip
+
+
+def _body(data: bytes, kind: type[Body]) -> object:
+    """All that is done with a body up to its prompt."""
+    try:
+        check_structure(data, MODEL.context)
+        body = decode(data, kind)
+        check_size(body, MODEL, LIMITS)
+        schema = wanted_schema(body)
+        if schema is not None and check_schema(schema) is None:
+            finite(schema)
+        if isinstance(body, ChatBody):
+            chat_messages(body.messages, tools=True)
+            offered(body.tools, body.tool_choice)
+    except ClientError as error:
+        assert error.status == 400, f"{error.status} for a body"
+        raise
+    return body
+
+
+def _schema(data: bytes) -> object:
+    try:
+        schema = msgspec.json.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:  # as the API refuses the body
+        raise msgspec.DecodeError from error
+    if isinstance(schema, dict) and check_schema(schema) is None:
+        finite(schema)
+    return schema
+
+
+def _calls(data: bytes) -> object:
+    text, calls = data.decode(errors="replace"), CallText(["f1"])
+    passed = "".join(calls.feed(text[at : at + PIECE]) for at in range(0, len(text), PIECE))
+    rest, found = calls.end()
+    assert text.startswith(passed + rest) and (found or passed + rest == text), "text was lost"
+    return found[0] if found else None
+
+
+def _stream(data: bytes) -> object:
+    answer = Answer()
+    for at in range(0, len(data), 10 * PIECE):
+        answer.feed(data[at : at + 10 * PIECE], at / 100)
+    return answer
+
+
+_CHATS = [
+    (
+        b'{"model":"fuzz","messages":[{"role":"user","content":"hi"}],"max_tokens":3,"temperature":0.5,"seed":1,'
+        b'"logit_bias":{"3":-1.5},"stop":["a"],"stream":true,"stream_options":{"include_usage":true},'
+        b'"edgespec":{"policy":"adaptive","k":2,"offload":"never"}}'
+    ),
+    (
+        b'{"model":"fuzz","messages":[{"role":"system","content":[{"type":"text","text":"a"}]},{"role":"assistant",'
+        b'"content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f1",'
+        b'"arguments":"{\\"a\\": 1}"}}]},'
+        b'{"role":"tool","tool_call_id":"c","content":"2"}],"tools":[{"type":"function","function":{"name":"f1",'
+        b'"parameters":{"type":"object","properties":{}}}}],"tool_choice":"auto"}'
+    ),
+    (
+        b'{"model":"fuzz","messages":[{"role":"user","content":"hi","audio":null}],"n":2,"logprobs":true,"top_logprobs":2,'
+        b'"modalities":["text"],"user":"u","suffix":"","response_format":{"type":"json_schema","json_schema":{"name":"s",'
+        b'"schema":{"$defs":{"x":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/x"}]}},"$ref":"#/$defs/x/anyOf/1"}}}}'
+    ),
+]
+_COMPLETIONS = [
+    b'{"model":"fuzz","prompt":"once","max_tokens":3,"top_p":0.5,"top_k":-1,"logprobs":2,"echo":false,"best_of":1}',
+    b'{"model":"fuzz","prompt":[[1,2,3],[4]],"n":2,"presence_penalty":-2,"frequency_penalty":2,"min_p":0}',
+]
+_SCHEMAS = [
+    (
+        b'{"type":"object","properties":{"a":{"$ref":"#/$defs/n~1/1"},"b":{"type":"array","minItems":2,"prefixItems":[{}],'
+        b'"items":{"$ref":"#"}}},"required":["a","b"],"$defs":{"n/":[{},{"oneOf":[{"enum":[1]},{"allOf":[{}]}]}]}}'
+    ),
+    b'{"anyOf":[{"$ref":"#/anyOf/1"},{"type":["string","null"]}]}',
+]
+_CALLS = [
+    (
+        b'I call. <tool_call>{"name": "f1", "arguments": {"a": [1, 2.5, null]}}</tool_call>\n'
+        b'<tool_call>\n{"name": "f1"}\n</tool_call>'
+    ),
+]
+_STREAMS = [
+    (
+        b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}]}\r\n\r\n: ping\n\n'
+        b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"completion_tokens":3}}\n\ndata: [DONE]\n\n'
+    ),
+]

@@ -1,0 +1,135 @@
+"""Decoders of what other machines send: link, pairing, peers, certificates, announcements."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import time
+import warnings
+from typing import Any
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.utils import CryptographyDeprecationWarning
+from zeroconf import ServiceInfo
+
+from edgespec.core.errors import AddressError, PairingError, RemoteProtocolError
+from edgespec.core.pairing import messages as pairing
+from edgespec.core.peers import messages as peers
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol import session, signing
+from edgespec.core.protocol.handshake import Pin, foreign_version
+from edgespec.core.protocol.rotation import gateway_rotation
+from edgespec.shared import mdns, tls
+from edgespec.shared.address import parse_address, source_of
+from edgespec.shared.words import parse_code
+from edgespec.worker.discovery import read_announcement
+from tools.fuzz.decoder import Decoder
+from tools.fuzz.ends import FRAMES, GATEWAY_KEY, HANDSHAKE, HASH, PAIRING, PEERS, SPKI, VOCABULARY, WORKER_KEY
+from tools.fuzz.mutate import MSGPACK
+
+TLS_KEY = ec.derive_private_key(7, ec.SECP256R1())
+YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+ROTATED = gateway_rotation(GATEWAY_KEY, WORKER_KEY, tls.spki_hash(TLS_KEY.public_key()))
+PIN = Pin(GATEWAY_KEY.public, SPKI, time.time())
+
+
+def table() -> dict[str, Decoder]:
+    """By name."""
+    frames, handshake = [m.encode(one) for one in FRAMES], [m.encode(one) for one in HANDSHAKE]
+    kind = signing.WORKER_FRAME
+    sealed = [signing.seal(WORKER_KEY, kind, frame) for frame in frames]
+    certificates = [_certificate(msgspec.msgpack.encode(one)) for one in ((ROTATED,), ())]
+    named: list[Any] = ["gw._edgespec._tcp.local.", 7443, _txt(), [bytes([10, 0, 0, 7]), bytes(15) + b"\1"]]
+    wrong = RemoteProtocolError
+    return {
+        "frame": Decoder(_frame, frames, wrong, MSGPACK),
+        "handshake": Decoder(_handshake, handshake, wrong, MSGPACK),
+        "envelope": Decoder(lambda data: signing.unseal(WORKER_KEY.public, kind, data), sealed, wrong, cost=4),
+        "signed content": Decoder(_signed, [one[signing.SIGNATURE_BYTES :] for one in sealed], wrong, cost=8),
+        "pairing message": Decoder(pairing.decode_pairing, [m.encode(one) for one in PAIRING], wrong, MSGPACK),
+        "pairing code": Decoder(
+            lambda data: parse_code(data.decode(errors="replace")), [b"4821-copper-lantern-otter-7305"], PairingError,
+            cost=4,
+        ),
+        "peer message": Decoder(peers.decode_peer, [m.encode(one) for one in PEERS], wrong, MSGPACK),
+        "address": Decoder(_address, [b"gw.example:7443", b"wss://[fe80::1%eth0]:1/link", b"10.0.0.7"], AddressError),
+        "certificate": Decoder(_shown, certificates, wrong, cost=8),
+        "rotations in a certificate": Decoder(
+            lambda data: tls.rotations_in(x509.load_der_x509_certificate(_certificate(data))),
+            [msgspec.msgpack.encode((ROTATED,))], codec=MSGPACK, cost=20,
+        ),
+        "announcement": Decoder(_announced, [msgspec.msgpack.encode(named)], codec=MSGPACK, cost=4),
+    }  # fmt: skip
+
+
+def _frame(data: bytes) -> object:
+    body = session._decoded(m.decode_frame, data).body
+    if isinstance(body, m.Tree):
+        m.check_tree_shape(body, VOCABULARY)
+        m.levels(body)
+    elif isinstance(body, m.StepTimes):
+        m.step_curve(body)
+    return body
+
+
+def _handshake(data: bytes) -> object:
+    foreign_version(data[:64])
+    return session._decoded(m.decode_handshake, data)
+
+
+def _signed(content: bytes) -> bytes:
+    """The content of an envelope by somebody who has the key."""
+    frame = WORKER_KEY.sign(signing.WORKER_FRAME, content) + content
+    return signing.unseal(WORKER_KEY.public, signing.WORKER_FRAME, frame)
+
+
+def _address(data: bytes) -> object:
+    address = parse_address(data.decode(errors="replace"))
+    source_of(address.host)
+    assert parse_address(str(address)) == address, "the text of an address names another one"
+    return address, address.near, address.url("/link")
+
+
+class _Shows:
+    """A TLS connection, as far as its certificate is read."""
+
+    def __init__(self, der: bytes) -> None:
+        self._der = der
+
+    def getpeercert(self, binary_form: bool) -> bytes:
+        """What the other machine shows."""
+        return self._der
+
+
+def _shown(data: bytes) -> object:
+    warnings.simplefilter("ignore", CryptographyDeprecationWarning)  # of odd certificates; logs show the kind alone
+    return tls.trusted(PIN, _Shows(data))  # type: ignore[arg-type]
+
+
+def _certificate(statements: bytes) -> bytes:
+    """In DER, self-signed, with these bytes in the place of the rotations."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fuzz")])
+    builder = x509.CertificateBuilder(name, name, TLS_KEY.public_key(), 1, YEAR, YEAR)
+    builder = builder.add_extension(x509.UnrecognizedExtension(tls.ROTATIONS, statements), critical=False)
+    return builder.sign(TLS_KEY, SHA256()).public_bytes(Encoding.DER)
+
+
+@functools.cache
+def _txt() -> bytes:
+    """A TXT record as on the wire."""
+    texts = (f"v={mdns.TXT_VERSION}", f"path={mdns.GATEWAY.path}", f"kh={HASH.hex()[:16]}", f"th={HASH.hex()}")
+    return b"".join(bytes([len(text)]) + text.encode() for text in texts)
+
+
+def _announced(data: bytes) -> object:
+    """What a library of mDNS has read of any record: a name, a port, the TXT record's bytes and addresses."""
+    try:
+        name, port, txt, addresses = msgspec.msgpack.decode(data, type=tuple[str, int, bytes, list[bytes]])
+        info = ServiceInfo(mdns.GATEWAY.service, name, port & 0xFFFF, properties=txt, addresses=addresses[:20])
+    except Exception:  # noqa: BLE001  the library's own type holds no such record
+        return None
+    return read_announcement(info)
