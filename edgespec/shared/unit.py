@@ -62,11 +62,16 @@ class Unit:
         _systemctl(user, dry_run, "enable", "--now", self.name)
 
     def uninstall(self, state_dir: str, *, user: bool, dry_run: bool) -> None:
-        """Stops the service and removes the unit; prints each step. `state_dir`: as configured. Raises ConfigError."""
+        """Stops the service and removes the unit and, of the system's variant, its folders in /var/cache and /run.
+
+        Prints each step. `state_dir`: as configured. Raises ConfigError.
+        """
         unit = self.place(user=user)
         if not unit.exists():
             raise ConfigError(f"{unit} does not exist, so there is nothing to uninstall.")
         _systemctl(user, dry_run, "disable", "--now", self.name)
+        if not user:
+            _systemctl(user, dry_run, "clean", self.name)
         _do(f"remove {unit}", unit.unlink, dry_run)
         _systemctl(user, dry_run, "daemon-reload")
         system = Path("/var/lib") / self.name.removesuffix(".service")
