@@ -141,7 +141,7 @@ def _mode(measured: Measured, fastest: str, own: bool, mode: str, idle: bool) ->
     if "async" not in arms or cores is None:
         return _in_turn("there is no draft for a process of its own") if idle and mode != IN_TURN else []
     shown = {name: f"{arms[name]:.1f} ms and {cpu.get(name, 0):.1f} ms of processor time per token" for name in arms}
-    divided = f"{len(cores.target)} cores for the target and {len(cores.draft)} for the draft"
+    divided = f"cores of the target: {len(cores.target)}, of the draft: {len(cores.draft)}"
     why = f"at the same time ({divided}) {shown['async']}, in turn on all of them {shown[fastest]} ({fastest})"
     if not own:
         return _in_turn(why) if mode != IN_TURN else [Advice(MODE, IN_TURN, why)]
