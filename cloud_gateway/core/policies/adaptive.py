@@ -15,7 +15,7 @@ not before its first frame, nor once the guard has left it (guard.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
@@ -30,6 +30,7 @@ from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
 from cloud_gateway.core.policies.worth import Level, Prices, credit, per_pass_s, reading_pays, run_s, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.calibration import Calibrator
+from edgespec.core.drafting.tree import Node
 
 SHARES = {"balanced": 0.45, "offload": 0.0}
 """Local passes, relative to co-located k = 2, that are made even when the answer is not behind."""
@@ -97,6 +98,11 @@ class Adaptive:
     """`Costs.paused_s` so far."""
     _times: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
     _counts: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
+    _drafted_times: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
+    _drafted_counts: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
+    """As the two above, of rounds with a local run."""
+    _suggested: bool = field(default=False, init=False)
+    """Whether sources without a model have proposed anything."""
 
     def __post_init__(self) -> None:
         self._surveyor = Surveyor(self.calibrator)
@@ -149,7 +155,7 @@ class Adaptive:
         deepest = tree.root.position + costs.remaining - 1
         outlook = self._surveyor.look(tree, costs.local_leaves, self.width, deepest)
         self._reference = Reference.of(costs, self._surveyor.match)
-        prices = Prices.of(costs, self._token_s(self._reference))
+        prices = own = Prices.of(costs, self._token_s(self._reference))
         self._link, self.change = link, None
         if link is not None:
             self._guarded(link, costs, self._reference)
@@ -157,12 +163,17 @@ class Adaptive:
                 return self._alone(outlook, costs, prices)
         level = Level(prices, outlook.survival, self.settings.verify_nodes)
         due, worker = self._remote(outlook, level, prices, now)
-        draft = self._local(outlook, level, costs, prices, worker)
+        if self._helped(tree, link):
+            prices = replace(
+                prices, token_s=max(prices.token_s, self._drafting_s(self._reference) / (1 + costs.sharers))
+            )
+            level = Level(prices, outlook.survival, self.settings.verify_nodes)
+        draft = self._local(tree, outlook, level, costs, prices, worker)
         if draft is not None:
             return draft
         if worker > 0 and due is not None and not self._run:
             return self._wait(due, costs, now)
-        return self._verify(outlook, prices)
+        return self._verify(outlook, own)
 
     def _verify(self, outlook: Outlook, prices: Prices) -> Verify:
         """The candidates that pay for their rows."""
@@ -186,7 +197,7 @@ class Adaptive:
                 self._refuse("reading", costs)
                 return CatchUp()
             if self._run < 2 and outlook.leaves:
-                return self._draft(outlook, 1)
+                return self._draft(outlook.leaves[:1])
         elif costs.local_step_s is not None and self._reference is not None:
             self._refuse("plain", costs, self._reference.together_s, self._reference.plain_s)
         return self._verify(outlook, prices)
@@ -196,6 +207,17 @@ class Adaptive:
         times, counts = self._times.value, self._counts.value
         pace_s = times / counts if times and counts else self._pace_s or reference.token_s
         return min(pace_s, reference.token_s)
+
+    def _helped(self, tree: CandidateTree, link: LinkView | None) -> bool:
+        """Whether sources without a model have proposed anything for this answer, and no worker drafts."""
+        self._suggested = self._suggested or tree.root.revision > 0
+        return self._suggested and (link is None or not link.ready)
+
+    def _drafting_s(self, reference: Reference) -> float:
+        """Seconds per token of this answer's rounds with a local run. Where other sources know what follows, tokens
+        come faster: at their price no run would pay, and where they know nothing each token would take a pass."""
+        times, counts = self._drafted_times.value, self._drafted_counts.value
+        return min(times / counts, reference.token_s) if times and counts else reference.token_s
 
     def _remote(self, outlook: Outlook, level: Level, prices: Prices, now: float) -> tuple[Expected | None, float]:
         """When the worker's next level is due, and what waiting for it is worth."""
@@ -213,20 +235,27 @@ class Adaptive:
         soon_s = max(due.soon_s, prices.token_s) if prices.shared else due.soon_s  # the others' pass begins meanwhile
         return due, wait_value(due.chance, soon_s, due.late_s, value)
 
-    def _local(self, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float) -> Action | None:
+    def _local(
+        self, tree: CandidateTree, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float
+    ) -> Action | None:
         """The next pass of a local run, or what has to be read for it; None where neither pays."""
         if costs.local_step_s is None or not outlook.leaves:
             return None
-        leaves, first = self._best_step(outlook, level, costs)
-        step = costs.draft_s(leaves)
-        if first <= step:
+        count, first = self._best_step(outlook, level, costs)
+        leaves, step = outlook.leaves[:count], costs.draft_s(count)
+        again = self._again(tree, outlook, level, costs, prices) if self._link is None or not self._link.ready else None
+        if first <= step and again is None:
             self._refuse("step", costs, step, first)
             return None
-        if self._run:
-            return self._draft(outlook, leaves) if first > step + self._pass_s else None
+        if self._run and again is None:
+            return self._draft(leaves) if first > step + self._pass_s else None
         fade = self._fade(costs, prices)
-        above_s = (outlook.leaves[0].position - outlook.root) * costs.local_token_s
         run = run_s(first, fade, step)
+        above_s = (leaves[0].position - outlook.root) * costs.local_token_s
+        if again is not None and again[1] - again[2] >= run - above_s:
+            leaves, run, above_s = again
+        if self._run:
+            return self._draft(leaves)
         saved = run - max(instead_s, 0.0) - above_s
         self._wants = self._wants or saved > 0
         budget = self._budget if self._link is not None and self._link.ready else None
@@ -248,7 +277,20 @@ class Adaptive:
             self._refuse("reading", costs)
             return CatchUp() if self._read_last else None
         self._pass_s = per_pass_s(first, fade, step, max(instead_s, 0.0)) if budget is not None else 0.0
-        return self._draft(outlook, leaves)
+        return self._draft(leaves)
+
+    def _again(
+        self, tree: CandidateTree, outlook: Outlook, level: Level, costs: Costs, prices: Prices
+    ) -> tuple[Sequence[Node], float, float] | None:
+        """A run from where the likeliest path is of sources without a model only: its leaf, its worth, and the time to
+        read what is above; None where no such path is there or no run pays. A worker would draft there anyway."""
+        node, (mass, *below) = outlook.undrafted(tree.root)
+        if not below:
+            return None
+        full = level.value_s([mass * share for share in outlook.shares])
+        had = [full * chance / mass for chance in below]
+        run = run_s(full, self._fade(costs, prices), costs.draft_s(1), had)
+        return ([node], run, (node.position - outlook.root) * costs.local_token_s) if run > 0 else None
 
     def _refuse(self, kind: Kind, costs: Costs, cost_s: float = 0.0, gain_s: float = 0.0) -> None:
         """Keeps why no run begins here."""
@@ -295,14 +337,14 @@ class Adaptive:
     def _remaining(self, costs: Costs) -> float:
         return min(costs.remaining, self._length)
 
-    def _draft(self, outlook: Outlook, leaves: int) -> Action:
+    def _draft(self, leaves: Sequence[Node]) -> Action:
         if not self._run:
             self.fallbacks += self._link is not None
             self.why, self._refused = self._reason(), None
         self._run += 1
         if self._budget is not None:
             self._budget.spend()
-        return Draft(tuple(outlook.leaves[:leaves]), self.width)
+        return Draft(tuple(leaves), self.width)
 
     def _wait(self, due: Expected, costs: Costs, now: float) -> Action:
         """Until the level is due; meanwhile the local draft reads, where it is going to be used."""
@@ -334,6 +376,9 @@ class Adaptive:
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A round ended."""
+        if self._run:
+            self._drafted_times.sample(now - self._began)
+            self._drafted_counts.sample(outcome.emitted)
         self._run = 0
         self._wanted += self._wants
         self._wants = False

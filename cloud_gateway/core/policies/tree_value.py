@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from msgspec import Struct
 
@@ -47,6 +47,23 @@ class Outlook:
     def leaves(self) -> Sequence[Node]:
         """The nodes of `best`."""
         return [leaf for _, _, leaf in self.best]
+
+    def undrafted(self, root: Node) -> tuple[Node, Sequence[float]]:
+        """The first node of the likeliest path of which no draft has proposed a child, and survival: its own, and that
+        of the likeliest path below it, level by level, which sources without a model propose. None of the latter where
+        it has no children."""
+        survival = dict(zip(self.nodes, self.survival))
+        node, chance, found = root, 1.0, list[float]()
+        first = None
+        while True:
+            if first is None and not any(child.drafted for child in node.children.values()):
+                first = node
+            if first is not None:
+                found.append(chance)
+            likely = [(survival[child], child) for child in node.children.values() if child in survival]
+            if not likely:
+                return first or node, found
+            chance, node = max(likely, key=itemgetter(0))
 
     def found(self, leaves: int) -> Sequence[float]:
         """Survival of what one more draft step over the best of `leaves` is expected to find."""

@@ -90,13 +90,21 @@ class Level:
         return value
 
 
-def run_s(first_s: float, fade: float, step_s: float) -> float:
-    """What local levels in a row are worth beyond their time, while each pays: the first one is worth `first_s`, each
-    further one `fade` of the one before."""
-    value, level, levels = 0.0, first_s, 0
-    while level > step_s and levels < MAX_RUN:
-        value, level, levels = value + level - step_s, level * fade, levels + 1
-    return value
+def run_s(first_s: float, fade: float, step_s: float, had_s: Sequence[float] = ()) -> float:
+    """What local levels in a row are worth beyond their time, at the best number of levels: the first one is worth
+    `first_s`, each further one `fade` of the one before, less what candidates below the same leaf save there already.
+
+    `had_s`: what those of sources without a model save at each level; `first_s` contains that of the first one. They
+    are less likely from level to level than what a draft finds, so that a run may pay though its first level does not.
+    """
+    best, value, level = 0.0, 0.0, first_s
+    for depth in range(MAX_RUN):
+        value = value + level - (had_s[depth] if depth < len(had_s) else 0.0) - step_s
+        best = max(best, value)
+        if level <= step_s:
+            break
+        level *= fade
+    return best
 
 
 def per_pass_s(first_s: float, fade: float, step_s: float, instead_s: float) -> float:

@@ -16,9 +16,9 @@ from cloud_gateway.core.sources.interface import ROOT, Suggestion
 from cloud_gateway.core.sources.rates import MAX_WEIGHT, MIN_SURVIVAL, PRIOR_WEIGHT
 
 MAX_CHANCE = 0.99
-TRIAL = 16
+TRIAL, AGAIN = 4, 16
 """Times that heads are asked before it is judged whether they pay, and rounds after which they are asked again."""
-WEIGHT = 1 / TRIAL
+WEIGHT = 1 / AGAIN
 """Weight of the newest round in what they save and cost."""
 
 
@@ -49,7 +49,7 @@ class HeadSource:
     @property
     def wanted(self) -> bool:
         """Whether the heads are to be asked after this pass."""
-        return self._asked < TRIAL or self._saved >= self._cost or self._rounds % TRIAL == 0
+        return self._asked < TRIAL or self._saved >= self._cost or self._rounds % AGAIN == 0
 
     def seen(self, levels: Sequence[Level], cost: float) -> None:
         """What the heads expect after the tokens of the pass just made, the first level directly behind them.
@@ -85,7 +85,8 @@ class HeadSource:
             self._right[depth] += 1
             right += 1
             number = level.below[level.tokens.index(token)]
-        self._saved += (right - self._saved) * WEIGHT
+        saved = right if right + 1 >= len(tokens) else 0  # else another source had them, and more
+        self._saved += (saved - self._saved) * max(WEIGHT, 1 / self._asked)
 
     def propose(self, room: int) -> Sequence[Suggestion]:
         """The most likely paths, by their survival."""

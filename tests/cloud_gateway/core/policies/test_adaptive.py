@@ -174,9 +174,58 @@ def test_the_reason_follows_the_rounds() -> None:
 
 def test_candidates_of_a_source_that_are_dear_to_read_are_a_reason() -> None:
     policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
-    tree.suggest(tree.root, 5, 0.95, "lookup")
+    for token, chance in ((5, 0.95), (6, 0.02), (7, 0.01), (8, 0.01)):
+        tree.add_local(tree.root, token, -math.log(chance), 0.3)
     assert isinstance(decide(policy, tree, None, costs=replace(COSTS, local_token_s=0.5)), Verify)
     assert str(policy.why_not_local).startswith("to read other sources' candidates takes 500.0 ms, and ")
+
+
+def suggested(*chances: float) -> CandidateTree:
+    """`lookup` and the heads propose a path, and others of one token beside it."""
+    tree = CandidateTree([1, 2])
+    node: Node | None = tree.root
+    for token, chance in enumerate(chances, 5):
+        assert node is not None
+        node = tree.suggest(node, token, chance, "lookup")
+    for token in range(20, 24):
+        tree.suggest(tree.root, token, (1 - chances[0]) / 5, "medusa")
+    return tree
+
+
+@pytest.mark.parametrize(("chance", "drafts"), [(0.3, True), (0.99, False)])
+def test_it_drafts_again_what_others_find_unlikely(chance: float, drafts: bool) -> None:
+    tree = suggested(*[chance] * 12)
+    action = decide(Adaptive(LATENCY), tree, None, costs=replace(COSTS, local_step_s=TT / 5))
+    assert (action == Draft((tree.root,), 4)) is drafts
+
+
+def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
+    policy, tree = Adaptive(LATENCY), suggested(0.3, 0.3, 0.3)
+    costs = replace(COSTS, local_step_s=TT / 5)
+    assert decide(policy, tree, None, costs=costs) == Draft((tree.root,), 4)
+    agreed = tree.add_local(tree.root, 5, -math.log(0.95), 0.1)
+    action = decide(policy, tree, None, costs=costs)
+    assert isinstance(action, Draft) and action.leaves[0] is agreed
+
+
+def test_a_worker_that_drafts_is_not_drafted_after() -> None:
+    tree = suggested(*[0.3] * 12)
+    near = LinkView(0.001, 0.001, TT / 100, ready=True)
+    action = Adaptive(LATENCY).decide(tree, near, replace(COSTS, local_step_s=TT / 5), 0.0)
+    assert not isinstance(action, Draft)
+
+
+@pytest.mark.parametrize("helped", [True, False])
+def test_quick_rounds_of_other_sources_do_not_end_local_runs(helped: bool) -> None:
+    """Where another source knew what follows, tokens came at a tenth of a pass; where none does, a run pays by its own
+    pace."""
+    policy = Adaptive(LATENCY)
+    for round_ in range(30):
+        tree = suggested(0.99) if helped else CandidateTree([1, 2])
+        decide(policy, tree, None, round_ * TT, NO_LOCAL)
+        policy.verified(Outcome(9, 10, at_leaf=False, entropy=0.0, position=1), (round_ + 1) * TT)
+    bare = decide(policy, CandidateTree([1, 2]), None, now=30 * TT)
+    assert isinstance(bare, Draft if helped else Verify)
 
 
 def test_a_worker_whose_candidates_are_about_to_come_is_a_reason() -> None:

@@ -99,3 +99,18 @@ def test_it_learns_the_match_rate_from_commits() -> None:
         tree.advance([11])
     looker.look(tree, 4, 2)
     assert looker.match < 0.2
+
+
+def test_the_likeliest_path_is_followed_to_where_no_draft_has_been() -> None:
+    tree = CandidateTree([1, 2])
+    assert surveyor().look(tree, 4, 2).undrafted(tree.root) == (tree.root, [1.0])
+    first = tree.suggest(tree.root, 5, 0.5, "lookup")
+    assert first is not None
+    tree.suggest(first, 6, 0.4, "lookup")
+    tree.suggest(tree.root, 7, 0.3, "lookup")
+    assert surveyor().look(tree, 4, 2).undrafted(tree.root) == (tree.root, pytest.approx([1.0, 0.5, 0.2]))
+    tree.add_local(tree.root, 5, -math.log(0.9), 0.3)
+    node, (mass, below) = surveyor().look(tree, 4, 2).undrafted(tree.root)
+    assert node is first and mass > 0.5 and below == pytest.approx(0.4 * mass)
+    leaf = tree.add_local(first, 6, -math.log(0.9), 0.3)
+    assert surveyor().look(tree, 4, 2).undrafted(tree.root)[0] is leaf

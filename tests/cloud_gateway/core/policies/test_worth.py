@@ -70,6 +70,15 @@ def test_a_run_is_worth_what_the_best_number_of_levels_is(first: float, fade: fl
     assert per_pass_s(first, fade, step, 0.01) == pytest.approx(max(0.0, *averages))
 
 
+@given(SECONDS, CHANCE, SECONDS, st.lists(SECONDS, max_size=20))
+def test_a_run_over_known_candidates_is_worth_what_it_adds(
+    first: float, fade: float, step: float, had: list[float]
+) -> None:
+    known = [*had, *[0.0] * 16]
+    lengths = [sum(first * fade**level - known[level] - step for level in range(count)) for count in range(17)]
+    assert run_s(first, fade, step, had) == pytest.approx(max(lengths))
+
+
 @given(CHANCE, SECONDS, SECONDS, SECONDS)
 def test_waiting_is_worth_the_mean_over_what_may_come(chance: float, soon: float, more: float, run: float) -> None:
     """After a frame that was for nothing one may give up or wait on, whichever is better."""
