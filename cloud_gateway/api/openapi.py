@@ -272,17 +272,20 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 }
 
 
-@functools.cache
-def document() -> bytes:
-    """The document as JSON."""
+@functools.lru_cache(maxsize=1)
+def document(model: str | None = None) -> bytes:
+    """The document as JSON, of a gateway that serves this model; None while it loads one."""
+    named = {"type": "string"} if model is None else {"type": "string", "enum": [model]}
     kinds = [kind for one in OPERATIONS.values() for kind in (one.body, one.response, one.event) if kind]
     schemas, components = msgspec.json.schema_components([*kinds, Error], ref_template=f"{SCHEMAS}{{name}}")
+    for completion in (ChatBody, CompletionBody):
+        components[completion.__name__]["properties"]["model"] = named
     schema_of = dict(zip(map(str, kinds), schemas))
     paths: dict[str, dict[str, Any]] = {}
     for (method, path), one in OPERATIONS.items():
         content = {"application/json": {"schema": schema_of[str(one.response)]}}
         if one.event:
-            content["text/event-stream"] = {"schema": schema_of[str(one.event)]}
+            content["text/event-stream"] = {"schema": _event(schema_of[str(one.event)])}
         error = {"application/json": {"schema": schemas[-1]}}
         responses = {"200": {"description": "success", "content": content}}
         responses["503" if one is HEALTH else "default"] = {
@@ -296,9 +299,7 @@ def document() -> bytes:
             body = {"application/json": {"schema": schema_of[str(one.body)]}}
             found["requestBody"] = {"required": True, "content": body}
         names = re.findall(r"{(\w+)}", path)
-        found["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-        ]
+        found["parameters"] = [{"name": name, "in": "path", "required": True, "schema": named} for name in names]
         paths.setdefault(path, {})[method.lower()] = found
     whole = {
         "openapi": "3.1.0",
@@ -308,3 +309,10 @@ def document() -> bytes:
         "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
     return msgspec.json.encode(whole)
+
+
+def _event(chunk: dict[str, Any]) -> dict[str, Any]:
+    """A server-sent event as OpenAPI 3.2 describes it: in its data a chunk as JSON, or at the end [DONE]."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": chunk}
+    data = {"anyOf": [{"const": "[DONE]"}, text]}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}

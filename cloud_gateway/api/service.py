@@ -145,7 +145,8 @@ class Api:
 
     async def openapi(self, request: web.Request) -> web.StreamResponse:
         """`GET /openapi.json`: every route, with the types of its body and response."""
-        return web.Response(body=document(), content_type="application/json")
+        model = self._backend.model.id if self._backend is not None else None
+        return web.Response(body=document(model), content_type="application/json")
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/models`: the one model."""

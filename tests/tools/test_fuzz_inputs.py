@@ -45,10 +45,10 @@ def only(patch: pytest.MonkeyPatch, kind: str, name: str) -> None:
 def test_each_decoder_gives_values_and_its_own_refusals_only() -> None:
     for name, decoder in decoders.decoders().items():
         rng = random.Random(f"{SEED} {name}")
-        seen = Counter(outcome(decoder, mutated(rng, decoder.samples, decoder.codec)) for _ in range(150))
+        altered = [mutated(rng, decoder.samples, decoder.codec) for _ in range(150)]
+        seen = Counter(outcome(decoder, data) for data in [decoder.samples[0], *altered])
         values = sum(count for what, count in seen.items() if what.startswith("value "))
-        assert values, f"{name} refuses everything"
-        assert (values < seen.total()) == bool(decoder.refuses), f"{name}: {seen}"
+        assert values and (values < seen.total()) == bool(decoder.refuses), f"{name}: {seen}"
 
 
 def test_each_machine_takes_events_in_any_order() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from cloud_gateway.api import ROUTES
 from cloud_gateway.api.formats import ChatFormat
-from cloud_gateway.api.openapi import OPERATIONS
+from cloud_gateway.api.openapi import OPERATIONS, document
 from cloud_gateway.api.schema import ChatBody, CompletionBody
 from tests.support.echo import Echo, echo_gateway
 from tools.fuzz import openapi_cases
@@ -29,17 +29,29 @@ async def test_every_route_and_every_parameter_is_in_it(echo: Echo) -> None:
     async with aiohttp.ClientSession(headers=headers) as session:
         async with session.get(echo.listener.url + "/openapi.json") as response:
             assert response.status == 200
-            document = await response.json()
+            served = await response.json()
     listed = {(route.method, route.path.replace(":.+", "")): route.guard for route in ROUTES}
     described = {
         (method.upper(), path): "public" if one.get("security") == [] else "key"
-        for path, methods in document["paths"].items()
+        for path, methods in served["paths"].items()
         for method, one in methods.items()
     }
     assert described == listed and OPERATIONS.keys() == listed.keys()
     for kind in (ChatBody, CompletionBody):
         fields = {field.encode_name for field in msgspec.structs.fields(kind)}
-        assert document["components"]["schemas"][kind.__name__]["properties"].keys() == fields
+        properties = served["components"]["schemas"][kind.__name__]["properties"]
+        assert properties.keys() == fields
+        assert properties["model"] == {"type": "string", "enum": ["echo"]}
+    streamed = served["paths"]["/v1/completions"]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+    done, chunk = streamed["properties"]["data"]["anyOf"]
+    assert done["const"] == "[DONE]" and chunk["contentSchema"] == {"$ref": "#/components/schemas/TextChunk"}
+    (parameter,) = served["paths"]["/v1/models/{model}"]["get"]["parameters"]
+    assert parameter["schema"]["enum"] == ["echo"]
+
+
+def test_while_no_model_is_loaded_any_name_is_allowed() -> None:
+    schemas = msgspec.json.decode(document())["components"]["schemas"]
+    assert schemas["ChatBody"]["properties"]["model"] == {"type": "string"}
 
 
 def test_two_hundred_requests_made_from_it_are_answered_as_it_says() -> None:
