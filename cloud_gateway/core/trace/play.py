@@ -30,6 +30,8 @@ from edgespec.core.errors import TraceError
 from edgespec.core.numbers import interpolate
 from edgespec.core.protocol.messages import Tree
 
+UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What values raise that no gateway recorded: anybody can sign a trace with a key of their own."""
 NO_PREFIX = bytes(32)
 """A hash that no prefix has."""
 TYPES: dict[str, Any] = get_type_hints(actions.Costs) | get_type_hints(actions.LinkView)
@@ -102,9 +104,12 @@ class Player:
     """The request as it was: `generation`, `link` and `costs` are those of the moment played last."""
 
     def __init__(self, recorded: Trace, controller: actions.Controller | None = None) -> None:
-        """`controller`: another policy than the recorded one."""
+        """`controller`: another policy than the recorded one. Raises TraceError where the header fits no request."""
         self.recorded, self._outside = recorded, Recorded()
-        self.generation = machine(recorded.header, self._outside, controller)
+        try:
+            self.generation = machine(recorded.header, self._outside, controller)
+        except UNFIT as error:
+            raise TraceError(f"its header describes no request ({error!r}).") from None
         self.tree = self.generation.tree
         self.link: actions.LinkView | None = None
         self.points: dict[int, float] = {}
@@ -118,13 +123,13 @@ class Player:
         for number, event in enumerate(self.recorded.events):
             try:
                 yield self.step(event)
-            except (KeyError, IndexError, ValueError, TypeError) as error:
+            except UNFIT as error:
                 raise TraceError(
                     f"its event {number} cannot be played again ({error!r}); this version handles requests otherwise."
                 ) from None
 
     def step(self, event: trace.AnyEvent) -> Moment:
-        """Plays one event. Raises KeyError, IndexError, ValueError or TypeError where it does not fit."""
+        """Plays one event. Raises one of `UNFIT` where it does not fit."""
         if isinstance(event, trace.Decided):
             return self._decide(event)
         if isinstance(event, trace.Seen):
