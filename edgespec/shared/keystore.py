@@ -22,7 +22,7 @@ from typing import Literal
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -58,7 +58,7 @@ class KeyStore:
         path, pem = self._read_or_make("identity.key", _new_identity)
         try:
             private = load_pem_private_key(pem, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm):
+        except (ValueError, TypeError, InternalError, UnsupportedAlgorithm):
             private = None
         if not isinstance(private, Ed25519PrivateKey):
             raise KeyStoreError(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -29,7 +29,8 @@ from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.rotation import GatewayRotation, GatewayRotations, successor
 
 UNREADABLE = (
-    ValueError, x509.InvalidVersion, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType,
+    ValueError, InternalError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
 )  # fmt: skip
 """What `cryptography` raises for certificates that OpenSSL takes, and that any machine may show."""
 MakePem = Callable[[], bytes]
