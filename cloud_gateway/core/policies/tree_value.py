@@ -62,7 +62,7 @@ class Outlook:
                 found.append(chance)
             likely = [(survival[child], child) for child in node.children.values() if child in survival]
             if not likely:
-                return first or node, found
+                return first or node, found or [chance]
             chance, node = max(likely, key=itemgetter(0))
 
     def found(self, leaves: int) -> Sequence[float]:

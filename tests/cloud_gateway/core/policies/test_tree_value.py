@@ -114,3 +114,9 @@ def test_the_likeliest_path_is_followed_to_where_no_draft_has_been() -> None:
     assert node is first and mass > 0.5 and below == pytest.approx(0.4 * mass)
     leaf = tree.add_local(first, 6, -math.log(0.9), 0.3)
     assert surveyor().look(tree, 4, 2).undrafted(tree.root)[0] is leaf
+
+
+def test_unlikely_candidates_of_a_draft_leave_nothing_to_follow() -> None:
+    tree = CandidateTree([1, 2])
+    tree.add_local(tree.root, 5, -math.log(1e-9), 0.3)
+    assert surveyor().look(tree, 4, 2).undrafted(tree.root) == (tree.root, [1.0])
