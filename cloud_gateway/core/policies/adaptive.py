@@ -163,12 +163,12 @@ class Adaptive:
                 return self._alone(outlook, costs, prices)
         level = Level(prices, outlook.survival, self.settings.verify_nodes)
         due, worker = self._remote(outlook, level, prices, now)
-        if self._helped(tree, link):
-            prices = replace(
-                prices, token_s=max(prices.token_s, self._drafting_s(self._reference) / (1 + costs.sharers))
-            )
+        root = tree.root if self._helped(tree, link) else None
+        if root is not None:
+            pace_s = self._drafting_s(self._reference) / (1 + costs.sharers)
+            prices = replace(prices, token_s=max(prices.token_s, pace_s))
             level = Level(prices, outlook.survival, self.settings.verify_nodes)
-        draft = self._local(tree, outlook, level, costs, prices, worker)
+        draft = self._local(outlook, level, costs, prices, worker, root)
         if draft is not None:
             return draft
         if worker > 0 and due is not None and not self._run:
@@ -236,14 +236,17 @@ class Adaptive:
         return due, wait_value(due.chance, soon_s, due.late_s, value)
 
     def _local(
-        self, tree: CandidateTree, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float
+        self, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float, root: Node | None
     ) -> Action | None:
-        """The next pass of a local run, or what has to be read for it; None where neither pays."""
+        """The next pass of a local run, or what has to be read for it; None where neither pays.
+
+        `root`: the tree's, where other sources help and no worker drafts.
+        """
         if costs.local_step_s is None or not outlook.leaves:
             return None
         count, first = self._best_step(outlook, level, costs)
         leaves, step = outlook.leaves[:count], costs.draft_s(count)
-        again = self._again(tree, outlook, level, costs, prices) if self._link is None or not self._link.ready else None
+        again = None if root is None else self._again(root, outlook, level, costs, prices)
         if first <= step and again is None:
             self._refuse("step", costs, step, first)
             return None
@@ -252,7 +255,7 @@ class Adaptive:
         fade = self._fade(costs, prices)
         run = run_s(first, fade, step)
         above_s = (leaves[0].position - outlook.root) * costs.local_token_s
-        if again is not None and again[1] - again[2] >= run - above_s:
+        if again is not None and (first <= step or again[1] - again[2] >= run - above_s):
             leaves, run, above_s = again
         if self._run:
             return self._draft(leaves)
@@ -280,11 +283,11 @@ class Adaptive:
         return self._draft(leaves)
 
     def _again(
-        self, tree: CandidateTree, outlook: Outlook, level: Level, costs: Costs, prices: Prices
+        self, root: Node, outlook: Outlook, level: Level, costs: Costs, prices: Prices
     ) -> tuple[Sequence[Node], float, float] | None:
         """A run from where the likeliest path is of sources without a model only: its leaf, its worth, and the time to
         read what is above; None where no such path is there or no run pays. A worker would draft there anyway."""
-        node, (mass, *below) = outlook.undrafted(tree.root)
+        node, (mass, *below) = outlook.undrafted(root)
         if not below:
             return None
         full = level.value_s([mass * share for share in outlook.shares])
