@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.arrival import Expected, Timeline
 from cloud_gateway.core.policies.budget import Budget, Reference
-from cloud_gateway.core.policies.estimators import Ewma
+from cloud_gateway.core.policies.estimators import Pace
 from cloud_gateway.core.policies.guard import Guard, Mode, Reason
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.refusal import Kind, Refusal
@@ -96,11 +96,9 @@ class Adaptive:
     """When the round began, later by the time since then in which prompts of others were read."""
     _paused_s: float = field(default=0.0, init=False)
     """`Costs.paused_s` so far."""
-    _times: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
-    _counts: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
-    _drafted_times: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
-    _drafted_counts: Ewma = field(default_factory=lambda: Ewma(0.1), init=False)
-    """As the two above, of rounds with a local run."""
+    _pace: Pace = field(default_factory=Pace, init=False)
+    _drafting: Pace = field(default_factory=Pace, init=False)
+    """As the one above, of rounds with a local run."""
     _suggested: bool = field(default=False, init=False)
     """Whether sources without a model have proposed anything."""
 
@@ -204,9 +202,7 @@ class Adaptive:
 
     def _token_s(self, reference: Reference) -> float:
         """Seconds per token that this answer attains; never more than the gateway attains alone."""
-        times, counts = self._times.value, self._counts.value
-        pace_s = times / counts if times and counts else self._pace_s or reference.token_s
-        return min(pace_s, reference.token_s)
+        return min(self._pace.value or self._pace_s or reference.token_s, reference.token_s)
 
     def _helped(self, tree: CandidateTree, link: LinkView | None) -> bool:
         """Whether sources without a model have proposed anything for this answer, and no worker drafts."""
@@ -216,8 +212,7 @@ class Adaptive:
     def _drafting_s(self, reference: Reference) -> float:
         """Seconds per token of this answer's rounds with a local run. Where other sources know what follows, tokens
         come faster: at their price no run would pay, and where they know nothing each token would take a pass."""
-        times, counts = self._drafted_times.value, self._drafted_counts.value
-        return min(times / counts, reference.token_s) if times and counts else reference.token_s
+        return min(self._drafting.value or reference.token_s, reference.token_s)
 
     def _remote(self, outlook: Outlook, level: Level, prices: Prices, now: float) -> tuple[Expected | None, float]:
         """When the worker's next level is due, and what waiting for it is worth."""
@@ -380,8 +375,7 @@ class Adaptive:
     def verified(self, outcome: Outcome, now: float) -> None:
         """A round ended."""
         if self._run:
-            self._drafted_times.sample(now - self._began)
-            self._drafted_counts.sample(outcome.emitted)
+            self._drafting.sample(now - self._began, outcome.emitted)
         self._run = 0
         self._wanted += self._wants
         self._wants = False
@@ -389,8 +383,7 @@ class Adaptive:
         if self._link is not None and self._reference is not None:
             steps = (now - self._began) / self._reference.plain_s
             self._guard.round(outcome.emitted, steps, ready=self._link.ready)
-        self._times.sample(now - self._began)
-        self._counts.sample(outcome.emitted)
+        self._pace.sample(now - self._began, outcome.emitted)
         self._began = now
         if self._reference is not None and self._budget is not None:
             self._budget.earn(outcome.emitted, self._reference)

@@ -71,6 +71,24 @@ class Ewma:
         return self._value
 
 
+class Pace:
+    """Seconds per token over the latest rounds, as the ratio of the means of both."""
+
+    def __init__(self) -> None:
+        self._seconds, self._tokens = Ewma(), Ewma()
+
+    def sample(self, seconds: float, tokens: int) -> None:
+        """Takes in one round."""
+        self._seconds.sample(seconds)
+        self._tokens.sample(tokens)
+
+    @property
+    def value(self) -> float | None:
+        """None before there was a round that took time and gave a token."""
+        seconds, tokens = self._seconds.value, self._tokens.value
+        return seconds / tokens if seconds and tokens else None
+
+
 class StepCurve:
     """Measured time of one pass as a function of its rows, linear between the row counts seen.
 
