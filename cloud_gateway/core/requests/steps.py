@@ -295,6 +295,7 @@ class Listener(Protocol):
 
 
 _MOVING: frozenset[Status] = frozenset({Status.PREFILL, Status.DECODE})
+_SPENT_RUNNING = tuple(kind for kind in SPENT if kind is not Wrote)  # answers are written while it waits
 _ABOUT_WORKERS = (Assigned, NoWorker, FrameArrived, WorkerGone, Declined, Withdrawn)
 _LATE: tuple[type, ...] = (
     FrameArrived, WorkerGone, Declined, Withdrawn, *SPENT, SpeculationFailed, Cancelled, Ended,
@@ -318,7 +319,7 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
     Status.PREFILL: {
         Prefilled: _MOVING,
         **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.PREFILL})),
-        **dict.fromkeys((Asked, HostTime, LocalWork, NoLocalDraft), frozenset({Status.PREFILL})),
+        **dict.fromkeys(_SPENT_RUNNING, frozenset({Status.PREFILL})),
         **dict.fromkeys((SpeculationFailed, Cancelled), frozenset({Status.PREFILL})),
         PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
         Ended: frozenset({Status.FINISHED}),
@@ -326,7 +327,7 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
     },
     Status.DECODE: {
         **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.DECODE})),
-        **dict.fromkeys((Asked, HostTime, LocalWork, NoLocalDraft), frozenset({Status.DECODE})),
+        **dict.fromkeys(_SPENT_RUNNING, frozenset({Status.DECODE})),
         **dict.fromkeys((SpeculationFailed, Cancelled, Drafted), frozenset({Status.DECODE})),
         Verified: frozenset({Status.DECODE, Status.FINISHED}),
         PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
