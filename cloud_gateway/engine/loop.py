@@ -106,7 +106,7 @@ class Engine:
         pace = Pace(settings.prefill_chunk, settings.prefill_ms / 1000)
         self.prefill = Prefill(steering, self.local, self._active, clock, pace)
         self._steering, self._verifier = steering, Verifier(steering, self._verify_s)
-        self._wake, self._written = threading.Event(), threading.Event()
+        self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -171,9 +171,8 @@ class Engine:
         settings = request.speculation.over(self.settings.policy)
         workers = self.offloading.workers.linked().values()
         linked = [worker.label for worker in workers if worker.groups & request.groups]
-        policy = registry.make(
-            settings, self._memory.recall(linked, kind_of(request.sampling.temperature, settings.sources))
-        )
+        learnt = self._memory.recall(linked, kind_of(request.sampling.temperature, settings.sources))
+        policy = registry.make(settings, learnt)
         number, method = next(self._ids), method_of(request.sampling, settings.verification)
         never = request.speculation.offload == "never"
         offload = not never and policy.name not in registry.ALONE
@@ -189,7 +188,7 @@ class Engine:
             offload=offload,
             verify_nodes=settings.verify_nodes,
             worker_sampling=worker_sampling_of(request.sampling, method, settings.share_seed),
-            sources=make_sources(settings, request.tokens),
+            sources=make_sources(settings, request.tokens, learnt),
             usage=Usage(verification=method, why_off=why_off),
             frames=FrameLedger(self.stats.frames),
         )
@@ -348,9 +347,10 @@ class Engine:
         self._emit(active, DoneEvent(finish, generation.usage, error))
 
     def _remember(self, generation: Generation) -> None:
-        """Keeps what the request's policy learnt for the next one of its kind."""
+        """Keeps what the request's policy and sources learnt for the next one of its kind."""
         learnt = registry.learnt(generation.controller)
         if learnt is not None and generation.usage.completion_tokens:
+            learnt |= generation.sources.state() if generation.sources is not None else {}
             worker = generation.usage.workers[-1] if generation.usage.workers else ""
             settings = generation.request.speculation.over(self.settings.policy)
             self._memory.keep(worker, kind_of(generation.request.sampling.temperature, settings.sources), learnt)
@@ -380,16 +380,17 @@ class Engine:
         if not self._outbox or self._loop is None:
             return
         batch, self._outbox = self._outbox, []
-        self._written.clear()
-        self._loop.call_soon_threadsafe(_run_all, batch, self._written)
-        if handover and threading.current_thread() is self._thread:
-            self._written.wait(HANDOVER_S)
+        written = threading.Event() if handover and threading.current_thread() is self._thread else None
+        self._loop.call_soon_threadsafe(_run_all, batch, written)
+        if written is not None:
+            written.wait(HANDOVER_S)
 
 
-def _run_all(batch: Sequence[Callable[[], None]], written: threading.Event) -> None:
+def _run_all(batch: Sequence[Callable[[], None]], written: threading.Event | None) -> None:
     for item in batch:
         with Caught() as caught:  # what follows belongs to other requests
             item()
         if caught.error is not None:
             log.error("a message of the engine was lost: %s", describe_fault(caught.error))
-    written.set()
+    if written is not None:
+        written.set()

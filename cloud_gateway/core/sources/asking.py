@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.settings import PolicySettings, SourceName
 from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.heads import HeadSource
@@ -49,6 +50,16 @@ class Sources:
         """The sources that are given what heads expect."""
         return [source for source in self._sources if isinstance(source, HeadSource)]
 
+    def resume(self, learnt: Learnt) -> None:
+        """Starts with what earlier completions taught (`state`)."""
+        for heads in self.heads:
+            if heads.name in learnt:
+                heads.resume(learnt[heads.name])
+
+    def state(self) -> Learnt:
+        """What heads have learnt, for the next completion of this kind, by their names."""
+        return {heads.name: state for heads in self.heads if (state := heads.state())}
+
     def ask(self, tree: CandidateTree, counts: Counts, listener: Listener | None = None) -> Iterator[str]:
         """Asks one source at each step, so that a driver can time it, and yields its name; what it suggests is in the
         tree then. Nothing until more is committed. To be taken to its end."""
@@ -81,8 +92,13 @@ def counted(counts: Counts, source: str) -> dict[str, Any]:
     return counts.setdefault(source, {"proposed": 0, "verified": 0, "accepted": 0, "seconds": 0.0, "why": None})
 
 
-def make(settings: PolicySettings, prompt: Sequence[int]) -> Sources | None:
-    """The sources that the settings name, for policy `adaptive`: the other policies are as their papers have them."""
+def make(settings: PolicySettings, prompt: Sequence[int], learnt: Learnt | None = None) -> Sources | None:
+    """The sources that the settings name, for policy `adaptive`, with what earlier completions of its kind taught them.
+
+    The other policies are as their papers have them.
+    """
     if settings.name != "adaptive" or not settings.sources:
         return None
-    return Sources([MAKERS[name](prompt) for name in dict.fromkeys(settings.sources)], settings.verify_nodes)
+    sources = Sources([MAKERS[name](prompt) for name in dict.fromkeys(settings.sources)], settings.verify_nodes)
+    sources.resume(learnt or {})
+    return sources

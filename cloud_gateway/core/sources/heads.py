@@ -1,8 +1,8 @@
 """Sources `medusa` and `eagle`: what heads over the target's hidden states expect of the next tokens.
 
 Medusa heads (Cai et al. 2024) look at one distance each, so that their tokens form a tree of all combinations; an EAGLE
-head (Li et al. 2024) drafts a tree of its own. How far their probabilities can be trusted is learnt from the
-completion, and so is whether asking them pays.
+head (Li et al. 2024) drafts a tree of its own. How far their probabilities can be trusted is learnt from this
+completion and those of its kind before it, and so is whether asking them pays.
 """
 
 from __future__ import annotations
@@ -45,6 +45,18 @@ class HeadSource:
         """By depth: tokens that were right, and the sum of the probabilities given to them."""
         self._asked = self._rounds = 0
         self._saved = self._cost = 0.0
+
+    def resume(self, learnt: Sequence[float]) -> None:
+        """Starts with what earlier completions taught (`state`); before the first pass."""
+        asked, rounds, self._saved, self._cost, *sums = learnt
+        self._asked, self._rounds = int(asked), int(rounds)
+        self._right, self._expected = sums[: len(sums) // 2], sums[len(sums) // 2 :]
+
+    def state(self) -> list[float]:
+        """What the next completion starts with, empty before heads were asked; its own rounds soon count for more."""
+        if not self._asked:
+            return []
+        return [min(self._asked, TRIAL), self._rounds % AGAIN, self._saved, self._cost, *self._right, *self._expected]
 
     @property
     def wanted(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings, SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.asking import make
+from cloud_gateway.core.sources.heads import TRIAL, Level
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.core.verify.interface import Method
@@ -102,3 +104,29 @@ async def test_what_drafts_taught_without_lookup_does_not_serve_answers_with_it(
             await complete(engine, GenerationRequest(PROMPT, 8, ignore_eos=True, speculation=asked))
         kinds = {kind for _, kind in engine._memory._kept}
     assert {sources for _, sources in kinds} == set(named)
+
+
+class WrongHeads:
+    """Heads that expect a token which never comes."""
+
+    asked = 0
+
+    def read(self, slot: int) -> None:
+        """They see no prompt."""
+
+    def ask(self, slot: int, token: int) -> Sequence[Level]:
+        self.asked += 1
+        return [Level([-5], [0.9], [-1])]
+
+
+async def test_heads_that_do_not_pay_are_not_tried_by_each_completion() -> None:
+    heads, asked = WrongHeads(), list[int]()
+    wanted = GenerationRequest(PROMPT, 12, ignore_eos=True, speculation=Speculation(sources=("medusa",)))
+    with engines() as started:
+        engine = started(None, None, TableTarget(pass_s=0.0, model=ShortMemory()), policy="adaptive")
+        engine.local.heads = {"medusa": heads}
+        for _ in range(4):
+            _, done = await complete(engine, wanted)
+            asked.append(heads.asked)
+    assert asked[0] >= TRIAL and asked[-1] - asked[0] <= 3, "they are asked in one round of 16"
+    assert "passes a round and cost" in done.usage.sources["medusa"]["why"]

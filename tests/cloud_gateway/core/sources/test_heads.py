@@ -85,3 +85,47 @@ def test_heads_are_asked_while_they_save_what_they_cost(tokens: list[int], cost:
     if not pays:
         source.committed(tokens)
         assert source.propose(9) == [] and source.why == "the heads save 0.00 passes a round and cost 0.30"
+
+
+def completions(source: HeadSource, number: int, rounds: int, tokens: list[int]) -> int:
+    """Times that heads of this source's kind are asked in that many completions of so many rounds."""
+    asked = 0
+    for _ in range(number):
+        for _ in range(rounds):
+            if source.wanted:
+                source.seen(LEVELS, 0.3)
+                asked += 1
+            source.committed(tokens)
+        before, source = source, HeadSource(source.name)
+        source.resume(before.state())
+    return asked
+
+
+def test_the_next_completion_knows_whether_heads_pay() -> None:
+    good, bad = HeadSource("medusa"), HeadSource("medusa")
+    assert completions(good, 8, 10, [5, 7, 1]) == 80
+    assert completions(bad, 8, 10, [9]) <= TRIAL + 80 // AGAIN, "not tried in each completion"
+
+
+def test_heads_that_paid_nothing_once_are_soon_asked_again() -> None:
+    source = HeadSource("medusa")
+    for _ in range(50):
+        after(source, [9], cost=0.3)
+    later = HeadSource("medusa")
+    later.resume(source.state())
+    assert not paths(later), "suggestions belong to one completion"
+    assert completions(later, 1, 6 * AGAIN, [5, 7, 1]) > 3 * AGAIN, "four rounds of another kind of text outweigh it"
+
+
+def test_a_completion_starts_with_how_far_heads_were_right() -> None:
+    source, later = HeadSource("eagle"), HeadSource("eagle")
+    for _ in range(30):
+        after(source, [6, 9, 1], TREE)
+    known = paths(source)
+    later.resume(source.state())
+    after(later, [6], TREE)
+    assert paths(later) == known and known[6, 9] > 0.8
+
+
+def test_heads_that_were_never_asked_teach_nothing() -> None:
+    assert HeadSource("medusa").state() == []
