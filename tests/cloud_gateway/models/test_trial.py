@@ -61,7 +61,7 @@ def test_the_worst_schemas_take_no_time_of_the_gateways_own(trial: Trial, name: 
     fault(trial, True)
     began = time.process_time()
     trial.fault(text)
-    assert time.process_time() - began < 0.1
+    assert time.process_time() - began < 0.3
 
 
 def test_the_process_is_limited_in_memory_and_priority(trial: Trial) -> None:

@@ -180,8 +180,8 @@ def test_a_prompt_in_parts_counts_for_repetition_only() -> None:
     assert ranker(logits, [], 3).tokens == [0, 2, 1]
 
 
-def test_a_real_vocabulary_takes_under_two_milliseconds() -> None:
+def test_a_real_vocabulary_takes_less_than_two_sorts() -> None:
     logits = some_logits(6, VOCABULARY)
     for rule in (Sampling(), Sampling(temperature=1.0, seed=1), Sampling(temperature=0.7, top_p=0.95, seed=1)):
         ranker = Ranker(rule, PROMPT)
-        assert in_sorts(lambda: ranker(logits, [], 4)) < 0.8  # noqa: B023  called at once
+        assert in_sorts(lambda: ranker(logits, [], 4)) < 2  # noqa: B023  called at once
