@@ -19,6 +19,8 @@ from edgespec.core.peers.messages import MAX_CHUNK_BYTES
 HEARTBEAT_S = 0.25
 SILENT_S = 0.9
 """A relay that is gone without a sign is noticed within a second; three heartbeats may be late or lost before."""
+LOOKS = 4
+"""For a message, within `SILENT_S`."""
 BUFFER_BYTES = 64 * 1024
 """Unsent bytes in one direction from which on no more are read."""
 
@@ -51,18 +53,16 @@ async def _inwards(ws: Connection, writer: asyncio.StreamWriter, wait: Wait) -> 
 
 
 async def _next(ws: Connection) -> bytes | str:
-    """The next message. Raises TimeoutError where the other end is silent, and not because this process stood still:
-    then what has arrived meanwhile is read first.
+    """The next message. Raises TimeoutError where the other end is silent.
+
+    Each look counts for no more than its own time: where this process stood still, what has arrived meanwhile, or what
+    the other end sends now if the whole machine stood still, is read by the next look.
     """
-    loop = asyncio.get_running_loop()
-    while True:
-        ends_at = loop.time() + SILENT_S
-        try:
-            async with asyncio.timeout_at(ends_at):
+    for _ in range(LOOKS):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SILENT_S / LOOKS):
                 return await ws.recv()
-        except TimeoutError:
-            if loop.time() - ends_at < HEARTBEAT_S:
-                raise
+    raise TimeoutError
 
 
 async def _outwards(ws: Connection, reader: asyncio.StreamReader, wait: Wait) -> None:
