@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +19,10 @@ from tests.support.links import client, serving, some_tree
 from tests.support.until import until
 
 pytestmark = pytest.mark.live
-SECONDS, CONNECTIONS = 2.0, 4
+CONNECTIONS = 4
+WINDOWS, WINDOW_S = 9, 0.25
+LIMIT_S = 120.0
+"""After which a process ends by itself, for a test that is killed."""
 BURN = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 
 
@@ -32,19 +36,25 @@ async def pair(ws: ServerConnection) -> None:
 
 @asynccontextmanager
 async def process(*arguments: str) -> AsyncIterator[None]:
+    """A child process, until the block is left."""
     child = await asyncio.create_subprocess_exec(sys.executable, *arguments)
     try:
         yield
-        await asyncio.wait_for(child.wait(), 60)
     finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+        child.kill()
+        await child.wait()
+
+
+async def usual_gap_s() -> float:
+    """How much too late the event loop came back, at most: the median over short windows.
+
+    A standstill of the machine is in one or two of them. Work that a flood makes is in all.
+    """
+    return statistics.median([await longest_gap_s() for _ in range(WINDOWS)])
 
 
 async def longest_gap_s() -> float:
-    """How much too late the event loop came back, at most, within `SECONDS`."""
-    longest, end = 0.0, time.monotonic() + SECONDS
+    longest, end = 0.0, time.monotonic() + WINDOW_S
     while (began := time.monotonic()) < end:
         await asyncio.sleep(0.005)
         longest = max(longest, time.monotonic() - began - 0.005)
@@ -55,13 +65,12 @@ async def longest_gap_s() -> float:
 async def test_floods_hold_the_event_loop_no_longer_than_a_busy_core(tmp_path: Path, kind: str) -> None:
     async with serving(tmp_path, pair=pair) as gateway, client(gateway, local_addr=("127.0.0.9", 0)) as linked:
         pump = asyncio.create_task(_answer_pings(linked))
-        async with process("-c", BURN, str(SECONDS)):
-            control_s = await longest_gap_s()
-        arguments = [kind, str(gateway.port), str(SECONDS + 1), str(CONNECTIONS)]
-        async with process("-m", "tests.support.flooder", *arguments):
+        async with process("-c", BURN, str(LIMIT_S)):
+            control_s = await usual_gap_s()
+        async with process("-m", "tests.support.flooder", kind, str(gateway.port), str(LIMIT_S), str(CONNECTIONS)):
             await until(lambda: gateway.links.rejected, 30)
-            flood_s = await longest_gap_s()
-        print(f"{kind}: longest gap {flood_s * 1000:.0f} ms, control {control_s * 1000:.0f} ms")
+            flood_s = await usual_gap_s()
+        print(f"{kind}: usual gap {flood_s * 1000:.0f} ms, control {control_s * 1000:.0f} ms")
         assert flood_s < 0.25 + 4 * control_s
         assert not gateway.seen.of("down")
         await linked.send(some_tree())
