@@ -16,6 +16,7 @@ import pytest
 
 from edgespec.lab.rig import Rig
 from edgespec.shared import models
+from tests.support.standstill import Standstills
 
 pytestmark = pytest.mark.live
 RTT_MS = 20.0
@@ -87,18 +88,19 @@ def test_a_killed_worker_costs_no_text_no_error_and_little_time(stage: Rig) -> N
     """Must show 3: the stall is at most one round trip plus one target step beyond normal."""
     prompt, count = PROMPTS[1], 96
     expected = text_of(stage.chat(prompt, count, policy="plain"))
-    gaps, text, killed_at, at = [], "", 0, [time.monotonic()]
-    for chunk in stage.stream(prompt, count, policy="wanspec", phi=3.0):
-        piece = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
-        if not piece:
-            continue
-        text += piece
-        at.append(time.monotonic())
-        if len(at) == 14:
-            stage.stop("worker", signal.SIGKILL)
-            killed_at = len(at)
-            at[-1] = time.monotonic()
-    gaps = [b - a for a, b in itertools.pairwise(at[1:])]
+    text, killed_at, at = "", 0, [time.monotonic()]
+    with Standstills() as standstills:
+        for chunk in stage.stream(prompt, count, policy="wanspec", phi=3.0):
+            piece = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+            if not piece:
+                continue
+            text += piece
+            at.append(time.monotonic())
+            if len(at) == 14:
+                stage.stop("worker", signal.SIGKILL)
+                killed_at = len(at)
+                at[-1] = time.monotonic()
+    gaps = [standstills.without(a, b) for a, b in itertools.pairwise(at[1:])]
     normal, after = gaps[: killed_at - 2], gaps[killed_at - 2 :]
     step = statistics.median(normal)
     allowed = max(normal) + RTT_MS / 1e3 + 2 * step
@@ -145,7 +147,7 @@ def test_the_openai_client_streams_and_maps_errors(stage: Rig) -> None:
 def test_a_revoked_worker_is_cut_off_at_once_and_stops_for_good(stage: Rig, tmp_path: Path) -> None:
     listed = stage.gateway_command("workers", "list", "--json")["workers"]
     stage.gateway_command("workers", "revoke", listed[0]["id"], "--json")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while "revoked" not in stage.log("worker").splitlines()[-1] and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "revoked" in stage.log("worker").splitlines()[-1] and "Traceback" not in stage.log("worker")
