@@ -14,6 +14,7 @@ from tests.support.keyed import Keyed, chosen, keyed_gateway
 
 pytestmark = pytest.mark.live
 REPETITIONS = 10
+CONVERSATIONS = 5
 WORDS = 120
 
 
@@ -55,6 +56,11 @@ async def test_anothers_prompt_and_a_new_prompt_take_the_same_time(gateway: Keye
 
 async def test_ones_own_second_turn_is_faster(gateway: Keyed) -> None:
     _, alice = gateway.keys.create("alice")
-    first = prompt(random.Random(2))
-    whole = await seconds(gateway, alice, first)
-    assert await seconds(gateway, alice, first + " and so on") < 0.5 * whole
+    rng = random.Random(2)
+    first: list[float] = []
+    second: list[float] = []
+    for _ in range(CONVERSATIONS):
+        said = prompt(rng)
+        first.append(await seconds(gateway, alice, said))
+        second.append(await seconds(gateway, alice, said + " and so on"))
+    assert min(second) < 0.5 * min(first), "of the undisturbed ones"

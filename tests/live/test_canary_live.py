@@ -148,11 +148,20 @@ def fail_in_every_way(both: Pair) -> dict[str, bytes]:
         responses["a control request"] = control.recv(4096)
     both.command("worker", "pause", "--reason", PROMPT)
     both.command("worker", "resume")
-    for fault in ("fail-worker", "fail-target"):
+    for side, fault in (("worker", "fail-worker"), ("gateway", "fail-target")):
         (both.folder / fault).touch()
         responses[fault] = both.chat()
+        both.wait_for(lambda: has_failed(both, side))  # noqa: B023
         (both.folder / fault).unlink()
     return responses
+
+
+def has_failed(both: Pair, side: str) -> bool:
+    """Whether a pass of this side's model has failed; where not, it gets another request."""
+    if "RuntimeError" in both.processes.log(side):
+        return True
+    both.chat()
+    return False
 
 
 def scrape(both: Pair) -> str:

@@ -52,7 +52,7 @@ async def silence(running: Running) -> float:
 
 async def test_five_keys_each_silence_the_worker(tmp_path: Path, terminal: tuple[int, int]) -> None:
     times: list[float] = []
-    async with serving_worker(tmp_path, OwnerSection(idle_s=1.0), [Terminals()]) as running, asyncio.timeout(120):
+    async with serving_worker(tmp_path, OwnerSection(idle_s=2.0), [Terminals()]) as running, asyncio.timeout(120):
         for number in range(1, RETURNS + 1):
             os.utime(os.ttyname(terminal[1]), (1000, 1000))  # the kernel sets the time only where it is 8 s old
             await asyncio.sleep(2 * Terminals.period_s)  # until the source has seen it

@@ -18,10 +18,10 @@ CLOUD = Setting({1: 23.4}, {1: 7.5}, {"match": 0.82, "persistence": 0.25}, "", 6
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
 def test_latency_and_offload_agree_with_the_simulators(policy: str) -> None:
     """Every token is compared too (`Stage.ask`). On a busy machine the system waits for a core and is slower."""
-    arm, answers = arm_of(policy), 4
+    arm, answers = arm_of(policy), 5  # medians, so that a standstill of the machine may be in two of them
     row = measure(arm, CLOUD.of_arm(arm, 15.0, 0.0), answers, lambda: None)
     allowed = TOLERANCE_POINTS + 100 * row["waited_share"]
-    assert abs(row["latency_points"]) <= allowed + 1.0, row  # four short answers, where twenty long ones are asked for
+    assert abs(row["latency_points"]) <= allowed + 1.0, row  # five short answers, where twenty long ones are asked for
     assert abs(row["offload_points"]) <= allowed, row
     assert row["rounds"] == pytest.approx(row["sim_rounds"], rel=0.1)
     assert row["frames_per_round"] > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import urllib.request
@@ -24,6 +25,12 @@ def survey(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=LOAD_S, check=False, env=environment)
 
 
+def median_s(counted: dict[str, str]) -> float:
+    """The upper bound of the bucket in which the gateway's median time to the first token is."""
+    bounds = {name.split('le="')[1].rstrip('"}'): float(count) for name, count in counted.items() if 'le="' in name}
+    return min(float(bound) for bound, count in bounds.items() if count > REQUESTS / 2)
+
+
 def test_the_projects_gateway_is_surveyed_and_reported(tmp_path: Path) -> None:
     with gateway(tmp_path) as running:
         running.wait_ready()
@@ -35,7 +42,7 @@ def test_the_projects_gateway_is_surveyed_and_reported(tmp_path: Path) -> None:
             f'[schedule]\ninterval_s = 0.4\n{endpoint}name = "ours"\napi_key_env = "KEY"\n{endpoint}name = "keyless"\n'
         )
         done = survey(
-            "--config", str(config), "--out", str(out), "--count", str(REQUESTS), "--duration-h", "0.003", KEY=key
+            "--config", str(config), "--out", str(out), "--count", str(REQUESTS), "--duration-h", "0.006", KEY=key
         )
         with urllib.request.urlopen(f"{urls['metrics']}/metrics", timeout=10) as answer:
             metrics = answer.read().decode()
@@ -50,9 +57,11 @@ def test_the_projects_gateway_is_surveyed_and_reported(tmp_path: Path) -> None:
     assert len(keyless) < REQUESTS, "who refuses is asked ever more rarely"
     counted = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith("edgespec_ttft_seconds"))
     assert float(counted["edgespec_ttft_seconds_count"]) == REQUESTS
-    measured_s = sum(sample.ttft_ms or sample.total_ms for sample in ours) / 1e3
-    assert measured_s >= float(counted["edgespec_ttft_seconds_sum"]), "the way there and back comes on top"
-    assert measured_s < float(counted["edgespec_ttft_seconds_sum"]) + 0.1 * REQUESTS
+    measured_s = [(sample.ttft_ms or sample.total_ms) / 1e3 for sample in ours]
+    assert sum(measured_s) >= float(counted["edgespec_ttft_seconds_sum"]), "the way there and back comes on top"
+    assert statistics.median(measured_s) < median_s(counted) + 0.1, (
+        "and takes little, but where the machine stood still"
+    )
     printed = survey("report", str(out), "--json")
     assert printed.returncode == 0, printed.stderr
     assert {one["endpoint"]: one["failure_rate"] for one in json.loads(printed.stdout)["endpoints"]} == {

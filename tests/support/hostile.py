@@ -26,7 +26,7 @@ async def serves_on(gateway: GatewayUnderTest, honest: Client) -> None:
     await honest.send(some_tree(request=77))
     await until(lambda: any(tree.request == 77 for _, tree in gateway.seen.of("tree")))
     gateway.links.send(key_id(HONEST.key.public), m.Close(77, 1, "done"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while m.Close(77, 1, "done") not in await honest.receive():
             pass
 

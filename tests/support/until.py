@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Waits for a condition; real seconds, also where the event loop's clock is driven."""
     deadline = time.monotonic() + timeout_s
     while not condition():

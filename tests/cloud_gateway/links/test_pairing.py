@@ -141,7 +141,11 @@ async def test_only_one_operator_pairs_at_a_time(gateway: Gateway, worker: Worke
 
 
 @pytest.mark.parametrize("proves", [False, True])
-async def test_hanging_up_burns_the_code_only_after_a_proof(gateway: Gateway, worker: Worker, proves: bool) -> None:
+async def test_hanging_up_burns_the_code_only_after_a_proof(
+    gateway: Gateway, worker: Worker, proves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STEP_S", "ATTEMPT_S"):
+        monkeypatch.setattr(pairing_window, name, 60.0)
     operator = Operator(gateway.desk)
     hand = exchange(gateway, await operator.code())
     async with by_hand(gateway, "127.0.0.2") as ws:
@@ -152,7 +156,7 @@ async def test_hanging_up_burns_the_code_only_after_a_proof(gateway: Gateway, wo
             await ws.send(encode(confirm))
         await ws.recv()
         await ws.close()
-    async with asyncio.timeout(5):  # at once, not when the attempt's time is over
+    async with asyncio.timeout(30):  # at once, not when the attempt's time is over
         await worker.pair(gateway, await operator.code(int(proves)))
     assert [event["failed"] for event in operator.shown if "failed" in event] == ["abandoned"] * proves
 
@@ -251,14 +255,17 @@ async def test_five_wrong_nameplates_from_its_own_address_delay_a_worker(gateway
     assert operator.codes == [str(code)]
 
 
-async def test_silent_connections_do_not_lock_pairing(gateway: Gateway, worker: Worker) -> None:
+async def test_silent_connections_do_not_lock_pairing(
+    gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many as anybody likes, from one source or from many; each goes when a newcomer needs its place."""
+    monkeypatch.setattr(gateway_pair, "FIRST_MESSAGE_S", 60.0)
     operator = Operator(gateway.desk)
     code = await operator.code()
     async with AsyncExitStack() as opened:
         silent = [await opened.enter_async_context(by_hand(gateway)) for _ in range(3)]
         silent += [await opened.enter_async_context(by_hand(gateway, f"127.0.1.{n}")) for n in range(1, 13)]
-        async with asyncio.timeout(gateway_pair.FIRST_MESSAGE_S - 1):
+        async with asyncio.timeout(30):
             await worker.pair(gateway, code)
             await operator.done
             await until(lambda: sum(ws.state is State.OPEN for ws in silent) <= MAX_WAITING)

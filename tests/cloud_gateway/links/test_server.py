@@ -306,7 +306,7 @@ async def test_unproven_connections_are_bounded(tmp_path: Path, caplog: pytest.L
     async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
         async with raw(gateway) as one, raw(gateway), raw(gateway), raw(gateway):
             with pytest.raises(ConnectionClosed):  # the oldest makes room, and the proven one does not
-                await asyncio.wait_for(one.recv(), 5)
+                await asyncio.wait_for(one.recv(), 20)
             assert gateway.links.rejected["busy"] == 1
             assert "had proven no key" in caplog.text
             async with client(gateway, worker_identity()):

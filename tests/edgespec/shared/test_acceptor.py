@@ -124,7 +124,7 @@ async def test_connections_count_from_accept_on_not_from_the_end_of_tls(tmp_path
                 "127.0.0.1", port, ssl=client_context(), local_addr=("127.0.0.99", 0)
             )
             writer.write(b"key")
-            assert await asyncio.wait_for(reader.read(100), 5) == b"ok"
+            assert await asyncio.wait_for(reader.read(100), 20) == b"ok"
             writer.close()
 
 

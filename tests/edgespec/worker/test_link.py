@@ -179,7 +179,7 @@ async def test_a_worker_that_is_not_paired_ends(tmp_path: Path, standing: Any) -
         gateway.standing[worker_identity().key.public] = standing
         async with running(gateway, Daemon()) as task:
             with pytest.raises(PairingError, match="edgespec pair"):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, 20)
 
 
 async def test_a_worker_that_was_paired_at_a_later_version_ends(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_a_worker_that_was_paired_at_a_later_version_ends(tmp_path: Path) 
         gateway.standing[worker_identity().key.public] = "version"
         async with running(gateway, Daemon()) as task:
             with pytest.raises(RemoteProtocolError, match="version"):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, 20)
 
 
 async def test_being_revoked_while_linked_is_final(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_being_revoked_while_linked_is_final(tmp_path: Path) -> None:
         gateway.standing[worker_identity().key.public] = "revoked"
         gateway.links.revoke(worker_identity().key.public)
         with pytest.raises(PairingError, match="revoked"):
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 20)
         assert daemon.of("down") == [("bye: revoked",)]
 
 
@@ -205,7 +205,7 @@ async def test_another_tokenizer_is_final_and_names_both(tmp_path: Path) -> None
     me = worker_identity(tokenizer_digest=b"\xab" * 32)
     async with serving(tmp_path) as gateway, running(gateway, Daemon(), me=me) as task:
         with pytest.raises(TokenizerMismatch, match="abababab.*74747474"):
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 20)
 
 
 async def test_another_version_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ async def test_another_version_is_final(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr("edgespec.core.protocol.session.PROTOCOL", "edgespec/2")
         async with running(gateway, Daemon()) as task:
             with pytest.raises(RemoteProtocolError, match="update the older one"):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, 20)
 
 
 async def test_what_the_address_finder_raises_is_final() -> None:

@@ -27,7 +27,8 @@ from tools.doubles.limits import link_limits
 from tools.sim.live.engines import SleepingDraft, SleepingTarget
 from tools.sim.live.setting import PROMPT_TOKENS, VOCABULARY, Setting, read
 
-LINK_S = 10.0
+LINK_S = 60.0
+"""Until the workers are linked, whose processes have just been started."""
 
 
 class Asked(msgspec.Struct, frozen=True):
