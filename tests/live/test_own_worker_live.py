@@ -1,5 +1,6 @@
 """`local_draft.mode = "async-local"`: a gateway process that runs its own worker, with tiny models."""
 
+import contextlib
 import json
 import os
 import signal
@@ -64,7 +65,10 @@ def children(parent: int) -> list[int]:
 
 
 def words(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    """The command line of a process; empty where it has ended meanwhile."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return []
 
 
 def until(found: Callable[[], Any]) -> Any:
