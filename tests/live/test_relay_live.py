@@ -5,11 +5,12 @@ Needs root and iproute2 (Debian: `apt-get install iproute2`). The namespaces are
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from tools.bench.relay import PEERS, WAYS, Campus, campus_on, lose_relay
+from tools.bench.relay import PEERS, WAIT_S, WAYS, Campus, campus_on, lose_relay
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 TOKENS = 64
@@ -22,7 +23,11 @@ def campus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campus]:
 
 
 def test_peers_show_who_is_there_and_what_they_do(campus: Campus) -> None:
+    deadline = time.monotonic() + WAIT_S
     shown = campus.command("worker", "peers")["peers"]
+    while not all(one["there"] for one in shown):  # each is asked for a second at most
+        assert time.monotonic() < deadline, shown
+        shown = campus.command("worker", "peers")["peers"]
     assert {one["name"] for one in shown} == set(PEERS)
     for number, one in enumerate(shown, 3):
         assert (one["trust"], one["there"], one["relays"], one["interface"]) == ("paired", True, True, f"v{number}")
