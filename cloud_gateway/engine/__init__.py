@@ -3,7 +3,7 @@
 Public, by module:
 
 - `audit`: `AuditLog`, `entries`, `Entry`
-- `collector`: `spare_rounds`
+- `collector`: `spare_rounds`, `sweep`
 - `events`: `Inbox`, `WorkerReady`
 - `loop`: `Engine`, `EngineSettings`
 - `measure`: `measure`

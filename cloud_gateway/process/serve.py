@@ -20,7 +20,7 @@ from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_admission, 
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.engine.audit import AuditLog
-from cloud_gateway.engine.collector import spare_rounds
+from cloud_gateway.engine.collector import spare_rounds, sweep
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.measure import measure
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
@@ -107,9 +107,10 @@ class Gateway:
             spare_rounds()
             await self._start(models, closing)
             self._announce()
-            alive = asyncio.ensure_future(sdnotify.keep_alive())
+            chores = [asyncio.ensure_future(chore) for chore in (sdnotify.keep_alive(), sweep())]
             await self._stop.wait()
-            alive.cancel()
+            for chore in chores:
+                chore.cancel()
             sdnotify.notify("STOPPING=1")
             await self._drain()
         if self._failed:

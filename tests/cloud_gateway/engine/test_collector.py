@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine.collector import spare_rounds
+from cloud_gateway.engine import collector
+from cloud_gateway.engine.collector import spare_rounds, sweep
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
+from tests.support.until import until
 
 
 @pytest.fixture
@@ -40,6 +44,27 @@ def test_lasting_objects_seldom_start_the_cycle_collector() -> None:
     spare_rounds()
     assert usual >= 10 and collections_of(10_000) <= usual / 5
     assert gc.get_freeze_count() > 0
+
+
+class Connection:
+    """Refers to itself, as a connection of asyncio and its TLS do."""
+
+    def __init__(self) -> None:
+        self.protocol = self
+
+
+@pytest.mark.usefixtures("restored")
+async def test_what_an_old_connection_leaves_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "SWEEP_S", 0.01)
+    spare_rounds()
+    old = Connection()
+    left = weakref.ref(old)
+    gc.collect()  # it is of the oldest generation now
+    del old
+    assert collections_of(100_000) >= 4 and left() is not None, "the younger generations' collections do not see it"
+    sweeping = asyncio.ensure_future(sweep())
+    await until(lambda: left() is None)
+    sweeping.cancel()
 
 
 def nodes() -> int:
