@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,7 @@ async def test_sigterm_lets_the_answer_end_and_refuses_new_ones(tmp_path: Path) 
         await asyncio.to_thread(running.wait_ready)
         ready, made = running.ready, json.loads(await asyncio.to_thread(running.command, "keys", "create", "--json"))
         client = openai.AsyncOpenAI(base_url=ready["api"]["url"] + "/v1", api_key=made["key"], max_retries=0)
-        ask = {"model": "tiny", "prompt": "hello", "max_tokens": 200, "extra_body": ENDLESS}
+        ask = {"model": "tiny", "prompt": "hello", "max_tokens": 480, "extra_body": ENDLESS}
         stream = await client.completions.create(**ask, stream=True)
         first = await anext(stream)
         os.kill(running.pid, signal.SIGTERM)
@@ -242,8 +243,13 @@ def test_sigterm_while_loading_ends_at_once(tmp_path: Path) -> None:
         while not sock.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert json.loads(running.command("status", "--json"))["state"] == "loading"
-        assert "still loading" in running.command("pair", code=77)
+        with ThreadPoolExecutor() as both:  # one after the other they might outlast the loading
+            status, pair = (
+                both.submit(running.command, "status", "--json"),
+                both.submit(running.command, "pair", code=77),
+            )
+        assert json.loads(status.result())["state"] == "loading"
+        assert "still loading" in pair.result()
         code, out, err = running.end()
     assert (code, out) == (0, "")
     assert "Traceback" not in err
