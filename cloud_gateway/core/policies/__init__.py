@@ -3,7 +3,7 @@
 Public, by module:
 
 - `actions`: all
-- `estimators`: `Ewma`, `RttEstimator`, `StepClock`, `StepCurve`
+- `estimators`: `Latest`, `RttEstimator`, `StepClock`, `StepCurve`
 - `memory`: `kind_of`, `Learnt`, `Memory`
 - `registry`: all
 - `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicyName`, `PolicySettings`, `Prefer`,

@@ -23,6 +23,8 @@ def measured(seconds: float, least_s: float = 0.0) -> float | None:
 PROBE_EVERY = 128
 """Passes between two probes of a step curve, and those for which a point counts as known. More often they cost more,
 less often a wrong point stands for longer: until it is its turn among the old points."""
+RELIEF_EVERY, RELIEF = 32, 0.8
+"""Passes after which points seen under more load are scaled, and the ratio of times below which that is so."""
 
 
 class RttEstimator:
@@ -71,6 +73,24 @@ class Ewma:
         return self._value
 
 
+class Latest:
+    """The median of the latest samples, in which one that the machine stood still in does not count."""
+
+    REMEMBERED = 9
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=self.REMEMBERED)
+
+    def sample(self, value: float) -> None:
+        """Takes in one value."""
+        self._samples.append(value)
+
+    @property
+    def value(self) -> float | None:
+        """None before the first sample."""
+        return median(self._samples) if self._samples else None
+
+
 class Pace:
     """Seconds per token over the latest rounds, as the ratio of the means of both."""
 
@@ -97,7 +117,8 @@ class StepCurve:
     A row count that seems slow is never chosen, so what was measured of it at the start, or under another load, would
     stand for ever. Every `PROBE_EVERY` passes one such point is on offer as `probe` for one pass, the one seen or
     offered longest ago, at the least that a pass over so many rows can take. A policy to which it is worth that tries
-    it, and what the pass takes replaces the point.
+    it, and what the pass takes replaces the point. Points seen beside other jobs become quicker as the passes over the
+    rows seen since do: without candidates no probe could be tried.
     """
 
     def __init__(self, prior: Mapping[int, float], weight: float = 0.1, *, provisional: bool = False) -> None:
@@ -118,6 +139,8 @@ class StepCurve:
         """Rows on offer for the next pass, and the least seconds that it can take."""
         self._seen: dict[int, int] = {}
         """Rows -> `samples` at the latest pass over so many."""
+        self._then: dict[int, Mapping[int, float]] = {}
+        """Rows -> the curve after that pass."""
         self._offered: dict[int, int] = {}
 
     def sample(self, rows: int, seconds: float) -> None:
@@ -142,8 +165,20 @@ class StepCurve:
                 self._values[other] = seconds * (self._scale.value or 1.0)
             if len(self._values) > len(self._rows):
                 self._rows = sorted(self._values)
-            self._known = dict(self._values)
+            if self.samples % RELIEF_EVERY == 0:
+                self._relieve()
+            self._known = self._then[rows] = dict(self._values)
             self.probe = None if self.samples % PROBE_EVERY else self._next_probe()
+
+    def _relieve(self) -> None:
+        """Scales points that were seen when passes over the rows seen lately took longer."""
+        lately = [rows for rows, at in self._seen.items() if at > self.samples - RELIEF_EVERY]
+        for rows, then in self._then.items():
+            ratio = max((self._values[one] / then[one] for one in lately if one in then), default=1.0)
+            if rows not in lately and ratio < RELIEF:
+                self._values[rows] *= ratio
+                self._points[rows] = Ewma(self._weight, self._values[rows])
+                self._then[rows] = dict(self._values)
 
     def _next_probe(self) -> tuple[int, float] | None:
         """The old point, seen or offered longest ago, that may be cheaper than it seems.

@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.actions import Points
-from cloud_gateway.core.policies.estimators import Ewma
+from cloud_gateway.core.policies.estimators import Latest
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import step_curve
 
-_WEIGHT = 0.2
-"""Weight of the newest measurement in the moving averages."""
 _CALIBRATION_TOKENS = 32
 """Length of the prompt that is evaluated to measure the model before the first request."""
 CATCH_UP_BATCH = 128
@@ -70,7 +68,7 @@ class LocalDraft:
         self.passes = 0
         self.spent_s = 0.0
         """Time of all passes so far."""
-        self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+        self._step_s, self._token_s = Latest(), Latest()
         self._calibrate()
         self._curve = step_curve(self._drafter, clock)
         self.leaves = leaves or MAX_STEP_LEAVES
@@ -152,7 +150,7 @@ class LocalDraft:
         self.open(self, [0])
         for _ in range(2):
             # The first round also loads the weights into memory, so only the second one is kept.
-            self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+            self._step_s, self._token_s = Latest(), Latest()
             self.commit(self, [token % self.vocab_size for token in range(length)])
             while self.catch_up(self, length):
                 pass

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cloud_gateway.core.policies.actions import Points
-from cloud_gateway.core.policies.estimators import Ewma
+from cloud_gateway.core.policies.estimators import Latest
 from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Part, wait_for
 from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
@@ -27,8 +27,6 @@ from edgespec.core.errors import ModelError
 if TYPE_CHECKING:
     from cloud_gateway.models.target_model.torch import TorchTarget
 
-_WEIGHT = 0.2
-"""Weight of the newest measurement in the moving averages."""
 CATCH_UP_BATCH = 128
 """Tokens of one catch-up pass, as of the GGUF draft."""
 STEP_ROWS = 8
@@ -73,7 +71,7 @@ class SelfDraft:
         self._kv = [self._new_kv() for _ in range(requests)]
         self._open: dict[Hashable, _Line] = {}
         self.passes = 0
-        self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+        self._step_s, self._token_s = Latest(), Latest()
         self._calibrate()
 
     @property
@@ -179,7 +177,7 @@ class SelfDraft:
         """Measures the times before the first request, since the controller's first decision uses them."""
         length = min(4 * STEP_ROWS, self._target.context - 1)
         for _ in range(2):  # the second time counts: the first one loads weights
-            self._step_s, self._token_s = Ewma(_WEIGHT), Ewma(_WEIGHT)
+            self._step_s, self._token_s = Latest(), Latest()
             self.open(self, [token % self._target.vocab_size for token in range(length)])
             self.catch_up(self, length)
             self.draft(self, [()])

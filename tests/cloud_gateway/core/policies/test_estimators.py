@@ -7,7 +7,16 @@ import math
 import pytest
 
 from cloud_gateway.core.policies.actions import Costs
-from cloud_gateway.core.policies.estimators import MAX_S, PROBE_EVERY, Ewma, RttEstimator, StepClock, StepCurve
+from cloud_gateway.core.policies.estimators import (
+    MAX_S,
+    PROBE_EVERY,
+    RELIEF_EVERY,
+    Ewma,
+    Latest,
+    RttEstimator,
+    StepClock,
+    StepCurve,
+)
 from cloud_gateway.core.policies.worth import Prices
 from edgespec.core.numbers import interpolate
 
@@ -118,6 +127,36 @@ def test_a_probe_takes_no_less_than_those_seen_lately_allow() -> None:
     assert offered == {None, (1, 0.005), (4, 0.02), (16, 0.04)}, (
         "a share of what more rows take; at least what fewer do"
     )
+
+
+def test_what_passes_took_beside_other_jobs_does_not_stand_for_ever() -> None:
+    curve = StepCurve({1: 0.1}, provisional=True)
+    for rows in (1, 2, 4, 8, 16) * 3:
+        curve.sample(rows, 3 * (0.06 + 0.004 * rows))
+    for _ in range(2 * RELIEF_EVERY):
+        curve.sample(1, 0.064)
+    for rows in (2, 4, 8, 16):
+        assert curve(rows) == pytest.approx(0.06 + 0.004 * rows, rel=0.1), f"{rows} rows, that no pass had since"
+
+
+def test_points_stay_where_the_load_does() -> None:
+    curve = StepCurve({1: 0.1}, provisional=True)
+    for rows in (1, 4, 16):
+        curve.sample(rows, 0.06 + 0.02 * rows)
+    for number in range(8 * RELIEF_EVERY):
+        curve.sample(1, 0.08 + 0.01 * (number % 2))
+    assert curve(16) == 0.06 + 0.02 * 16 and curve(4) == 0.06 + 0.02 * 4
+
+
+def test_a_standstill_of_the_machine_is_no_step() -> None:
+    latest = Latest()
+    assert latest.value is None
+    for seconds in (0.006, 0.006, 1.5, 0.007, 0.006):
+        latest.sample(seconds)
+    assert latest.value == 0.006
+    for _ in range(Latest.REMEMBERED):
+        latest.sample(0.02)
+    assert latest.value == 0.02
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -5.0, 0.0, 1e9])

@@ -108,8 +108,10 @@ def test_costs_are_measured_before_the_first_request_and_while_drafting(model: P
     for _ in range(30):
         local.draft("r", [()])
     assert local.step_s == pytest.approx(3.0, rel=0.01)
-    local.commit("r", PROMPT)
-    local.catch_up("r", 16)
+    for _ in range(5):
+        local.commit("r", PROMPT)
+        while local.catch_up("r", 16):
+            pass
     assert local.token_s > 0.08
     local.shutdown()
 
