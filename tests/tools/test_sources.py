@@ -84,7 +84,7 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     assert list(rows) == ["plain", "lookup", "medusa", "eagle", "colocated", "draft", "self", "merge"]
     assert rows["self"]["local passes"] > 0 == rows["medusa"]["local passes"] == rows["eagle"]["local passes"]
     for name in ("medusa", "eagle"):
-        assert seen[name].sources[name]["why"] is None or seen[name].sources[name]["proposed"] > 0
+        assert "no heads are loaded" not in str(seen[name].sources[name]["why"]), "whether they paid or not"
         assert list(seen[name].sources) == [name] and name in seen["merge"].sources
         assert name not in seen["lookup"].sources
     assert main([*options, "--arms", "plain", "medusa"]) == ConfigError.exit_code
