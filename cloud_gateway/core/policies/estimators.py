@@ -80,15 +80,13 @@ class Latest:
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=self.REMEMBERED)
+        self.value: float | None = None
+        """None before the first sample. Each decision reads it some times, so that `sample` computes it."""
 
     def sample(self, value: float) -> None:
         """Takes in one value."""
         self._samples.append(value)
-
-    @property
-    def value(self) -> float | None:
-        """None before the first sample."""
-        return median(self._samples) if self._samples else None
+        self.value = median(self._samples)
 
 
 class Pace:
