@@ -11,12 +11,13 @@ CORES := $(shell nproc)
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo test test-live test-busy test-faults fuzz attacks traces check bench peers bench-live clean
-.PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-language check-layers
+.PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language
+.PHONY: check-layers
 
 help:
 	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
 	@echo "make setup       .venv, the pinned packages, llama.cpp, the models"
-	@echo "make check       format, lint, types, layers, sizes, structure, documents, language"
+	@echo "make check       format, lint, types, layers, sizes, structure, documents, claims, language"
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
@@ -66,7 +67,7 @@ traces: setup
 	@$(BIN)/python -m tools.traces
 
 # `make -k check` goes on after the first that fails.
-check: check-format check-lint check-types check-sizes check-structure check-docs check-language check-layers
+check: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language check-layers
 
 check-format: setup
 	$(BIN)/ruff format --check .
@@ -85,6 +86,9 @@ check-structure: setup
 
 check-docs: setup
 	$(BIN)/python -m tools.check.docs
+
+check-claims: setup
+	$(BIN)/python -m tools.check.claims
 
 check-language: setup
 	$(BIN)/python -m tools.check.language

@@ -20,6 +20,7 @@ from edgespec.core.errors import ModelError
 from edgespec.core.protocol.vocabulary import canonical, fill_gaps, tokenizer_digest
 
 _MAGIC = b"GGUF"
+_MAX_DIMENSIONS = 4  # ggml's GGML_MAX_DIMS
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -124,17 +125,20 @@ def hf_vocabulary(path: Path) -> Vocabulary:
 def gguf_metadata(path: Path) -> dict[str, Any]:
     """The key-value part of a GGUF file: numbers, booleans and str; lists of numbers; lists of bytes for string arrays.
 
-    Raises ModelError where the file is missing, unreadable, cut short or not GGUF version 2 or 3.
+    Raises ModelError where the file is missing, unreadable, cut short or not GGUF version 2 or 3, and where a tensor
+    cannot lie within it: llama.cpp then never reads such a header (the class of CVE-2026-7482 and CVE-2026-27940).
     """
     with _reading(path) as reader:
-        return reader.metadata()
+        metadata = reader.metadata()
+        reader.check_tensors(metadata.get("general.alignment", 32))
+        return metadata
 
 
 def gguf_tensors(path: Path) -> list[tuple[str, int]]:
     """Name and number of weights of each tensor of a GGUF file. Raises ModelError as `gguf_metadata` does."""
     with _reading(path) as reader:
         reader.metadata()
-        return [reader.tensor() for _ in range(reader.tensors)]
+        return [reader.tensor()[:2] for _ in range(reader.tensors)]
 
 
 @contextmanager
@@ -168,13 +172,23 @@ class _Reader:
             found[key] = self._value(self._number("<I"))
         return found
 
-    def tensor(self) -> tuple[str, int]:
-        """Name and number of weights of the next tensor, behind the metadata."""
-        name = self._string().decode()
-        sizes = [self._number("<Q") for _ in range(self._number("<I"))]
+    def tensor(self) -> tuple[str, int, int]:
+        """Name, number of weights, and place (bytes from the first tensor) of the next tensor, behind the metadata."""
+        name, dimensions = self._string().decode(), self._number("<I")
+        if dimensions > _MAX_DIMENSIONS:
+            raise ValueError(f"a tensor has {dimensions} dimensions")
+        sizes = [self._number("<Q") for _ in range(dimensions)]
         self._number("<I")  # its type
-        self._number("<Q")  # its place
-        return name, math.prod(sizes)
+        return name, math.prod(sizes), self._number("<Q")
+
+    def check_tensors(self, alignment: object) -> None:
+        """Reads the table of tensors. Raises ValueError for one that ends beyond the file, at one bit a weight."""
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError("its alignment is no positive number")
+        ends = [place + weights // 8 for _, weights, place in (self.tensor() for _ in range(self.tensors))]
+        first = -(-self.at // alignment) * alignment
+        if ends and first + max(ends) > len(self.data):
+            raise ValueError("a tensor lies beyond its end")
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:

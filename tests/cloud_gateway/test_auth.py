@@ -40,6 +40,15 @@ def test_everything_else_is_refused_with_401(tmp_path: Path, header: str | None)
     assert (refused.value.status, refused.value.code) == (401, "invalid_api_key")
 
 
+@pytest.mark.claim("secrets-are-compared-in-constant-time")
+def test_a_secret_is_compared_in_constant_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = KeyRing(tmp_path / "keys")
+    _, key = ring.create("lab")
+    monkeypatch.setattr("hmac.compare_digest", lambda a, b: False)
+    with pytest.raises(ClientError):
+        ring.check(bearer(key))
+
+
 def test_a_right_secret_with_another_id_is_refused(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path / "keys")
     first, key = ring.create("a")
@@ -48,6 +57,7 @@ def test_a_right_secret_with_another_id_is_refused(tmp_path: Path) -> None:
         ring.check(bearer(key.replace(first.id, second.id)))
 
 
+@pytest.mark.claim("neither-key-nor-secret-is-stored-and-the-file-is-private")
 def test_neither_key_nor_secret_is_stored_and_the_file_is_private(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")

@@ -121,6 +121,7 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
     await again.close()
 
 
+@pytest.mark.claim("a-name-that-a-web-page-chose-is-refused")
 @pytest.mark.parametrize(
     ("host", "status"),
     [("127.0.0.1", 200), ("localhost:9464", 200), ("[::1]:9464", 200), ("LOCALHOST", 200), ("prometheus.lan", 200),

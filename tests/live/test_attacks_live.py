@@ -31,6 +31,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield scene
 
 
+@pytest.mark.claim("a-flood-ends-nothing-and-stalls-nobody")
 @pytest.mark.parametrize("name", list(all_floods()))
 def test_a_flood_ends_nothing_and_stalls_nobody(scene: Scene, name: str) -> None:
     with Standstills() as standstills:

@@ -36,6 +36,7 @@ async def seconds(gateway: Keyed, key: str, text: str) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.claim("anothers-prompt-and-a-new-prompt-take-the-same-time")
 async def test_anothers_prompt_and_a_new_prompt_take_the_same_time(gateway: Keyed) -> None:
     (_, alice), (_, bob) = gateway.keys.create("alice"), gateway.keys.create("bob")
     rng = random.Random(1)

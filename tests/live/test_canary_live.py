@@ -209,11 +209,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     yield Run(written, responses, secrets)
 
 
+@pytest.mark.claim("nothing-that-is-written-holds-a-secret")
 @pytest.mark.parametrize("name", ["gateway.log", "worker.log", "ready", "metrics", "audit", "status"])
 def test_nothing_that_is_written_holds_a_secret(run: Run, name: str) -> None:
     assert traces_of(run.secrets, run.written[name]) == []
 
 
+@pytest.mark.claim("nothing-that-is-written-holds-a-secret")
 def test_no_trace_or_audit_file_holds_a_secret(run: Run) -> None:
     names = [name for name in run.written if name.endswith((".trace", ".jsonl"))]
     assert len(names) > 3
@@ -221,6 +223,7 @@ def test_no_trace_or_audit_file_holds_a_secret(run: Run) -> None:
         assert traces_of(run.secrets, run.written[name]) == [], name
 
 
+@pytest.mark.claim("nothing-that-is-written-holds-a-secret")
 def test_every_way_to_fail_was_gone(run: Run) -> None:
     """Otherwise the tests above would show nothing."""
     refused = {name: data.split(b" ")[1] for name, data in run.responses.items() if data.startswith(b"HTTP/1")}
@@ -241,6 +244,7 @@ def test_every_way_to_fail_was_gone(run: Run) -> None:
     assert "RuntimeError" in run.written["worker.log"]
 
 
+@pytest.mark.claim("a-worker-of-another-group-is-sent-nothing")
 def test_groups_decide_which_worker_is_given_a_prompt(run: Run) -> None:
     no, yes = (json.loads(run.responses[name].rpartition(b"\r\n\r\n")[2])["usage"]["edgespec"] for name in GROUPS)
     assert (no["workers"], no["frames"]["received"]) == ([], 0)

@@ -40,6 +40,7 @@ def half_open(port: int, count: int, sent: bytes) -> Iterator[list[socket.socket
         yield opened
 
 
+@pytest.mark.claim("with-300-file-descriptors-half-open-connections-deny-nothing")
 def test_with_300_file_descriptors_half_open_connections_deny_nothing(limited: Running) -> None:
     key = json.loads(limited.command("keys", "create", "--json"))["key"]
     ready = limited.ready

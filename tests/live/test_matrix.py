@@ -52,6 +52,7 @@ def rows(report: dict[str, Any], condition: str) -> list[dict[str, Any]]:
     return [row for row in report["rows"] if row["condition"] == condition]
 
 
+@pytest.mark.claim("every-sampling-parameter-with-every-drafter-gives-one-text")
 def test_the_text_is_the_same_with_any_drafter(report: dict[str, Any]) -> None:
     """Sampled at 0.7 and 1.0, greedy, with penalties, two choices at once, a stop string across a token border."""
     assert report["differences"] == []

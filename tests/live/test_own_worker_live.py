@@ -18,6 +18,7 @@ pytestmark = pytest.mark.live
 MAX_WAIT_S = 60.0
 
 
+@pytest.mark.claim("it-drafts-for-every-key-and-is-replaced-when-it-dies")
 def test_it_drafts_for_every_key_and_is_replaced_when_it_dies(tmp_path: Path) -> None:
     draft = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)
     options = [f"local_draft.model={draft}", "local_draft.mode=async-local", "policy.name=amusd"]

@@ -34,6 +34,7 @@ def test_peers_show_who_is_there_and_what_they_do(campus: Campus) -> None:
         assert len(one["drafting_for"]) == 1
 
 
+@pytest.mark.claim("a-relay-that-falls-silent-is-left")
 @pytest.mark.parametrize("how", WAYS)
 def test_a_lost_relay_is_replaced_within_the_completion(campus: Campus, how: str) -> None:
     report = lose_relay(campus, how, TOKENS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check import sizes
+from tools.check import claims, sizes
 from tools.check.commands import command_faults
 from tools.check.dependencies import dependency_faults
 from tools.check.docs import LEAK, link_faults, path_faults, prose_and_code
@@ -135,3 +135,22 @@ def test_a_dependency_needs_a_declaration_a_pin_and_a_reason(tmp_path: Path) -> 
         "docs/dependencies.md gives no reason for pytest",
         "edgespec/a.py imports rich, which pyproject.toml does not declare",
     ]
+
+
+def test_a_claim_without_a_test_and_a_marker_without_a_claim_are_found(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text(
+        '@pytest.mark.claim("held")\n@pytest.mark.claim("misspelt")\ndef test_a(): ...\n'
+    )
+    marked = claims.marks(tmp_path)
+    known = {"Section": {"held": "It is held.", "alone": "It is alone."}}
+    assert list(claims.faults(known, marked)) == [
+        "no test upholds the claim alone of tests/claims.toml",
+        "tests/test_one.py: tests/claims.toml has no claim misspelt",
+    ]
+    assert list(claims.unknown(known, "`held` and `a-name-of-no-claim`, not `sha-256`")) == [
+        "docs/threats.md names a-name-of-no-claim, which is no claim of tests/claims.toml"
+    ]
+    assert "| It is held. | `held` | [one](../tests/test_one.py) |" in claims.page(
+        {"S": {"held": "It is held."}}, marked
+    )

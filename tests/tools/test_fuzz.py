@@ -34,11 +34,13 @@ def passed(result: run.Result) -> run.Result:
     return result
 
 
+@pytest.mark.claim("bodies-over-the-whole-parameter-space-fail-nothing")
 def test_bodies_over_the_whole_parameter_space_fail_nothing() -> None:
     seen = passed(run.run_piece(piece("api", 1500))).seen
     assert seen["shared-noise"] > 900 and seen["rejection"] > 50 and seen["refused"] > 30
 
 
+@pytest.mark.claim("trees-that-pass-the-shape-checks-fail-no-policy")
 def test_trees_that_pass_the_shape_checks_fail_no_policy() -> None:
     seen = passed(run.run_piece(piece("tree", 100))).seen
     assert all(seen[policy] >= 5 * tree_cases.ROUNDS for policy in POLICIES)
@@ -47,6 +49,7 @@ def test_trees_that_pass_the_shape_checks_fail_no_policy() -> None:
     assert seen["shape-depth"] and seen["shape-ids"], "what only the merge can tell is sent too"
 
 
+@pytest.mark.claim("bodies-over-the-whole-parameter-space-fail-nothing")
 def test_bodies_through_the_whole_gateway_end_as_200_or_400() -> None:
     seen = passed(run.run_piece(piece("http", 40))).seen
     assert seen["200"] > 20 and seen["200"] + seen["400"] == 40

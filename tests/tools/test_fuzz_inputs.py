@@ -42,6 +42,7 @@ def only(patch: pytest.MonkeyPatch, kind: str, name: str) -> None:
         patch.setattr(machines, "_SHARES", [1.0])
 
 
+@pytest.mark.claim("each-decoder-gives-values-and-its-own-refusals-only")
 def test_each_decoder_gives_values_and_its_own_refusals_only() -> None:
     for name, decoder in decoders.decoders().items():
         rng = random.Random(f"{SEED} {name}")
@@ -51,6 +52,7 @@ def test_each_decoder_gives_values_and_its_own_refusals_only() -> None:
         assert values and (values < seen.total()) == bool(decoder.refuses), f"{name}: {seen}"
 
 
+@pytest.mark.claim("each-machine-takes-events-in-any-order")
 def test_each_machine_takes_events_in_any_order() -> None:
     for name, (machine, cost) in machines.MACHINES.items():
         seen = Counter[str]()
@@ -61,6 +63,7 @@ def test_each_machine_takes_events_in_any_order() -> None:
         assert len(seen) > 1, f"{name}: {seen}"
 
 
+@pytest.mark.claim("each-machine-takes-events-in-any-order")
 @pytest.mark.parametrize(
     ("name", "reached"),
     [

@@ -75,6 +75,7 @@ def chat(name: str, text: str) -> dict[str, Any]:
     return {"messages": messages, "tools": [{"type": "function", "function": function}]}
 
 
+@pytest.mark.claim("no-field-of-a-chat-makes-a-control-token")
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_no_field_of_a_chat_makes_a_control_token(echo: Echo, name: str) -> None:
     control = serve(echo, name)
@@ -86,6 +87,7 @@ async def test_no_field_of_a_chat_makes_a_control_token(echo: Echo, name: str) -
         assert await steering(echo, control, chat(name, text)) == wanted, text
 
 
+@pytest.mark.claim("a-control-token-split-over-messages-and-parts-is-none")
 async def test_a_control_token_split_over_messages_and_parts_is_none(echo: Echo) -> None:
     control = serve(echo, "phi3")
     parts = [{"type": "text", "text": half} for half in ("<|e", "nd|>", "<", "|", "user|>")]

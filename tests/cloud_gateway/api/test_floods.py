@@ -58,6 +58,7 @@ async def answer_to(echo: Echo, sent: bytes, timeout_s: float = 5.0) -> bytes:
         writer.close()
 
 
+@pytest.mark.claim("an-encoded-body-is-refused-before-it-is-read")
 async def test_gzip_bombs_without_a_key_cost_no_time(echo: Echo) -> None:
     head = PATH + "Content-Encoding: gzip\r\nContent-Length: LENGTH\r\n\r\n"
     bomb = gzip.compress(bytes(300 * 2**20), 9)  # about 0.3 MB
@@ -69,12 +70,14 @@ async def test_gzip_bombs_without_a_key_cost_no_time(echo: Echo) -> None:
     assert time.process_time() - began < 1.0, "3 MB that become 3 GB: inflating them takes seconds"
 
 
+@pytest.mark.claim("the-connection-ends-with-the-refusal-of-its-key")
 async def test_the_connection_ends_with_the_refusal_of_its_key(echo: Echo) -> None:
     for encoding in ("", "Content-Encoding: gzip\r\n"):
         answer = await answer_to(echo, f"{PATH}{encoding}Content-Length: 1000000\r\n\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 401 ") and b"\r\nConnection: close\r\n" in answer
 
 
+@pytest.mark.claim("the-connection-ends-with-the-refusal-of-its-key")
 async def test_a_refused_client_that_goes_on_sending_is_cut_off(echo: Echo) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
     writer.write(f"{PATH}Content-Length: 1000000000\r\n\r\n".encode())
@@ -88,6 +91,7 @@ async def test_a_refused_client_that_goes_on_sending_is_cut_off(echo: Echo) -> N
     assert sent < 32 * 2**20, "no more than what the kernel's buffers held at that moment"
 
 
+@pytest.mark.claim("an-encoded-body-is-refused-before-it-is-read")
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "GZIP"])
 async def test_an_encoded_body_is_refused_before_it_is_read(echo: Echo, encoding: str) -> None:
     head = request_head(echo, length=1_000_000).replace(b"Host: x", f"Host: x\r\nContent-Encoding: {encoding}".encode())
@@ -121,6 +125,7 @@ async def test_only_a_client_with_a_key_gets_a_100_continue(echo: Echo) -> None:
     writer.close()
 
 
+@pytest.mark.claim("what-is-not-http-is-answered-in-openais-shape-without-an-echo")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -138,6 +143,7 @@ async def test_what_is_not_http_is_answered_in_openais_shape_without_an_echo(
     assert b"canary" not in head + body and "canary" not in caplog.text
 
 
+@pytest.mark.claim("what-is-not-http-is-answered-in-openais-shape-without-an-echo")
 async def test_a_body_with_bad_chunks_is_a_400_without_an_echo(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
     chunked = request_head(echo, length=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     head, _, body = (await answer_to(echo, chunked + b"canary\r\ncanary\r\n")).partition(b"\r\n\r\n")
@@ -162,6 +168,7 @@ async def closed_after(writer: asyncio.StreamWriter, reader: asyncio.StreamReade
     return False
 
 
+@pytest.mark.claim("a-head-that-does-not-end-is-given-up")
 async def test_a_head_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, times=replace(TIMES, head_s=0.3)) as echo:
         first, whole = b"GET /healthz HTTP/1.1\r\nX-", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -182,6 +189,7 @@ async def test_a_request_in_time_may_take_longer_than_its_head(tmp_path: Path) -
             assert (await asyncio.get_running_loop().sock_recv(sock, 1000)).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.claim("a-head-that-does-not-end-is-given-up")
 async def test_a_connection_without_requests_is_closed(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, times=replace(TIMES, idle_s=0.2)) as echo:
         answer = await answer_to(echo, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -189,6 +197,7 @@ async def test_a_connection_without_requests_is_closed(tmp_path: Path) -> None:
     assert TIMES.idle_s == 75 and TIMES.head_s == 10
 
 
+@pytest.mark.claim("a-client-that-reads-no-response-is-given-up")
 @pytest.mark.live
 async def test_a_client_that_reads_no_response_is_given_up(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, times=replace(TIMES, unread_s=0.2)) as echo:
@@ -221,6 +230,7 @@ async def test_a_connection_that_ends_with_unread_bytes_is_given_up(tmp_path: Pa
             await until(lambda: admission.total == 0)
 
 
+@pytest.mark.claim("2000-half-open-connections-deny-nothing-to-a-key")
 async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> None:
     if raise_descriptor_limit() < 3500:
         pytest.skip("needs 3500 file descriptors")
@@ -245,6 +255,7 @@ async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> N
             writer.transport.abort()
 
 
+@pytest.mark.claim("idle-connections-of-one-key-are-bounded")
 async def test_idle_connections_of_one_key_are_bounded(tmp_path: Path) -> None:
     async with echo_gateway(
         tmp_path, connections=api_limits(total=MAX_IDLE_PER_KEY + 20, unproven=10, unproven_per_source=10)
@@ -280,6 +291,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.claim("with-300-file-descriptors-half-open-connections-deny-nothing")
 @pytest.mark.live
 async def test_without_file_descriptors_keys_are_served_and_the_log_stays_short(tmp_path: Path) -> None:
     gateway = await asyncio.create_subprocess_exec(

@@ -72,6 +72,7 @@ OVERSIZE: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.claim("a-prompt-that-cannot-fit-is-refused-before-it-is-tokenised")
 @pytest.mark.parametrize(("path", "body", "param"), OVERSIZE)
 async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
     counted: tuple[Echo, CountingText], path: str, body: dict[str, Any], param: str
@@ -83,6 +84,7 @@ async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
     assert text.encoded == [] and echo.engine.requests == []
 
 
+@pytest.mark.claim("a-prompt-that-cannot-fit-is-refused-before-it-is-tokenised")
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -102,6 +104,7 @@ async def test_counts_are_checked_before_anything_is_tokenised(
     assert text.encoded == []
 
 
+@pytest.mark.claim("a-body-that-takes-long-to-decode-is-refused-first")
 @pytest.mark.parametrize("piece", ["[[1]]", "[1]", '{"a": {}}', '"x"'])
 async def test_a_body_that_takes_long_to_decode_is_refused_first(
     counted: tuple[Echo, CountingText], piece: str, monkeypatch: pytest.MonkeyPatch
@@ -121,6 +124,7 @@ async def test_commas_and_brackets_of_an_ordinary_prompt_are_no_matter(counted: 
     assert (await post(echo, {"model": "echo", "prompt": [[7] * 500] * 8}, TEXT))[0] == 200
 
 
+@pytest.mark.claim("one-key-cannot-have-more-answers-under-way-than-its-limit")
 async def test_one_key_cannot_have_more_answers_under_way_than_its_limit(counted: tuple[Echo, CountingText]) -> None:
     echo, _ = counted
     echo.engine.gate.clear()
@@ -170,6 +174,7 @@ async def test_requests_given_up_at_once_do_not_fill_the_log(
     assert sum(len(record.getMessage()) for record in caplog.records) < 5_000
 
 
+@pytest.mark.claim("one-key-cannot-have-more-answers-under-way-than-its-limit")
 async def test_bodies_of_one_key_that_wait_are_bounded(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, request_limits(body_bytes=100_000)) as echo:
         _, waiting = await asyncio.open_connection("127.0.0.1", echo.listener.port)
@@ -182,6 +187,7 @@ async def test_bodies_of_one_key_that_wait_are_bounded(tmp_path: Path) -> None:
         waiting.close()
 
 
+@pytest.mark.claim("one-key-cannot-have-more-answers-under-way-than-its-limit")
 async def test_tokens_a_minute_are_limited_with_openais_headers(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, request_limits(tokens_per_minute=1000)) as echo:
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
@@ -200,6 +206,7 @@ async def test_tokens_a_minute_are_limited_with_openais_headers(tmp_path: Path) 
 # --- turns at the encoder -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("prompts-are-tokenised-in-turns-between-keys")
 async def test_prompts_are_tokenised_in_turns_between_keys(counted: tuple[Echo, CountingText]) -> None:
     echo, text = counted
     _, other = echo.keys.create("other")
@@ -249,6 +256,7 @@ CHOICES: dict[str, Any] = {
 }
 
 
+@pytest.mark.claim("what-the-operator-chooses-is-refused-by-name-with-advice")
 @pytest.mark.parametrize("name", CHOICES)
 async def test_what_the_operator_chooses_is_refused_by_name_with_advice(tmp_path: Path, name: str) -> None:
     async with echo_gateway(tmp_path) as echo:
@@ -269,6 +277,7 @@ async def test_a_client_may_always_keep_its_prompt_from_workers(tmp_path: Path) 
         assert (await post(echo, {**CHAT, "edgespec": {"offload": "auto"}}))[0] == 400
 
 
+@pytest.mark.claim("what-the-operator-chooses-is-refused-by-name-with-advice")
 async def test_policies_and_k_are_allowed_as_far_as_the_operator_says(tmp_path: Path) -> None:
     options = request_limits(client_options=OPTIONS, client_policies=("plain", "wanspec"), client_max_k=4)
     async with echo_gateway(tmp_path, options) as echo:
@@ -278,6 +287,7 @@ async def test_policies_and_k_are_allowed_as_far_as_the_operator_says(tmp_path: 
             assert (await post(echo, {**CHAT, "edgespec": requested}))[0] == status, requested
 
 
+@pytest.mark.claim("a-key-with-64-requests-does-not-keep-another-waiting")
 async def test_the_last_slot_is_for_another_key_where_there_is_one(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, request_limits(key_running=3)) as echo:
         await post(echo, CHAT)

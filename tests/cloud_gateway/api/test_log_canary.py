@@ -41,6 +41,7 @@ async def sent(echo: Echo, data: bytes) -> bytes:
         writer.close()
 
 
+@pytest.mark.claim("a-bad-request-leaves-no-trace-of-its-content")
 @pytest.mark.parametrize("name", list(requests("key", 1)))
 async def test_a_bad_request_leaves_no_trace_of_its_content(echo: Echo, out: io.StringIO, name: str) -> None:
     response = await sent(echo, requests(echo.key, echo.listener.port)[name])
@@ -88,6 +89,7 @@ async def test_a_client_that_leaves_mid_stream_is_logged_without_text(tmp_path: 
     assert traces_of([PROMPT, echo.key], out.getvalue()) == []
 
 
+@pytest.mark.claim("refusals-are-logged-at-most-once-a-minute-each")
 async def test_refusals_are_logged_at_most_once_a_minute_each(echo: Echo, out: io.StringIO) -> None:
     for _ in range(50):
         assert (await post(echo, CHAT, Authorization=f"Bearer {KEY}"))[0] == 401

@@ -176,6 +176,7 @@ SUBNORMALS = [5e-324, 1e-310, -1e-310]
 OUTSIDE = [-1e308, 1e308, *SUBNORMALS]
 
 
+@pytest.mark.claim("a-number-out-of-range-is-refused-with-the-range")
 @pytest.mark.parametrize("name", [name for name in RANGES if not name.startswith("edgespec")])
 async def test_a_number_out_of_range_is_refused_with_the_range(echo: Echo, name: str) -> None:
     bounds = RANGES[name]
@@ -190,6 +191,7 @@ async def test_a_number_out_of_range_is_refused_with_the_range(echo: Echo, name:
     assert echo.engine.requests == []
 
 
+@pytest.mark.claim("a-number-out-of-range-is-refused-with-the-range")
 @pytest.mark.parametrize("name", [*SAMPLING])
 async def test_what_the_api_takes_fits_the_wire(echo: Echo, name: str) -> None:
     bounds = RANGES[name]
@@ -256,6 +258,7 @@ async def test_what_is_no_json_object_is_refused_in_one_sentence(echo: Echo, dat
     assert echo.engine.requests == []
 
 
+@pytest.mark.claim("offloading-needs-the-keys-permission")
 async def test_offloading_needs_the_keys_permission(echo: Echo) -> None:
     _, private = echo.keys.create("private")
     for key, requested, offload, why in (

@@ -25,6 +25,7 @@ async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
         yield running
 
 
+@pytest.mark.claim("every-route-is-in-the-table-and-keeps-its-guard")
 async def test_every_route_is_in_the_table_and_keeps_its_guard(echo: Echo) -> None:
     app = make_app(echo.api, echo.keys)
     listed = {(route.method, route.path.replace(":.+", "")) for route in ROUTES}
@@ -99,3 +100,23 @@ async def test_damaged_keys_let_nobody_in_and_show_no_path(echo: Echo) -> None:
     status, body, _ = await post(echo, CHAT)
     assert status == 500
     assert str(echo.keys.path) not in json.dumps(body)
+
+
+HOSTS = ("localhost", "evil.example", "127.0.0.1", "[::1]", "", "x/health", "health", "127.0.0.1:1/health?")
+
+
+@pytest.mark.claim("no-host-or-form-of-a-path-opens-a-route")
+@pytest.mark.parametrize("host", HOSTS)
+async def test_no_host_or_form_of_a_path_opens_a_route(host: str, echo: Echo) -> None:
+    forms = ("{path}", "http://evil.example{path}", "{path}?x=/health", "/health/..{path}", "/{path}")
+    methods = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
+    paths = [route.path.replace("{model:.+}", "echo") for route in ROUTES if route.guard != "public"]
+    for target in (form.format(path=path) for path in paths for form in forms):
+        for method in methods:
+            reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+            head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://evil.example\r\n"
+            writer.write(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+            status = int((await reader.readline()).split()[1])
+            assert 400 <= status < 500, (method, target, host, status)
+            writer.close()
+    assert echo.engine.requests == []

@@ -69,6 +69,7 @@ async def tiny(tmp_path: Path, folder: Path, grammars: Gated) -> AsyncIterator[E
             yield echo
 
 
+@pytest.mark.claim("64-kib-of-the-worst-is-judged-in-a-tenth-of-a-second")
 async def test_a_schema_that_was_exponential_is_answered_at_once(tiny: Echo) -> None:
     """At 18 levels it took 3.9 s, twice that for each further one."""
     async with asyncio.timeout(60):
@@ -86,6 +87,7 @@ async def test_64_kib_of_the_worst_gets_an_answer_or_one_sentence(tiny: Echo, na
         assert len(body["error"]["message"]) < 200
 
 
+@pytest.mark.claim("while-one-keys-schema-is-compiled-all-else-goes-on")
 async def test_while_one_keys_schema_is_compiled_all_else_goes_on(tiny: Echo, grammars: Gated) -> None:
     slow = asyncio.ensure_future(post(tiny, asking(NESTED)))
     try:
@@ -99,6 +101,7 @@ async def test_while_one_keys_schema_is_compiled_all_else_goes_on(tiny: Echo, gr
     assert status == 200
 
 
+@pytest.mark.claim("while-one-keys-schema-is-compiled-all-else-goes-on")
 async def test_what_was_refused_once_is_not_tried_again(
     tiny: Echo, grammars: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +112,7 @@ async def test_what_was_refused_once_is_not_tried_again(
         monkeypatch.setattr(grammars._trial, "fault", None)  # another try would fail
 
 
+@pytest.mark.claim("a-refusal-is-a-fixed-text-and-quotes-nothing")
 async def test_an_answer_whose_grammar_breaks_down_is_in_no_log_and_no_error(tiny: Echo) -> None:
     """The library's text quotes the whole answer: `Tokens: ⟦{"‧w‧o‧r‧d‧"...`."""
     out = io.StringIO()

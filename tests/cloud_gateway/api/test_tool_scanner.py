@@ -40,6 +40,7 @@ def seconds(text: str) -> float:
     return min(found)
 
 
+@pytest.mark.claim("eight-times-the-text-takes-about-eight-times-as-long")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_eight_times_the_text_takes_about_eight_times_as_long(name: str) -> None:
     short, long = (HOSTILE[name] * n + "x" for n in (500, 4000))
@@ -55,6 +56,7 @@ def test_ten_thousand_of_a_hostile_pattern_stay_text(name: str) -> None:
     assert (passed + rest, calls) == (text, [])
 
 
+@pytest.mark.claim("eight-times-the-text-takes-about-eight-times-as-long")
 def test_as_many_calls_as_tools_are_read_and_one_more_is_text() -> None:
     assert len(read_calls(CALL * MAX_CALLS, {"f"}) or ()) == MAX_CALLS
     assert read_calls(CALL * (MAX_CALLS + 1), {"f"}) is None

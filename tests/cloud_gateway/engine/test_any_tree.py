@@ -87,6 +87,7 @@ class Turned:
         self.engine.post(FrameArrived("w", tree))
 
 
+@pytest.mark.claim("no-tree-makes-a-request-fault-or-a-round-endless")
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @given(
     given_frames=frames,
@@ -124,6 +125,8 @@ def bounded(actions: Callable[[int], Draft | CatchUp | Wait], step_s: float) -> 
     raise AssertionError("no end")
 
 
+@pytest.mark.claim("no-tree-makes-a-request-fault-or-a-round-endless")
+@pytest.mark.claim("a-local-tree-makes-at-most-k-passes-a-round")
 def test_a_policy_that_drafts_without_end_is_stopped_by_passes_or_time() -> None:
     assert bounded(lambda number: Draft(()), 0.0)[0] == MAX_LOCAL_PASSES
     assert bounded(lambda number: CatchUp(), 0.0)[0] == MAX_LOCAL_PASSES

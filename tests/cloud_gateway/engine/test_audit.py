@@ -58,6 +58,7 @@ def read(folder: Path) -> list[Entry]:
     return list(entries(folder / "audit"))
 
 
+@pytest.mark.claim("each-assignment-and-its-end-are-recorded")
 @pytest.mark.driven
 async def test_each_assignment_and_its_end_are_recorded(make: Make, tmp_path: Path) -> None:
     before = time.time()
@@ -107,6 +108,7 @@ def entry(number: int) -> Entry:
     return Entry(float(number), "assigned", f"req_{number:024}", "3kTq9XwZ", "alice", "7ba1073c5e2f9d40", "lab-7")
 
 
+@pytest.mark.claim("each-assignment-and-its-end-are-recorded")
 def test_files_are_the_owners_alone_and_bounded(tmp_path: Path) -> None:
     path, limit = tmp_path / FILE_NAME, 2000
     for number in range(200):
@@ -159,6 +161,7 @@ assert found[-1] == "released", found
 """
 
 
+@pytest.mark.claim("each-assignment-and-its-end-are-recorded")
 def test_a_full_disk_costs_entries_and_one_log_line_a_minute(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, str(tmp_path / "audit")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)

@@ -33,6 +33,7 @@ async def gateway(tmp_path: Path, settings: object) -> AsyncIterator[Keyed]:
         yield running
 
 
+@pytest.mark.claim("sending-anothers-prompt-costs-what-any-other-prompt-does")
 async def test_sending_anothers_prompt_costs_what_any_other_prompt_does(gateway: Keyed) -> None:
     _, alice = gateway.keys.create("alice")
     await gateway.ask(alice, SECRET)
@@ -42,6 +43,7 @@ async def test_sending_anothers_prompt_costs_what_any_other_prompt_does(gateway:
     assert costs[0][0] == len(SECRET) - 1
 
 
+@pytest.mark.claim("sending-anothers-prompt-costs-what-any-other-prompt-does")
 async def test_sending_anothers_completion_costs_what_any_other_prompt_does(gateway: Keyed) -> None:
     (_, alice), (_, bob) = gateway.keys.create("alice"), gateway.keys.create("bob")
     await gateway.ask(alice, SECRET, max_tokens=24, edgespec={"ignore_eos": True})
@@ -72,6 +74,7 @@ async def test_keys_of_one_cache_group_share_on_purpose_and_no_other_does(gatewa
         assert (await gateway.cost(key, SECRET))[0] == len(SECRET) - 1
 
 
+@pytest.mark.claim("what-is-kept-of-a-prompt-serves-only-requests-of-its-scope")
 def test_a_scope_depends_on_process_and_key_and_names_neither() -> None:
     scopes, later = CacheScopes(), CacheScopes()
     alice, bob = (Key(name * 8, name, 0, "00", "0" * 64) for name in "ab")
@@ -83,6 +86,7 @@ def test_a_scope_depends_on_process_and_key_and_names_neither() -> None:
     assert scope_for("w1", b"") == b""
 
 
+@pytest.mark.claim("what-is-kept-of-a-prompt-serves-only-requests-of-its-scope")
 async def test_workers_are_sent_one_scope_for_each_key(make: Make) -> None:
     worker = LoopWorker()
     engine = make(worker)

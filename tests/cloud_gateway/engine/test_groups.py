@@ -43,6 +43,7 @@ async def usage(make: Make, worker: LoopWorker, groups: frozenset[str], count: i
     return (await complete(make(worker, TableDraft(), policy="wanspec"), request))[1].usage
 
 
+@pytest.mark.claim("a-worker-of-the-keys-group-drafts-and-is-named")
 @pytest.mark.driven
 async def test_a_worker_of_the_keys_group_drafts_and_is_named(make: Make) -> None:
     worker = member(PHYSICS | DEFAULT)
@@ -51,6 +52,7 @@ async def test_a_worker_of_the_keys_group_drafts_and_is_named(make: Make) -> Non
     assert found.frames["used"] > 0
 
 
+@pytest.mark.claim("a-worker-of-another-group-is-sent-nothing")
 async def test_a_worker_of_another_group_is_sent_nothing(make: Make) -> None:
     worker = member(DEFAULT)
     found = await usage(make, worker, PHYSICS | {"chemistry"})
@@ -76,6 +78,7 @@ async def test_never_wins_over_groups(make: Make) -> None:
     assert (worker.seen, found.workers, found.why_off) == ([], [], "the request asked for it")
 
 
+@pytest.mark.claim("a-worker-of-another-group-is-sent-nothing")
 @pytest.mark.driven
 async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: Make) -> None:
     worker = member(DEFAULT)

@@ -129,6 +129,7 @@ async def others_finish(engine: Engine, bad: Any) -> tuple[list[int], DoneEvent]
     return found
 
 
+@pytest.mark.claim("a-worker-that-names-an-endless-entropy-ends-no-answer")
 @pytest.mark.parametrize("stage", ["decide", "verified", "merge", "best"])
 async def test_a_fault_of_speculation_ends_no_answer(
     make: Make, stage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -153,6 +154,7 @@ async def test_a_fault_of_speculation_ends_no_answer(
     assert SECRET not in caplog.text and "ValueError at tests" not in caplog.text
 
 
+@pytest.mark.claim("requests-whose-sampler-fails-end-no-other-and-not-the-process")
 @pytest.mark.parametrize("stage", ["call", "committed", "allowed"])
 async def test_a_fault_in_choosing_tokens_ends_that_answer_alone(
     make: Make, stage: str, caplog: pytest.LogCaptureFixture
@@ -169,6 +171,7 @@ async def test_a_fault_in_choosing_tokens_ends_that_answer_alone(
     assert (await answer(engine, PROMPTS[0]))[0] == twin(PROMPTS[0])
 
 
+@pytest.mark.claim("a-worker-that-names-an-endless-entropy-ends-no-answer")
 async def test_a_fault_over_a_workers_data_ends_its_link_and_names_it(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -184,6 +187,7 @@ async def test_a_fault_over_a_workers_data_ends_its_link_and_names_it(
     assert len(lines) == 1 and "worker w" in lines[0] and "ValueError at" in lines[0] and SECRET not in caplog.text
 
 
+@pytest.mark.claim("a-fault-of-a-clients-constraint-is-not-blamed-on-the-worker")
 async def test_a_fault_of_a_clients_constraint_is_not_blamed_on_the_worker(make: Make) -> None:
     worker = LoopWorker(0.0, 0.9)
     engine = make(worker, None)
@@ -205,6 +209,7 @@ async def test_a_fault_of_the_local_draft_costs_the_request_its_local_draft_only
 # --- failed passes of the target -----------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("a-failed-pass-is-retried-and-changes-no-answer")
 @pytest.mark.parametrize("stage", ["open", "prefill", "verify", "keep"])
 async def test_a_failed_pass_is_retried_and_changes_no_answer(make: Make, stage: str) -> None:
     engine = make(LoopWorker(0.0, 0.8), TableDraft(0.7))
@@ -223,6 +228,7 @@ async def test_a_failed_pass_is_retried_and_changes_no_answer(make: Make, stage:
     assert all(done.usage.why_not_local == done.usage.why_off for _, done in found if done.usage.why_off)
 
 
+@pytest.mark.claim("a-failed-pass-is-retried-and-changes-no-answer")
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 async def test_a_retry_in_the_middle_of_an_answer_leaves_its_text_as_it_is(make: Make, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=5)
@@ -240,6 +246,7 @@ async def test_a_retry_in_the_middle_of_an_answer_leaves_its_text_as_it_is(make:
     assert tokens == undisturbed and done.finish == "length" and engine.stats.retries == 2
 
 
+@pytest.mark.claim("a-failed-pass-is-retried-and-changes-no-answer")
 @pytest.mark.parametrize("stage", ["prefill", "verify", "keep"])
 async def test_the_request_that_makes_passes_fail_is_found_and_ends_alone(make: Make, stage: str) -> None:
     engine = make(LoopWorker(0.0, 0.8), TableDraft(0.7))
@@ -256,6 +263,7 @@ async def test_the_request_that_makes_passes_fail_is_found_and_ends_alone(make: 
     assert (await answer(engine, PROMPTS[0]))[0] == twin(PROMPTS[0])
 
 
+@pytest.mark.claim("one-request-that-fails-again-and-again-never-ends-the-gateway")
 async def test_one_request_that_fails_again_and_again_never_ends_the_gateway(make: Make) -> None:
     engine = make(None, None)
     gone: list[bool] = []
@@ -267,6 +275,7 @@ async def test_one_request_that_fails_again_and_again_never_ends_the_gateway(mak
     assert not gone and not engine.recovery.target_broken
 
 
+@pytest.mark.claim("one-request-that-fails-again-and-again-never-ends-the-gateway")
 async def test_a_target_that_fails_for_every_request_ends_the_gateway(make: Make) -> None:
     engine = make(None, None)
     gone = asyncio.Event()
@@ -291,6 +300,7 @@ async def test_a_message_that_cannot_be_sent_stops_no_other(make: Make) -> None:
 # --- bounds of a round ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("a-local-tree-makes-at-most-k-passes-a-round")
 async def test_a_local_tree_makes_at_most_k_passes_a_round(make: Make) -> None:
     local = TableDraft(0.7, leaves=16)
     engine = make(None, local, policy="colocated-tree", k=16, verification="rejection")

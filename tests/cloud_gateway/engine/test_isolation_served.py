@@ -88,6 +88,7 @@ def misleading(opening: m.Open) -> m.Tree:
     return m.Tree(opening.request, opening.epoch, len(OFFLOADED), digest, 1, parents, tokens, costs, [2**31 - 1] * n)
 
 
+@pytest.mark.claim("a-worker-that-names-an-endless-entropy-ends-no-answer")
 async def test_a_worker_that_names_an_endless_entropy_ends_no_answer(served: Served) -> None:
     async with client(served.gateway) as hostile:
         offloaded = asyncio.ensure_future(served.ask("alice", OFFLOADED))
@@ -102,6 +103,7 @@ async def test_a_worker_that_names_an_endless_entropy_ends_no_answer(served: Ser
     assert await served.ask("bob", OTHER, 10) == (200, twin(OTHER, 10))
 
 
+@pytest.mark.claim("requests-whose-sampler-fails-end-no-other-and-not-the-process")
 async def test_requests_whose_sampler_fails_end_no_other_and_not_the_process(served: Served) -> None:
     for number in range(6):
         served.target.paced = True

@@ -31,6 +31,7 @@ def twin(count: int, prompt: list[int] = PROMPT) -> list[int]:
     return plain_greedy(prompt, count)
 
 
+@pytest.mark.claim("the-completion-is-plain-decodings-with-any-drafter")
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("delay_s", [0.0, 0.004])
@@ -85,6 +86,7 @@ async def test_the_links_hear_when_the_target_left_what_a_worker_drafted(make: M
         assert worker.divergences > 1
 
 
+@pytest.mark.claim("a-seed-gives-one-answer-with-and-without-a-worker")
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 async def test_a_seed_gives_one_answer_with_and_without_a_worker(make: Make, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=42, top_p=0.95)
@@ -116,6 +118,7 @@ async def test_the_completion_ends_at_the_end_of_sequence_token(make: Make) -> N
     assert done.finish == "stop" and tokens == expected[:-1]
 
 
+@pytest.mark.claim("a-worker-that-dies-in-the-middle-changes-nothing")
 async def test_a_worker_that_dies_in_the_middle_changes_nothing(make: Make) -> None:
     worker = LoopWorker(0.002, 0.9)
     engine = make(worker, TableDraft(0.7))
@@ -171,6 +174,7 @@ async def test_a_silent_worker_is_given_up_and_the_answer_goes_on(make: Make, mo
     assert sum(waits_s) < 0.5  # for more than a hundred tokens
 
 
+@pytest.mark.claim("a-protocol-violation-ends-the-link-and-changes-no-completion")
 async def test_a_protocol_violation_ends_the_link_and_changes_no_completion(make: Make) -> None:
     worker = LoopWorker(0.0, 0.9)
     engine = make(worker, TableDraft(0.5))
@@ -198,6 +202,7 @@ async def test_frames_for_requests_that_are_over_are_counted_and_dropped(make: M
     assert engine.stats.frames.counts["stale"] >= 2
 
 
+@pytest.mark.claim("a-client-that-leaves-frees-its-slot-and-its-worker")
 async def test_a_client_that_leaves_frees_its_slot_and_its_worker(make: Make) -> None:
     worker = LoopWorker(0.0)
     engine = make(worker, None, TableTarget(slots=1))
@@ -223,6 +228,7 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up_at_once(make: M
     assert engine.queued == 0 and engine.active == 1
 
 
+@pytest.mark.claim("offloading-needs-the-keys-permission")
 async def test_offloading_can_be_refused_by_a_request_and_the_usage_says_why(make: Make) -> None:
     worker = LoopWorker(0.0)
     engine = make(worker, TableDraft())
@@ -265,6 +271,7 @@ async def test_long_prompts_reach_the_worker_in_pieces(make: Make) -> None:
     assert len(worker.seen[0].tokens) == OPEN_TOKENS and done.usage.frames["used"] > 0
 
 
+@pytest.mark.claim("a-key-with-64-requests-does-not-keep-another-waiting")
 async def test_a_key_with_64_requests_does_not_keep_another_waiting(make: Make) -> None:
     engine = make(queue_limit=64)
     many = [engine.submit(request(400, key="many", max_running=3)) for _ in range(64)]
@@ -277,6 +284,7 @@ async def test_a_key_with_64_requests_does_not_keep_another_waiting(make: Make) 
     assert engine.queued >= 60, "the other key's requests are still there"
 
 
+@pytest.mark.claim("turns-are-those-of-the-slow-twin")
 async def test_the_next_free_slot_goes_to_the_key_with_fewest_running(make: Make) -> None:
     engine = make(None, None, TableTarget(slots=1))
     order: list[str] = []

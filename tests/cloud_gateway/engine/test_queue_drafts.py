@@ -102,6 +102,7 @@ async def test_the_same_question_again_is_decoded_from_the_earlier_completion() 
     assert tokens == before and first.rounds == COUNT and again.rounds <= COUNT / 4
 
 
+@pytest.mark.claim("another-scope-learns-nothing-of-earlier-completions")
 @pytest.mark.parametrize(("scope", "then"), [(b"a", b"b"), (b"", b""), (b"a", b""), (b"", b"a")])
 async def test_another_scope_learns_nothing_of_earlier_completions(scope: bytes, then: bytes) -> None:
     _, first, again, _ = await twice(scope, then)

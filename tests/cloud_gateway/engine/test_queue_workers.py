@@ -96,6 +96,7 @@ async def queued(
     return tokens, done.usage, book.entries
 
 
+@pytest.mark.claim("a-workers-answer-saves-passes-and-changes-no-token")
 async def test_a_workers_answer_saves_passes_and_changes_no_token() -> None:
     plain, before, _ = await queued(Writer(), 0)
     worker = Writer()
@@ -115,6 +116,7 @@ async def test_what_a_worker_writes_the_local_draft_does_not_write_again() -> No
     assert usage.local_draft_passes < COUNT / 4, "an answer takes it COUNT passes; some it makes while the request runs"
 
 
+@pytest.mark.claim("a-worker-that-may-not-see-the-prompt-is-sent-nothing")
 @pytest.mark.parametrize(
     "request_",
     [wanted(speculation=Speculation(policy="adaptive", sources=("answers",), offload="never")),
@@ -189,6 +191,7 @@ async def test_silent_workers_are_asked_a_few_times_in_all() -> None:
     assert all(len(worker.asked) <= 1 for worker in team)
 
 
+@pytest.mark.claim("a-worker-that-may-not-see-the-prompt-is-sent-nothing")
 async def test_a_request_that_is_cancelled_in_the_queue_ends_the_writing() -> None:
     worker = Writer()
     with engines() as make:
@@ -249,6 +252,7 @@ class Hostile(OneWorker):
 DEEP = (1, list(range(MAX_DEPTH)), [5] * MAX_DEPTH)
 
 
+@pytest.mark.claim("a-workers-answer-saves-passes-and-changes-no-token")
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [([DEEP, (MAX_DEPTH + 1, [MAX_DEPTH], [5])], "shape-depth"), ([(9, [0], [5])], "shape-ids")],

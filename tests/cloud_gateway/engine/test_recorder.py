@@ -92,6 +92,7 @@ async def test_a_trace_holds_frames_costs_links_and_decisions(tmp_path: Path) ->
     assert {*AnyEvent.__args__, Verify, Draft} - {trace.Guided, trace.Suggested} <= kinds  # type: ignore[attr-defined]
 
 
+@pytest.mark.claim("salted-ids-are-another-numbering-of-the-same-tokens")
 async def test_salted_ids_are_another_numbering_of_the_same_tokens(tmp_path: Path) -> None:
     def answer(path: Path) -> list[int]:
         return [token for event in read(path).events if isinstance(event, Verified) for token in event.tokens]
@@ -105,6 +106,7 @@ async def test_salted_ids_are_another_numbering_of_the_same_tokens(tmp_path: Pat
     assert check(read(plain)).differences == check(read(salted)).differences == []
 
 
+@pytest.mark.claim("salted-ids-are-another-numbering-of-the-same-tokens")
 async def test_files_are_the_gateways_own_and_only_so_many_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     paths = await record(folder, [Speculation(policy="plain")] * 5, 3, keep=2)

@@ -24,6 +24,8 @@ def stored(worker: KeyStore) -> PairedGateway:
     return gateway
 
 
+@pytest.mark.claim("a-new-identity-that-the-paired-one-signed-is-accepted")
+@pytest.mark.claim("a-worker-does-not-go-back")
 async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,6 +70,7 @@ async def test_a_worker_that_was_away_for_two_rotations_links_and_doctor_says_so
         assert record.with_key(between.new_key) is None, "this worker never met it"
 
 
+@pytest.mark.claim("a-worker-that-was-away-too-long-follows-nobody")
 async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path: Path) -> None:
     worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
     first = keys.identity().public, keys.tls_identity().spki_hash

@@ -50,6 +50,7 @@ async def ends(
     await serves_on(gateway, honest)
 
 
+@pytest.mark.claim("step-times-that-are-no-curve")
 async def test_step_times_that_are_no_curve(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -59,6 +60,7 @@ async def test_step_times_that_are_no_curve(
     await ends(gateway, honest, caplog, attack, "shape-steps")
 
 
+@pytest.mark.claim("a-flipped-bit")
 async def test_a_flipped_bit(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     async def attack(hostile: Client) -> None:
         data = bytearray(hostile.session.send(some_tree()))
@@ -68,6 +70,7 @@ async def test_a_flipped_bit(gateway: GatewayUnderTest, honest: Client, caplog: 
     await ends(gateway, honest, caplog, attack, "bad-signature")
 
 
+@pytest.mark.claim("a-replayed-frame")
 async def test_a_replayed_frame(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     async def attack(hostile: Client) -> None:
         frame = await hostile.send(some_tree())
@@ -76,6 +79,7 @@ async def test_a_replayed_frame(gateway: GatewayUnderTest, honest: Client, caplo
     await ends(gateway, honest, caplog, attack, "sequence")
 
 
+@pytest.mark.claim("reordered-frames")
 async def test_reordered_frames(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     async def attack(hostile: Client) -> None:
         first, second = hostile.session.send(some_tree()), hostile.session.send(some_tree(3))
@@ -85,6 +89,7 @@ async def test_reordered_frames(gateway: GatewayUnderTest, honest: Client, caplo
     await ends(gateway, honest, caplog, attack, "sequence")
 
 
+@pytest.mark.claim("a-frame-of-another-session")
 async def test_a_frame_of_another_session(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,6 +102,7 @@ async def test_a_frame_of_another_session(
     await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(old), "session")
 
 
+@pytest.mark.claim("a-frame-of-another-worker")
 async def test_a_frame_of_another_worker(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,11 +111,13 @@ async def test_a_frame_of_another_worker(
     await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(stolen), "bad-signature")
 
 
+@pytest.mark.claim("65-nodes")
 async def test_65_nodes(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     wide = some_tree(parents=[0] * 65, tokens=list(range(65)), costs=[1] * 65, entropies=[1] * 65)
     await ends(gateway, honest, caplog, lambda hostile: hostile.send(wide), "shape-nodes")
 
 
+@pytest.mark.claim("a-parent-that-is-no-earlier-node")
 @pytest.mark.parametrize("parents", [[1, 1], [0, 2], [2, 1], [0, 2**32 - 1]])
 async def test_a_parent_that_is_no_earlier_node(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, parents: list[int]
@@ -117,6 +125,7 @@ async def test_a_parent_that_is_no_earlier_node(
     await ends(gateway, honest, caplog, lambda hostile: hostile.send(some_tree(parents=parents)), "shape-parent")
 
 
+@pytest.mark.claim("a-token-out-of-range")
 async def test_a_token_out_of_range(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,23 +133,27 @@ async def test_a_token_out_of_range(
     await ends(gateway, honest, caplog, lambda hostile: hostile.send(bad), "shape-vocabulary")
 
 
+@pytest.mark.claim("duplicate-siblings")
 async def test_duplicate_siblings(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     bad = some_tree(parents=[0, 0], tokens=[10, 10])
     await ends(gateway, honest, caplog, lambda hostile: hostile.send(bad), "shape-duplicate-sibling")
 
 
+@pytest.mark.claim("columns-of-unequal-length")
 async def test_columns_of_unequal_length(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await ends(gateway, honest, caplog, lambda hostile: hostile.send(some_tree(costs=[1])), "shape-columns")
 
 
+@pytest.mark.claim("a-websocket-message-beyond-64-kib")
 async def test_a_websocket_message_beyond_64_kib(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(bytes(70_000)), "oversize", 1009)
 
 
+@pytest.mark.claim("a-websocket-message-beyond-64-kib")
 async def test_a_signed_frame_beyond_the_workers_limit(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,6 +163,7 @@ async def test_a_signed_frame_beyond_the_workers_limit(
     await ends(gateway, honest, caplog, attack, "oversize")
 
 
+@pytest.mark.claim("bad-msgpack")
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 5000, b"\xa2\xff\xfe", b"\xdd\xff\xff\xff\xff"])
 async def test_bad_msgpack(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, payload: bytes
@@ -157,6 +171,7 @@ async def test_bad_msgpack(
     await ends(gateway, honest, caplog, lambda hostile: hostile.send_payload(payload), "malformed")
 
 
+@pytest.mark.claim("bad-msgpack")
 async def test_bad_utf8_inside_good_msgpack(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,6 +181,7 @@ async def test_bad_utf8_inside_good_msgpack(
     await ends(gateway, honest, caplog, attack, "malformed")
 
 
+@pytest.mark.claim("bad-msgpack")
 async def test_trailing_garbage_in_the_payload(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,6 +191,7 @@ async def test_trailing_garbage_in_the_payload(
     await ends(gateway, honest, caplog, attack, "malformed")
 
 
+@pytest.mark.claim("padding-that-is-not-zero")
 async def test_padding_that_is_not_zero(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,6 +207,7 @@ async def test_a_text_message(gateway: GatewayUnderTest, honest: Client, caplog:
     await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send("hello"), "malformed")
 
 
+@pytest.mark.claim("a-message-of-the-gateways-direction")
 async def test_a_message_of_the_gateways_direction(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,6 +217,7 @@ async def test_a_message_of_the_gateways_direction(
     await ends(gateway, honest, caplog, attack, "unexpected")
 
 
+@pytest.mark.claim("the-gateways-own-frame-sent-back")
 async def test_the_gateways_own_frame_sent_back(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,12 +227,14 @@ async def test_the_gateways_own_frame_sent_back(
     await ends(gateway, honest, caplog, attack, "bad-signature")
 
 
+@pytest.mark.claim("a-pong-that-answers-no-ping")
 async def test_a_pong_that_answers_no_ping(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await ends(gateway, honest, caplog, lambda hostile: hostile.send(m.Pong(1)), "pong")
 
 
+@pytest.mark.claim("what-only-the-engine-can-see")
 async def test_what_only_the_engine_can_see(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -227,6 +248,7 @@ async def test_what_only_the_engine_can_see(
     await ends(gateway, honest, caplog, attack, "shape-depth")
 
 
+@pytest.mark.claim("a-key-revoked-while-linked")
 async def test_a_key_revoked_while_linked(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,6 +262,7 @@ async def test_a_key_revoked_while_linked(
     assert gateway.seen.of("tree") == [(key_id(HONEST.key.public), some_tree(request=77))]
 
 
+@pytest.mark.claim("each-kind-has-one-line-a-minute-and-the-rest-is-counted")
 async def test_a_stale_frame_is_counted_and_the_link_stays(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

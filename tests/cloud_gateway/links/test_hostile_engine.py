@@ -120,6 +120,7 @@ async def follow(hostile: Client, opening: m.Open, cost: int, entropy: int) -> N
                     known += len(message.tokens)
 
 
+@pytest.mark.claim("impossible-numbers-end-the-link-and-no-answer")
 @pytest.mark.parametrize(("cost", "entropy", "reason"), [(1, 2**31 - 1, "shape-entropy"), (2**31 - 1, 1, "shape-cost")])
 async def test_impossible_numbers_end_the_link_and_no_answer(
     whole: Whole, cost: int, entropy: int, reason: str
@@ -136,6 +137,7 @@ async def test_impossible_numbers_end_the_link_and_no_answer(
     assert dict(whole.gateway.links.rejected) == {reason: 1}
 
 
+@pytest.mark.claim("numbers-at-their-bounds-change-nothing")
 async def test_numbers_at_their_bounds_change_nothing(whole: Whole) -> None:
     async with client(whole.gateway) as hostile:
         running = asyncio.ensure_future(answer(whole.engine))
@@ -196,6 +198,7 @@ async def test_of_two_that_share_a_request_the_honest_one_takes_all(tmp_path: Pa
     assert gateway.links.rejected["shape-ids"] == 1
 
 
+@pytest.mark.claim("a-workers-answer-saves-passes-and-changes-no-token")
 async def test_foreign_tokens_in_an_answer_for_the_queue_end_the_link(tmp_path: Path) -> None:
     seen, settings = ToEngine(), engine_settings(sources=SourceSettings(queued_answers=1))
     plain, answers = Speculation(policy="plain"), Speculation(policy="adaptive", sources=("answers",))

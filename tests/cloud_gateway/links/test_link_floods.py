@@ -42,6 +42,7 @@ async def pair(ws: ServerConnection) -> None:
         await ws.recv()
 
 
+@pytest.mark.claim("an-unproven-connection-has-64-frames")
 @pytest.mark.parametrize("path", ["/link", "/pair"])
 @pytest.mark.parametrize(
     ("first", "flood"), [(b"", PING), (b"", PONG), (BEGIN, CONTINUE_EMPTY)], ids=["ping", "pong", "empty"]
@@ -63,6 +64,7 @@ async def test_an_unproven_connection_has_64_frames(
         await until(lambda: gateway.seen.of("tree"))
 
 
+@pytest.mark.claim("an-unproven-connection-has-64-frames")
 async def test_an_unproven_connection_has_64_kib(tmp_path: Path, processed: Counter[Side]) -> None:
     big = bytes([0x82, 0xFE, 0xFF, 0x00]) + bytes(4) + bytes(0xFF00)
     async with serving(tmp_path) as gateway, raw(gateway) as ws:
@@ -74,6 +76,7 @@ async def test_an_unproven_connection_has_64_kib(tmp_path: Path, processed: Coun
         await until(lambda: gateway.links.rejected["flood"])
 
 
+@pytest.mark.claim("a-worker-that-sends-frames-without-messages-loses-its-link")
 @pytest.mark.parametrize(("first", "flood"), [(b"", PING), (BEGIN, CONTINUE_BYTE)], ids=["ping", "fragments"])
 async def test_a_worker_that_sends_frames_without_messages_loses_its_link(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, processed: Counter[Side], first: bytes, flood: bytes
@@ -103,6 +106,7 @@ async def test_a_few_pings_are_answered(tmp_path: Path) -> None:
         await until(lambda: gateway.seen.of("tree"))
 
 
+@pytest.mark.claim("a-flood-is-read-no-faster-than-allowed")
 async def test_bytes_are_read_no_faster_than_allowed(tmp_path: Path) -> None:
     """What is over the rate waits in the peer's own buffers: the transport is not read."""
     limits = InflowLimits(bytes_per_s=200_000, bytes_burst=50_000)
@@ -120,6 +124,7 @@ def big_tree() -> dict[str, Any]:
     return {"parents": [0] * 64, "tokens": list(range(64)), "costs": [70_000] * 64, "entropies": [1] * 64}
 
 
+@pytest.mark.claim("a-connection-that-dies-in-a-flood-leaves-no-lines")
 @pytest.mark.parametrize("proven", [False, True])
 async def test_a_connection_that_dies_in_a_flood_leaves_no_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, proven: bool
@@ -144,6 +149,7 @@ async def test_a_head_without_end_is_cut(tmp_path: Path) -> None:
         writer.close()
 
 
+@pytest.mark.claim("tiny-tls-records-are-counted")
 @pytest.mark.parametrize("proven", [False, True])
 async def test_tiny_tls_records_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proven: bool) -> None:
     """A frame in records of one byte each: few frames and few bytes, and as much work as for full records."""

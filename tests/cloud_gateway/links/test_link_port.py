@@ -35,6 +35,7 @@ def past_tls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield made
 
 
+@pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
 async def test_a_worker_links_though_one_source_holds_websockets(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway, AsyncExitStack() as stack:
         for _ in range(70):
@@ -54,6 +55,7 @@ async def test_a_worker_links_though_sources_hold_bare_connections(tmp_path: Pat
             assert gateway.links._server._acceptor.admission.total <= 65
 
 
+@pytest.mark.claim("strangers-never-take-the-places-of-proven-connections")
 async def test_a_linked_worker_stays_through_a_flood_of_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,7 @@ async def test_a_linked_worker_stays_through_a_flood_of_connections(
         assert not gateway.seen.of("down")
 
 
+@pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
 async def test_tls_handshakes_of_one_source_are_bounded(tmp_path: Path, past_tls: list[int]) -> None:
     limits = LinkLimits(link_limits(rate_per_s=1.0, burst=10))
     async with serving(tmp_path, limits=limits) as gateway:

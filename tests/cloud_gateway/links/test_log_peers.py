@@ -30,6 +30,7 @@ def debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
 
+@pytest.mark.claim("a-workers-close-reason-is-not-logged")
 async def test_a_workers_close_reason_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path, timers=Timers(handshake_s=5)) as gateway:
         async with client(gateway) as worker:
@@ -49,6 +50,7 @@ async def test_a_workers_goodbye_is_not_logged(tmp_path: Path, caplog: pytest.Lo
     assert traces_of([ANSWER], ours(caplog)) == []
 
 
+@pytest.mark.claim("a-workers-close-reason-is-not-logged")
 async def test_a_frame_that_does_not_decode_is_not_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path, timers=Timers(handshake_s=5)) as gateway:
         async with client(gateway) as worker:
@@ -64,6 +66,7 @@ def ours(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(one.getMessage() for one in caplog.records if one.name.startswith(("edgespec", "cloud_gateway")))
 
 
+@pytest.mark.claim("a-workers-close-reason-is-not-logged")
 def test_a_grammar_that_is_too_complex_does_not_quote_the_completion() -> None:
     """llguidance names the tokens so far; its budget is made small here, where a hostile schema would use it up."""
     tokenizer = Tokenizer.from_str(json.dumps(tiny_tokenizer(VOCAB).tokenizer_json()))

@@ -230,6 +230,7 @@ async def start(ws: Any, message: Any) -> Reason:
     return await refusal(ws)
 
 
+@pytest.mark.claim("wrong-nameplates-neither-burn-the-code-nor-count")
 async def test_wrong_nameplates_neither_burn_the_code_nor_count(gateway: Gateway, worker: Worker) -> None:
     operator = Operator(gateway.desk)
     code = await operator.code()
@@ -255,6 +256,7 @@ async def test_five_wrong_nameplates_from_its_own_address_delay_a_worker(gateway
     assert operator.codes == [str(code)]
 
 
+@pytest.mark.claim("wrong-nameplates-neither-burn-the-code-nor-count")
 async def test_silent_connections_do_not_lock_pairing(
     gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,7 @@ async def test_a_connection_that_says_nothing_ends_by_itself(gateway: Gateway, m
         assert await refusal(ws) is Reason.BUSY
 
 
+@pytest.mark.claim("wrong-nameplates-neither-burn-the-code-nor-count")
 async def test_a_parked_attempt_does_not_lock_pairing(
     gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +305,7 @@ async def test_refusals_are_logged_once_a_minute_and_counted(
     assert [line for line in caplog.messages if "pairing" in line] == ["pairing from 127.0.2.1 refused: window"]
 
 
+@pytest.mark.claim("a-key-that-fits-one-code-fits-no-other")
 async def test_a_relay_that_ends_tls_cannot_pair_although_it_forwards_everything(
     gateway: Gateway, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def port() -> Iterator[int]:
         yield number
 
 
+@pytest.mark.claim("a-worthless-worker-is-refused-until-it-is-released")
 async def test_a_worthless_worker_is_refused_until_it_is_released(
     tmp_path: Path, paired: PairedWorkers, port: int
 ) -> None:
@@ -70,6 +71,7 @@ async def linking(gateway: GatewayUnderTest, daemon: Daemon, notices: list[str])
     await keep_linked(addresses, ME, gateway.pin, daemon, rng=random.Random(1), sleep=soon, noticed=notices.append)
 
 
+@pytest.mark.claim("a-worthless-worker-is-refused-until-it-is-released")
 async def test_six_faults_end_in_quarantine_with_a_signed_goodbye(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway:
         for _ in range(MAX_FAULTS):
@@ -82,6 +84,7 @@ async def test_six_faults_end_in_quarantine_with_a_signed_goodbye(tmp_path: Path
         assert gateway.standing[ME.key.public] == "quarantined"
 
 
+@pytest.mark.claim("no-prompts-of-fewer-keys-than-must-agree-quarantine-anybody")
 async def test_faulty_trees_for_one_keys_requests_quarantine_nobody(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway:
         for number in range(2 * MAX_FAULTS):

@@ -26,6 +26,7 @@ async def gateway(tmp_path: Path, paired: PairedWorkers) -> AsyncIterator[Gatewa
         yield gateway
 
 
+@pytest.mark.claim("a-statement-is-taken-once-and-a-key-that-is-gone-stays-out")
 async def test_a_rotated_key_replaces_the_old_one_and_its_link(
     gateway: GatewayUnderTest, paired: PairedWorkers, tmp_path: Path
 ) -> None:
@@ -47,6 +48,7 @@ async def test_a_rotated_key_replaces_the_old_one_and_its_link(
             pass
 
 
+@pytest.mark.claim("a-link-ends-when-its-pairing-expires")
 async def test_a_link_ends_when_its_pairing_expires(gateway: GatewayUnderTest, paired: PairedWorkers) -> None:
     me = worker_identity()
     paired.add(me.key.public, "lab-7")
@@ -65,6 +67,7 @@ async def test_a_link_ends_when_its_pairing_expires(gateway: GatewayUnderTest, p
         await until(gateway.links.workers)
 
 
+@pytest.mark.claim("a-statement-is-taken-once-and-a-key-that-is-gone-stays-out")
 def test_a_new_key_that_is_listed_already_replaces_nobody(paired: PairedWorkers) -> None:
     paired.add(b"a" * 32, "one")
     paired.add(b"b" * 32, "two")

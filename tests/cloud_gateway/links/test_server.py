@@ -177,6 +177,7 @@ async def test_a_newer_session_of_the_same_worker_ends_the_older_one(tmp_path: P
         assert worker.session == newer.session.session
 
 
+@pytest.mark.claim("a-hello-without-a-proof-does-not-end-the-link-of-its-owner")
 async def test_a_hello_without_a_proof_does_not_end_the_link_of_its_owner(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked, raw(gateway) as ws:
         await ws.send(m.encode(m.Hello(m.PROTOCOL, ME.key.public, bytes(NONCE_BYTES), b"t" * 32, b"m" * 32, 1, 1, "x")))
@@ -222,6 +223,7 @@ async def test_small_frames_leave_at_once(tmp_path: Path) -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@pytest.mark.claim("a-worker-that-does-not-read-is-closed-with-1013")
 async def test_a_worker_that_does_not_read_is_closed_with_1013(tmp_path: Path) -> None:
     timers = Timers(ping_every_s=0.2, unread_s=0.5)
     async with serving(tmp_path, timers=timers) as gateway, client(gateway) as linked:
@@ -236,6 +238,7 @@ async def test_a_worker_that_does_not_read_is_closed_with_1013(tmp_path: Path) -
         assert await linked.closed() == 1013
 
 
+@pytest.mark.claim("a-worker-that-does-not-read-is-closed-with-1013")
 async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked:
         linked.ws.transport.pause_reading()
@@ -255,6 +258,7 @@ async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_pat
         assert 1 << 20 < sum(sizes) < 24 << 20
 
 
+@pytest.mark.claim("a-worker-that-was-cut-off-for-its-fault-is-on-probation")
 async def test_a_worker_that_was_cut_off_for_its_fault_is_on_probation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +287,7 @@ async def test_nothing_of_a_link_that_ended_during_its_probation_is_kept(tmp_pat
         await until(lambda: (gc.collect(), kept() is None)[1])
 
 
+@pytest.mark.claim("a-silent-worker-is-given-up")
 async def test_a_silent_worker_is_given_up(tmp_path: Path) -> None:
     timers = Timers(ping_every_s=0.05, unread_s=0.2, silent_s=0.3)
     async with serving(tmp_path, timers=timers) as gateway, client(gateway) as linked:
@@ -290,6 +295,7 @@ async def test_a_silent_worker_is_given_up(tmp_path: Path) -> None:
         assert gateway.seen.of("down") == [(ID, "silent")]
 
 
+@pytest.mark.claim("a-flood-is-read-no-faster-than-allowed")
 async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
     limits = LinkLimits(link_limits(), InflowLimits(frames_per_s=200.0))
     async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
@@ -301,6 +307,7 @@ async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
         assert not gateway.seen.of("down")
 
 
+@pytest.mark.claim("a-stalled-handshake")
 async def test_unproven_connections_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     limits = LinkLimits(link_limits(unproven=3, unproven_per_source=3))
     async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
@@ -314,6 +321,7 @@ async def test_unproven_connections_are_bounded(tmp_path: Path, caplog: pytest.L
         assert await linked.closed() == 4409
 
 
+@pytest.mark.claim("a-fault-of-ours-ends-only-the-link-where-it-happened")
 async def test_a_fault_of_ours_ends_only_the_link_where_it_happened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

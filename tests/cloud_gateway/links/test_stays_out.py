@@ -67,6 +67,7 @@ def hello(key: bytes = worker_identity().key.public, tokenizer: bytes = b"t" * 3
     return m.encode(m.Hello(protocol, key, b"n" * 32, tokenizer, b"m" * 32, VOCAB, 4, "lab-7"))
 
 
+@pytest.mark.claim("a-wrong-vocabulary")
 async def test_a_wrong_vocabulary(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     await stays_out(gateway, honest, caplog, hello(tokenizer=b"\xab" * 32), "tokenizer", 4415)
     assert "ab" * 8 in caplog.text and (b"t" * 8).hex() in caplog.text
@@ -93,16 +94,19 @@ async def proves_and_stays_out(
     await serves_on(gateway, honest)
 
 
+@pytest.mark.claim("an-unpaired-key")
 async def test_an_unpaired_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     stranger = worker_identity(b"x" * 32, "stranger")
     await proves_and_stays_out(gateway, honest, caplog, stranger, "unpaired", 4401)
 
 
+@pytest.mark.claim("an-unpaired-key")
 async def test_a_revoked_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     gateway.standing[OTHER.key.public] = "revoked"
     await proves_and_stays_out(gateway, honest, caplog, OTHER, "revoked", 4403)
 
 
+@pytest.mark.claim("who-is-paired-cannot-be-asked-with-a-public-key")
 @pytest.mark.parametrize("standing", ["paired", "unpaired", "revoked"])
 async def test_who_is_paired_cannot_be_asked_with_a_public_key(gateway: GatewayUnderTest, standing: Any) -> None:
     """For each standing: a challenge, and 4400 for a proof that is wrong."""
@@ -117,6 +121,7 @@ async def test_who_is_paired_cannot_be_asked_with_a_public_key(gateway: GatewayU
         assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (4400, "bad-signature")
 
 
+@pytest.mark.claim("a-small-order-key-even-if-paired")
 async def test_a_small_order_key_even_if_paired(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,10 +130,12 @@ async def test_a_small_order_key_even_if_paired(
     await stays_out(gateway, honest, caplog, hello(weak), "weak-key", 4400, refused=False)
 
 
+@pytest.mark.claim("an-unpaired-key")
 async def test_another_version(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     await stays_out(gateway, honest, caplog, hello(protocol="edgespec/2"), "version", 4426)
 
 
+@pytest.mark.claim("a-stalled-handshake")
 @pytest.mark.parametrize("handshake_s", [3.0])  # the correct worker has as long
 async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     async with raw(gateway) as ws:
@@ -142,6 +149,7 @@ async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, ca
     await serves_on(gateway, honest)
 
 
+@pytest.mark.claim("a-stalled-handshake")
 @pytest.mark.parametrize("handshake_s", [3.0])  # the correct worker has as long
 async def test_a_connection_that_never_says_anything(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture

@@ -27,6 +27,7 @@ def paired(paired: PairedWorkers) -> PairedWorkers:
     return paired
 
 
+@pytest.mark.claim("what-the-log-shows-of-a-culprit-can-be-pasted-into-revoke")
 async def test_what_the_log_shows_of_a_culprit_can_be_pasted_into_revoke(
     gateway: GatewayUnderTest, paired: PairedWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -45,6 +46,7 @@ async def test_what_the_log_shows_of_a_culprit_can_be_pasted_into_revoke(
     assert paired.lookup(LIAR.key.public) == "revoked"
 
 
+@pytest.mark.claim("what-the-log-shows-of-a-culprit-can-be-pasted-into-revoke")
 @pytest.mark.parametrize("linked", [True, False])
 async def test_a_revoked_worker_is_sent_the_id_that_the_list_shows(
     gateway: GatewayUnderTest, paired: PairedWorkers, linked: bool, caplog: pytest.LogCaptureFixture

@@ -97,6 +97,7 @@ def test_ordinary_chats_have_the_tokens_that_transformers_gives_them(name: str) 
 texts = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=12)
 
 
+@pytest.mark.claim("any-chat-without-control-tokens-has-the-tokens-it-had")
 @given(name=st.sampled_from(sorted(FAMILIES)), said=st.lists(texts, min_size=5, max_size=5))
 def test_any_chat_without_control_tokens_has_the_tokens_it_had(name: str, said: list[str]) -> None:
     messages = chat(name, *said)
@@ -135,6 +136,7 @@ def attacks(name: str) -> list[str]:
     ]
 
 
+@pytest.mark.claim("no-field-of-a-chat-makes-a-control-token")
 @families
 def test_no_control_token_comes_from_any_field(name: str) -> None:
     """The slow twin: the same chat with harmless words in every field, by transformers."""
@@ -172,6 +174,7 @@ pieces = st.sampled_from([*EVERY_LITERAL, *FRAGMENTS, *OTHERS])
 joined = st.lists(pieces, max_size=5).map("".join).filter(lambda text: "</think>" not in text)
 
 
+@pytest.mark.claim("a-control-token-split-over-messages-and-parts-is-none")
 @given(name=st.sampled_from(sorted(FAMILIES)), said=st.lists(joined, min_size=5, max_size=5), described=joined)
 def test_pieces_that_join_over_fields_and_templates_give_none(name: str, said: list[str], described: str) -> None:
     if name == "harmony":
@@ -187,6 +190,7 @@ def test_pieces_that_join_over_fields_and_templates_give_none(name: str, said: l
     assert steering(name, tokens) == steering(name, before(name, chat(name, *harmless), offered and tools(name, "t")))
 
 
+@pytest.mark.claim("no-client-can-write-a-mark")
 @pytest.mark.parametrize("mark", [chr(STAND_IN), chr(STAND_IN + 2), chr(MARK + ord("<")), "\U000dffff", "\U00050000"])
 @pytest.mark.parametrize("field", ["content", "description", "key", "arguments"])
 def test_no_client_can_write_a_mark(mark: str, field: str) -> None:
@@ -303,6 +307,7 @@ def with_template(template: str) -> Any:
     return tokenizer
 
 
+@pytest.mark.claim("a-content-that-steers-a-template-is-refused")
 @pytest.mark.parametrize(
     "template",
     [
@@ -322,6 +327,7 @@ def test_a_template_that_renders_nothing_is_refused(template: str) -> None:
         ChatEncoder(with_template(template))
 
 
+@pytest.mark.claim("a-content-that-steers-a-template-is-refused")
 @pytest.mark.parametrize(
     "template",
     [

@@ -48,6 +48,7 @@ def test_what_can_be_compiled_has_no_fault(trial: Trial) -> None:
     assert fault(trial, NESTED) is None and fault(trial, {"type": "object"}) is None
 
 
+@pytest.mark.claim("a-schema-that-takes-too-long-ends-the-process-not-the-next-one")
 def test_a_schema_that_takes_too_long_ends_the_process_not_the_next_one(trial: Trial) -> None:
     assert fault(trial, NESTED) is None
     first = pid(trial)
@@ -64,6 +65,7 @@ def test_the_worst_schemas_take_no_time_of_the_gateways_own(trial: Trial, name: 
     assert time.process_time() - began < 0.3
 
 
+@pytest.mark.claim("a-schema-that-takes-too-long-ends-the-process-not-the-next-one")
 def test_the_process_is_limited_in_memory_and_priority(trial: Trial) -> None:
     fault(trial, NESTED)
     proc = Path("/proc") / str(pid(trial))
@@ -75,6 +77,7 @@ def test_the_process_is_limited_in_memory_and_priority(trial: Trial) -> None:
 CANARY = "canary_7f3a"
 
 
+@pytest.mark.claim("a-refusal-is-a-fixed-text-and-quotes-nothing")
 @pytest.mark.parametrize(
     "schema",
     [
@@ -133,6 +136,7 @@ def starved(trial: Trial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
         yield trial
 
 
+@pytest.mark.claim("a-schema-beside-busy-loops-is-compiled-late-but-is")
 def test_a_schema_beside_busy_loops_is_compiled_late_but_is(starved: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(400)}}
     first = pid(starved)
@@ -142,6 +146,7 @@ def test_a_schema_beside_busy_loops_is_compiled_late_but_is(starved: Trial, monk
         fault(starved, wide)
 
 
+@pytest.mark.claim("a-schema-beside-busy-loops-is-compiled-late-but-is")
 def test_a_hostile_schema_beside_busy_loops_is_not_waited_for(starved: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     used, progress = list[float](), module._progress
     monkeypatch.setattr(module, "_progress", lambda pid: used.append(progress(pid)[1]) or progress(pid))

@@ -112,6 +112,7 @@ class Walk(RuleBasedStateMachine):
 TestWalk = Walk.TestCase
 
 
+@pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
 def test_a_source_that_holds_the_whole_pool_keeps_nobody_out() -> None:
     admission = Admission(limits_of(unproven=64, unproven_per_source=64, rate_per_s=1e9, burst=10**9))
     flood = [admitted(admission.arrive("flood", 0.0)) for _ in range(64)]
@@ -124,6 +125,7 @@ def test_a_source_that_holds_the_whole_pool_keeps_nobody_out() -> None:
     assert admission.prove(verdict.ticket)
 
 
+@pytest.mark.claim("strangers-never-take-the-places-of-proven-connections")
 def test_strangers_never_take_the_places_of_proven_connections() -> None:
     admission = Admission(limits_of(total=20, unproven=4, rate_per_s=1e9, burst=10**9))
     workers = [admitted(admission.arrive(f"w{i}", 0.0)) for i in range(4)]
@@ -145,6 +147,7 @@ def test_a_source_has_a_burst_and_then_its_rate() -> None:
     assert 115 <= sum(isinstance(one, Admitted) for one in over_time) <= 121
 
 
+@pytest.mark.claim("all-sources-together-have-a-rate")
 def test_all_sources_together_have_a_rate() -> None:
     admission = Admission(limits_of(rate_per_s=20.0, burst=100, total_rate_per_s=100.0))
     got_in = 0

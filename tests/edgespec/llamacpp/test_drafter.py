@@ -159,6 +159,7 @@ def test_requests_of_different_scopes_share_nothing(drafter: Drafter, first: byt
     assert drafter.open("own", [*PROMPT, 3, 4], first) == (11 if first else 0)
 
 
+@pytest.mark.claim("a-scope-with-many-prompts-keeps-its-share-of-slots-only")
 def test_a_scope_that_keeps_most_gives_way_before_the_others(model: Path) -> None:
     drafter = Drafter(model, context=512, sequences=2, requests=3)
     for number, scope in enumerate([b"alice", *[b"bob"] * 5]):

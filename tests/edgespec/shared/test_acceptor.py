@@ -90,6 +90,7 @@ async def test_data_goes_both_ways_and_the_seat_ends_with_the_socket() -> None:
         assert not acceptor._seats and not acceptor._by_descriptor
 
 
+@pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
 async def test_a_newcomer_gets_in_though_one_source_holds_its_share() -> None:
     async with accepting(FEW) as (acceptor, port, refused):
         with ExitStack() as stack:
@@ -112,6 +113,7 @@ async def test_a_proven_connection_is_not_dropped_for_any_number_of_others() -> 
             assert await says(proven, b"hello") == b"hello"
 
 
+@pytest.mark.claim("a-stalled-handshake")
 async def test_connections_count_from_accept_on_not_from_the_end_of_tls(tmp_path: Path) -> None:
     context, _ = make_certificate(tmp_path)
     async with accepting(FEW, ssl=context) as (acceptor, port, refused):
@@ -180,6 +182,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.claim("want-of-descriptors-costs-one-line-and-no-busy-loop")
 async def test_want_of_descriptors_costs_one_line_and_no_busy_loop() -> None:
     """The kernel's queue of connections stays full all the time: the listening socket is readable, `accept` fails."""
     child = await asyncio.create_subprocess_exec(

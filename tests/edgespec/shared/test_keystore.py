@@ -33,6 +33,7 @@ def test_an_identity_is_made_once_and_signs(tmp_path: Path) -> None:
     assert KeyStore(tmp_path / "other").identity().public != identity.public
 
 
+@pytest.mark.claim("no-file-of-the-key-folder-is-open-to-others")
 def test_no_file_of_the_key_folder_is_open_to_others(tmp_path: Path) -> None:
     store = KeyStore(tmp_path)
     store.identity()
@@ -56,6 +57,7 @@ def test_processes_that_start_together_get_one_identity(tmp_path: Path) -> None:
     assert all(process.returncode == 0 for process in racing)
 
 
+@pytest.mark.claim("no-file-of-the-key-folder-is-open-to-others")
 def test_a_readable_key_is_refused(tmp_path: Path) -> None:
     store = KeyStore(tmp_path)
     store.identity()

@@ -43,6 +43,7 @@ def test_our_own_sentences_are_printed(out: io.StringIO) -> None:
     assert "INFO    edgespec.planted: draft model m.gguf: 5 tokens, 0.2 s\n" in out.getvalue()
 
 
+@pytest.mark.claim("of-a-library-only-level-logger-and-place-are-printed")
 def test_of_a_library_only_level_logger_and_place_are_printed(out: io.StringIO) -> None:
     library = logging.getLogger("aiohttp.server")
     planted("def f(): library.error('bad header %r', CANARY)", ours=False, library=library)()
@@ -58,6 +59,7 @@ def test_a_library_that_logs_under_one_of_our_names_is_still_foreign(out: io.Str
     assert CANARY not in out.getvalue()
 
 
+@pytest.mark.claim("of-a-library-only-level-logger-and-place-are-printed")
 @pytest.mark.parametrize("level", ["debug", "error"])
 def test_an_exception_is_printed_as_types_and_places_without_its_text(level: str) -> None:
     stream = io.StringIO()
@@ -193,6 +195,7 @@ print("the end", file=sys.stderr)
 """
 
 
+@pytest.mark.claim("of-a-library-only-level-logger-and-place-are-printed")
 def test_what_libraries_write_to_standard_error_is_withheld_while_serving() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(

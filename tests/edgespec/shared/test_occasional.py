@@ -11,6 +11,7 @@ from edgespec.shared.occasional import Occasional
 LOG = logging.getLogger("tests.occasional")
 
 
+@pytest.mark.claim("each-kind-has-one-line-a-minute-and-the-rest-is-counted")
 def test_each_kind_has_one_line_a_minute_and_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     lines = Occasional(LOG, clock=lambda: now[0])

@@ -37,6 +37,7 @@ def test_a_worker_is_unpaired_then_paired_then_revoked_and_paired_again(folder: 
     assert (folder / "workers.json").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
 def test_who_was_paired_at_a_later_version_is_refused(folder: Path) -> None:
     workers, peers = PairedWorkers(folder), PairedPeers(folder)
     for version, standing, refusal in ((VERSION, "paired", None), (VERSION + 1, "version", "version")):
@@ -96,6 +97,7 @@ def test_a_machine_is_named_by_its_id_its_first_digits_or_its_name(folder: Path)
             workers.find(nobody)
 
 
+@pytest.mark.claim("a-worker-named-like-an-id-does-not-catch-its-revocation")
 def test_a_worker_named_like_an_id_does_not_catch_its_revocation(folder: Path) -> None:
     workers = PairedWorkers(folder)
     workers.add(A, "culprit")
@@ -128,6 +130,7 @@ def test_the_beginning_of_two_ids_is_refused_with_both_names(folder: Path) -> No
     assert workers.revoke(key_id(key)).name == "lab-8"
 
 
+@pytest.mark.claim("a-worker-named-like-an-id-does-not-catch-its-revocation")
 def test_a_second_worker_of_the_same_name_gets_a_number(folder: Path) -> None:
     workers = PairedWorkers(folder)
     assert [workers.add(key, "lab-7").name for key in (A, B, C, B, A)] == [

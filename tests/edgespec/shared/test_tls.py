@@ -69,6 +69,7 @@ def test_a_made_certificate_is_valid_from_long_ago_and_without_end() -> None:
     assert tls.NOT_AFTER.year == 9999
 
 
+@pytest.mark.claim("a-certificate-of-an-unknown-version-is-refused")
 async def test_a_certificate_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     """OpenSSL takes it, and `cryptography` has an exception of its own for it."""
     key, certificate = tls.new_identity().split(b"-----BEGIN CERT")
@@ -79,6 +80,7 @@ async def test_a_certificate_of_an_unknown_version_is_refused(tmp_path: Path) ->
         await seen_pin(tls.ServerIdentity(tmp_path / "tls.pem", b""), tls.client_context())
 
 
+@pytest.mark.claim("forged-statements-are-refused")
 @given(st.binary(max_size=400))
 @settings(max_examples=100, deadline=None)
 def test_any_bytes_in_the_extension_are_no_statements_or_are_read(data: bytes) -> None:

@@ -82,3 +82,28 @@ def test_a_json_file_that_is_no_tokenizer_is_one_sentence(text: str, tmp_path: P
     path.write_text(text)
     with pytest.raises(ModelError, match=r"tokenizer\.json is not"):
         hf_tokenizer_digest(path)
+
+
+@pytest.mark.claim("no-gguf-declares-more-than-its-file-holds")
+@pytest.mark.parametrize("fault", ["size", "place", "dimensions", "alignment", "count"])
+def test_a_header_that_declares_more_than_the_file_is_refused(fault: str, tiny: Path, tmp_path: Path) -> None:
+    data = bytearray(tiny.read_bytes())
+    at = data.index(b"token_embd.weight") + len(b"token_embd.weight")
+    dimensions = int.from_bytes(data[at : at + 4], "little")
+    if fault == "dimensions":
+        data[at : at + 4] = (5).to_bytes(4, "little")
+    elif fault == "size":
+        data[at + 4 : at + 12] = (1 << 40).to_bytes(8, "little")
+    elif fault == "place":
+        place = at + 4 + 8 * dimensions + 4
+        data[place : place + 8] = (1 << 40).to_bytes(8, "little")
+    elif fault == "count":
+        data[8:16] = (1 << 40).to_bytes(8, "little")
+    else:
+        writer = b"general.alignment" + (4).to_bytes(4, "little") + (0).to_bytes(4, "little")
+        data[16:24] = (int.from_bytes(data[16:24], "little") + 1).to_bytes(8, "little")
+        data[24:24] = (17).to_bytes(8, "little") + writer
+    path = tmp_path / "forged.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=r"forged\.gguf is not a usable GGUF file"):
+        gguf_metadata(path)

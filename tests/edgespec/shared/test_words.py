@@ -65,6 +65,7 @@ def test_a_code_fits_its_gateway_and_one_other_in_ten_thousand() -> None:
     assert others < 40  # 10 on average
 
 
+@pytest.mark.claim("a-key-that-fits-one-code-fits-no-other")
 def test_a_key_that_fits_one_code_fits_no_other() -> None:
     """So a key that fits the codes of a gateway cannot be searched for beforehand."""
     codes = [new_code(_random.randbytes, SPKI) for _ in range(10)]

@@ -197,6 +197,7 @@ def test_a_request_too_many_or_too_long_is_declined_with_the_reason(start: Calla
     assert "1 requests are open" in declined[2] and "context" in declined[3]
 
 
+@pytest.mark.claim("what-is-kept-of-a-prompt-serves-only-requests-of-its-scope")
 def test_what_is_kept_of_a_prompt_serves_only_requests_of_its_scope(start: Callable[..., Desk]) -> None:
     desk = start()
     drafter, shared = desk.daemon.drafter, []
@@ -287,6 +288,7 @@ def serves_on(desk: Desk, number: int) -> None:
             wanted.discard(message.request)
 
 
+@pytest.mark.claim("a-failure-of-one-request-declines-it-and-the-others-go-on")
 @pytest.mark.parametrize("penalty", [1e-310, 1e-307, math.nan])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_sampling_that_no_wire_lets_in_ends_its_own_request_at_most(
@@ -322,6 +324,7 @@ class Poisoned:
 FAILURES = [lambda: ModelError(f"code -3 at {CANARY}"), lambda: ValueError(f"token {CANARY}"), MemoryError]
 
 
+@pytest.mark.claim("a-failure-of-one-request-declines-it-and-the-others-go-on")
 @pytest.mark.parametrize("failure", FAILURES, ids=["llama.cpp", "ours", "memory"])
 @pytest.mark.parametrize("prompt", [[*PROMPT, CANARY], [CANARY] * 200], ids=["in a step", "in a catch-up"])
 def test_a_failure_of_one_request_declines_it_and_the_others_go_on(
@@ -359,6 +362,7 @@ def test_a_failure_between_the_model_and_the_link_declines_the_request(start: Ca
     serves_on(desk, 1)
 
 
+@pytest.mark.claim("a-failure-of-one-request-declines-it-and-the-others-go-on")
 def test_a_token_that_the_draft_does_not_have_declines_the_request(start: Callable[..., Desk]) -> None:
     desk = start()
     for number in (1, 2):
@@ -371,6 +375,7 @@ def test_a_token_that_the_draft_does_not_have_declines_the_request(start: Callab
     serves_on(desk, 1)
 
 
+@pytest.mark.claim("the-loop-ends-when-the-model-itself-fails-again-and-again")
 def test_the_loop_ends_when_the_model_itself_fails_again_and_again(model: Path) -> None:
     desk = Desk()
     drafter = Drafter(model, context=2048, sequences=4)

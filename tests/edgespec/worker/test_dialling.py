@@ -81,6 +81,7 @@ async def linked(gateway: GatewayUnderTest, where: GatewayAddresses, sleeps: Sle
         return loop.time() - began, str(daemon.link.address)
 
 
+@pytest.mark.claim("two-silent-fakes-cost-nothing-where-the-last-address-is-good")
 async def test_two_silent_fakes_cost_nothing_where_the_last_address_is_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ async def test_two_silent_fakes_cost_nothing_where_the_last_address_is_good(
         assert sleeps.waits_s == [] and [fake.connections for fake in fakes] == [0, 0]
 
 
+@pytest.mark.claim("two-silent-fakes-cost-nothing-where-the-last-address-is-good")
 async def test_silent_fakes_in_front_cost_a_stagger_each(tmp_path: Path) -> None:
     """The gateway has moved, and mDNS shows two fakes before it."""
     async with serving(tmp_path) as gateway, silent(2) as fakes:
@@ -108,6 +110,7 @@ async def test_silent_fakes_in_front_cost_a_stagger_each(tmp_path: Path) -> None
         assert 2 * dial.STAGGER_S <= took_s < dial.DIAL_S
 
 
+@pytest.mark.claim("two-silent-fakes-cost-nothing-where-the-last-address-is-good")
 @pytest.mark.parametrize("real_comes", ["first", "last"])
 async def test_64_fakes_do_not_keep_the_gateway_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_comes: str
@@ -136,6 +139,7 @@ async def test_64_fakes_do_not_keep_the_gateway_away(
         assert address == str(gateway.address)
 
 
+@pytest.mark.claim("two-silent-fakes-cost-nothing-where-the-last-address-is-good")
 async def test_fakes_of_one_host_and_of_other_keys_take_no_room(tmp_path: Path) -> None:
     found = browser()
     for number in range(200):

@@ -65,6 +65,7 @@ async def test_a_hostile_announcement_can_neither_flood_nor_fool_nor_crash() -> 
     assert len(found.addresses) == MAX_ADDRESSES
 
 
+@pytest.mark.claim("only-addresses-of-near-networks-are-dialled")
 @pytest.mark.parametrize(
     ("host", "networks", "counts"),
     [

@@ -122,6 +122,7 @@ async def test_the_next_address_is_tried_at_once(tmp_path: Path) -> None:
                 assert sleeps.waits_s == []
 
 
+@pytest.mark.claim("an-impostor-receives-nothing-and-the-real-gateway-is-found")
 async def test_an_impostor_receives_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
     """mDNS is a hint only: a machine with another TLS key gets no byte, and the next address is tried."""
     (tmp_path / "impostor").mkdir()
@@ -144,6 +145,7 @@ async def test_an_impostor_receives_nothing_and_the_real_gateway_is_found(tmp_pa
             assert received == b"" and len(gateway.links.workers()) == 1
 
 
+@pytest.mark.claim("the-upgrade-names-no-software")
 async def test_the_upgrade_names_no_software(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway, running(gateway, Daemon()):
         await until(gateway.links.workers)
@@ -162,6 +164,7 @@ async def test_after_a_link_the_next_attempt_waits_and_starts_with_address_one(t
             assert len(sleeps.waits_s) == 1
 
 
+@pytest.mark.claim("a-gateway-with-another-signing-key-is-not-accepted")
 async def test_a_gateway_with_another_signing_key_is_not_accepted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,6 +185,7 @@ async def test_a_worker_that_is_not_paired_ends(tmp_path: Path, standing: Any) -
                 await asyncio.wait_for(task, 20)
 
 
+@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
 async def test_a_worker_that_was_paired_at_a_later_version_ends(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway:
         gateway.standing[worker_identity().key.public] = "version"
@@ -259,6 +263,7 @@ async def test_the_daemon_may_end_the_link_from_outside(tmp_path: Path) -> None:
         assert daemon.of("down")[0] == ("prefix",)
 
 
+@pytest.mark.claim("a-gateway-that-accepts-and-closes-is-not-hammered")
 async def test_a_gateway_that_accepts_and_closes_is_not_hammered(tmp_path: Path) -> None:
     """The trap of `async for ws in connect()`: thousands of attempts a second."""
     sleeps = Sleeps()
@@ -388,6 +393,7 @@ async def test_a_silent_gateway_is_given_up(tmp_path: Path) -> None:
             assert daemon.of("down")[0] == ("silent",)
 
 
+@pytest.mark.claim("the-secret-half-is-never-shown")
 def test_the_identity_does_not_show_the_key() -> None:
     me: WorkerIdentity = worker_identity(b"secret-seed-secret-seed-secret!!")
     assert b"secret".hex() not in repr(me) and "secret" not in repr(me)

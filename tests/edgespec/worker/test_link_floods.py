@@ -53,6 +53,7 @@ async def linking(gateway: GatewayUnderTest, daemon: Daemon, *addresses: Address
     )
 
 
+@pytest.mark.claim("a-flood-before-the-welcome-ends-that-attempt")
 async def test_a_flood_before_the_welcome_ends_that_attempt(tmp_path: Path, processed: Counter[Side]) -> None:
     """Its TLS key is right, as a gateway's whose key was stolen, and it proves nothing."""
     daemon = Daemon()
@@ -91,6 +92,7 @@ async def test_long_prompts_that_come_together_with_the_welcome_are_no_flood(tmp
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.claim("a-flood-before-the-welcome-ends-that-attempt")
 async def test_a_linked_gateway_that_floods_is_left(tmp_path: Path, processed: Counter[Side]) -> None:
     daemon = Daemon()
     async with serving(tmp_path) as gateway:
@@ -108,6 +110,7 @@ async def test_a_linked_gateway_that_floods_is_left(tmp_path: Path, processed: C
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.claim("a-flood-before-the-welcome-ends-that-attempt")
 async def test_pairing_with_a_machine_that_floods_fails_soon(tmp_path: Path, processed: Counter[Side]) -> None:
     context, pin = make_certificate(tmp_path)
     worker = make_worker(tmp_path)

@@ -67,6 +67,7 @@ async def silent() -> AsyncIterator[Address]:
         yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
+@pytest.mark.claim("a-rogue-gateway-first-in-line-is-skipped-and-gets-nothing")
 async def test_a_rogue_gateway_first_in_line_is_skipped_and_gets_nothing(
     gateway: Gateway, worker: Worker, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ async def test_a_rogue_alone_is_named_and_the_code_stays_good(gateway: Gateway, 
     await worker.pair(gateway, code)
 
 
+@pytest.mark.claim("a-rogue-gateway-first-in-line-is-skipped-and-gets-nothing")
 async def test_silent_machines_first_in_line_cost_a_stagger_each(gateway: Gateway, worker: Worker) -> None:
     operator, loop = Operator(gateway.desk), asyncio.get_running_loop()
     code = await operator.code()
@@ -144,6 +146,7 @@ async def test_a_gateway_is_asked_again_only_when_it_had_no_time(
     assert (failure.value.reason, len(asked)) == (reason, times)
 
 
+@pytest.mark.claim("a-rogue-gateway-first-in-line-is-skipped-and-gets-nothing")
 async def test_a_gateway_that_falls_silent_is_left_for_the_next_address(
     gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         yield worker
 
 
+@pytest.mark.claim("a-penalty-that-overflows-costs-a-link-and-not-the-service")
 @pytest.mark.parametrize("penalty", [1e-307, 1e-310])
 async def test_a_penalty_that_overflows_costs_a_link_and_not_the_service(running: Running, penalty: float) -> None:
     await running.drafts(1)
@@ -38,6 +39,7 @@ async def test_a_penalty_that_overflows_costs_a_link_and_not_the_service(running
         await running.drafts(10 + number)
 
 
+@pytest.mark.claim("a-failure-of-one-request-declines-it-and-the-others-go-on")
 async def test_a_failing_decode_declines_its_request_and_not_the_service(running: Running) -> None:
     context = running.service.daemon.drafter._llama
     decode = context.decode
@@ -63,6 +65,7 @@ async def test_no_node_gets_more_children_than_the_gateway_takes(tmp_path: Path)
         assert max(families.values()) == 2
 
 
+@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
 def test_a_gateway_paired_at_a_later_version_is_not_dialled(tmp_path: Path) -> None:
     gateways = PairedGateways(tmp_path)
     gateways.add(b"A" * 32, b"B" * 32, "dept", "10.0.0.1:7443", VERSION)

@@ -20,6 +20,7 @@ from tests.support.services import PROMPT, serving_worker, until
 SOON = OwnerSection(idle_s=0.3)
 
 
+@pytest.mark.claim("the-owners-return-reaches-the-gateway-and-ends-drafting")
 async def test_the_owners_return_reaches_the_gateway_and_ends_drafting(tmp_path: Path) -> None:
     sign = Scripted("input", 0, period_s=0.02)
     async with serving_worker(tmp_path, SOON, [sign]) as running:

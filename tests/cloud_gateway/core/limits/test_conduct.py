@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ def judged(conduct: Conduct, keys: tuple[str, ...], hits: int, requests: int = 3
     return [conduct.drafted("w", key, 8.0, hits, now) for _ in range(requests) for key in keys][-1]
 
 
+@pytest.mark.claim("a-worthless-worker-is-refused-until-it-is-released")
 def test_a_worker_that_is_worth_nothing_to_three_keys_is_quarantined() -> None:
     conduct = Conduct()
     assert judged(conduct, KEYS, hits=0, requests=2) is None
@@ -28,6 +30,7 @@ def test_an_overconfident_worker_that_is_of_some_use_is_not() -> None:
     assert judged(Conduct(), KEYS, hits=2, requests=50) is None
 
 
+@pytest.mark.claim("no-prompts-of-fewer-keys-than-must-agree-quarantine-anybody")
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 5)), max_size=60), st.integers(1, 2))
 def test_no_prompts_of_fewer_keys_than_must_agree_quarantine_anybody(
     requests: list[tuple[float, int]], keys: int
@@ -70,6 +73,7 @@ def test_repeated_faults_lead_to_quarantine_and_rare_ones_do_not() -> None:
     assert spaced == [None] * 50
 
 
+@pytest.mark.claim("no-prompts-of-fewer-keys-than-must-agree-quarantine-anybody")
 def test_faulty_trees_for_one_keys_requests_are_no_ground() -> None:
     conduct = Conduct()
     assert [conduct.fault("w", "shape-ids", b"mallory", n) for n in range(100)] == [None] * 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def test_a_fault_costs_a_probation_that_is_forgiven_in_time() -> None:
     assert probation.length_s("w", 100.0 + 3 * FORGIVEN_S) == 0
 
 
+@pytest.mark.claim("a-worker-that-was-cut-off-for-its-fault-is-on-probation")
 def test_quick_ends_again_and_again_cost_ever_more_up_to_a_limit() -> None:
     probation, lengths = Probation(), []
     for n in range(60):

@@ -71,6 +71,7 @@ def test_the_headers_are_openais_and_only_there_where_tokens_are_limited() -> No
 STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60), st.integers(0, 400), st.booleans()), max_size=40)
 
 
+@pytest.mark.claim("one-key-cannot-have-more-answers-under-way-than-its-limit")
 @settings(max_examples=100, deadline=None)
 @given(STEPS)
 def test_when_all_requests_have_ended_nothing_is_held(steps: list[tuple[int, int, int, bool]]) -> None:

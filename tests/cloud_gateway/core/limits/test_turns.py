@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ class SlowTwin:
         return max((i for i, served in enumerate(self.history) if served == key), default=-1)
 
 
+@pytest.mark.claim("turns-are-those-of-the-slow-twin")
 @settings(max_examples=200, deadline=None)
 @given(STEPS, st.none() | st.integers(1, 3))
 def test_turns_are_those_of_the_slow_twin(steps: list[tuple[str, str | int]], most: int | None) -> None:

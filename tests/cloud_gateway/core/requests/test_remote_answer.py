@@ -85,6 +85,7 @@ def test_frames_of_another_epoch_or_prefix_bring_nothing() -> None:
     assert answer.advance() is None and not answer.tokens
 
 
+@pytest.mark.claim("a-workers-answer-saves-passes-and-changes-no-token")
 def test_a_worker_that_repeats_itself_takes_bounded_memory() -> None:
     answer, first = RemoteAnswer(NUMBER, PROMPT, 10, frozenset()), 1
     while not answer.done:

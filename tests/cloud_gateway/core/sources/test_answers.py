@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ def test_the_archive_stays_within_its_room_and_each_scope_within_its_share(kept:
         assert len(archive.find(scope, [1])) <= MAX_FOUND
 
 
+@pytest.mark.claim("another-scope-learns-nothing-of-earlier-completions")
 def test_a_busy_scope_drops_its_own_completions_first() -> None:
     archive = Archive(100)
     archive.keep(b"quiet", [1], [2] * 9)

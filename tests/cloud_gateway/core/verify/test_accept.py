@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def plain(prompt: list[int], count: int, seed: int) -> list[int]:
 trees = st.lists(flat_trees(VOCAB, max_rows=12), min_size=1, max_size=8)
 
 
+@pytest.mark.claim("rounds-over-any-trees-give-plain-decodings-tokens")
 @given(trees=trees, seed=st.integers(0, 255))
 def test_rounds_over_any_trees_give_plain_decodings_tokens(trees: list[FlatTree], seed: int) -> None:
     prompt, answer = [1], []

@@ -72,12 +72,14 @@ def test_after_any_delay_the_tree_holds_just_the_continuing_paths(
         assert all(node.owner == "w" for node in gateway.tree.nodes.values())
 
 
+@pytest.mark.claim("a-frame-of-a-prefix-that-never-was-changes-nothing-and-says-so")
 def test_a_frame_of_a_prefix_that_never_was_changes_nothing_and_says_so() -> None:
     tree = CandidateTree(PROMPT)
     merged = tree.merge("w", frame(1, [0], [9], prefix=[1, 2, 4]), "w")
     assert not merged.prefix and merged.stale == 1 and not merged.useful and tree.depth() == 0
 
 
+@pytest.mark.claim("a-node-more-than-64-levels-below-its-prefix-is-refused")
 def test_a_node_more_than_64_levels_below_its_prefix_is_refused() -> None:
     tree = CandidateTree(PROMPT)
     tree.merge("w", frame(1, list(range(64)), [5] * 64), "w")
@@ -86,6 +88,7 @@ def test_a_node_more_than_64_levels_below_its_prefix_is_refused() -> None:
     assert caught.value.reason == "shape-depth"
 
 
+@pytest.mark.claim("node-ids-must-continue-without-a-gap-or-a-repeat")
 def test_node_ids_must_continue_without_a_gap_or_a_repeat() -> None:
     tree = CandidateTree(PROMPT)
     tree.merge("w", frame(1, [0], [5]), "w")
@@ -126,12 +129,14 @@ def test_a_revoked_workers_candidates_go_and_the_others_stay() -> None:
     assert {node.token for node in tree.tree.nodes.values()} == {5, 9}, "5 carries a local candidate"
 
 
+@pytest.mark.claim("a-worker-cannot-fill-memory")
 def test_a_worker_cannot_fill_memory() -> None:
     tree = CandidateTree(PROMPT, max_nodes=10)
     merged = tree.merge("w", frame(1, [0] * 60, list(range(60))), "w")
     assert merged.fresh == 10 and merged.stale == 50
 
 
+@pytest.mark.claim("a-worker-cannot-fill-memory")
 def test_the_gateways_own_candidates_are_bounded_too() -> None:
     tree = CandidateTree(PROMPT, max_nodes=10)
     found = [tree.add_local(tree.root, token, 0.1, 0.1) for token in range(20)]

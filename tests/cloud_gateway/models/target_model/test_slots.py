@@ -86,6 +86,7 @@ def used(table: SlotTable, scope: bytes, *prompts: list[int]) -> None:
         table.release(claim.slot)
 
 
+@pytest.mark.claim("a-scope-with-many-prompts-keeps-its-share-of-slots-only")
 def test_a_scope_with_many_prompts_keeps_its_share_of_slots_only() -> None:
     now = itertools.count(0.0)
     table = SlotTable(4, clock=lambda: next(now))

@@ -139,6 +139,7 @@ ROWS = {
 }
 
 
+@pytest.mark.claim("any-logits-give-finite-costs-and-leave-the-spread-finite")
 @pytest.mark.parametrize("rule", [
     Sampling(), Sampling(repetition_penalty=0.01), Sampling(temperature=2.0, seed=3, repetition_penalty=10.0),
     Sampling(temperature=1e-5, seed=3, logit_bias={0: 100.0}), Sampling(temperature=0.7, top_p=5e-324, min_p=5e-324),

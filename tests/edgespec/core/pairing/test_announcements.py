@@ -16,6 +16,7 @@ def fakes(table: Announcements[str], count: int, first: int = 0) -> int:
     return sum(table.put(f"fake {n}", [f"10.0.{n // 250}.{n % 250}"], f"fake {n}") for n in range(first, first + count))
 
 
+@pytest.mark.claim("two-silent-fakes-cost-nothing-where-the-last-address-is-good")
 def test_a_flood_of_newcomers_does_not_push_out_what_has_not_failed() -> None:
     table = Announcements[str]()
     assert table.put("real", ["10.9.9.9"], "real")

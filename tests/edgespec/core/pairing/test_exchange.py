@@ -95,6 +95,7 @@ def test_the_worker_finds_a_gateway_that_does_not_know_the_code() -> None:
         assert failure.value.reason is Reason.CODE
 
 
+@pytest.mark.claim("a-relay-that-ends-tls-and-forwards-every-message-is-detected")
 def test_a_relay_that_ends_tls_and_forwards_every_message_is_detected() -> None:
     w, g = worker(spki=OTHER_SPKI), gateway(spki=SPKI)
     confirm = until_confirm(w, g)
@@ -130,6 +131,7 @@ def test_a_changed_name_or_version_is_found(change: dict[str, object]) -> None:
         g.receive(confirm)
 
 
+@pytest.mark.claim("knowing-the-code-is-not-enough-to-claim-another-machines-key")
 def test_knowing_the_code_is_not_enough_to_claim_another_machines_key() -> None:
     """Mallory has the code but not the private keys of the public ones in its messages."""
 
@@ -200,6 +202,7 @@ def test_malformed_spake2_messages_are_refused_without_a_crash(point: bytes) -> 
         assert failure.value.reason is Reason.PROTOCOL
 
 
+@pytest.mark.claim("versions-meet-at-the-lower-one-and-never-below-what-a-side-allows")
 def test_versions_meet_at_the_lower_one_and_never_below_what_a_side_allows() -> None:
     w, g = worker(me=party(1, "w", version=3)), gateway(me=party(2, "g", version=2))
     until_confirm(w, g)

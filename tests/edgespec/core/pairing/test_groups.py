@@ -10,6 +10,7 @@ def test_a_name_counts_once_and_none_is_the_default() -> None:
     assert parse_groups([]) == DEFAULT_GROUPS
 
 
+@pytest.mark.claim("it-drafts-for-every-key-and-is-replaced-when-it-dies")
 def test_the_group_of_the_gateways_own_worker_is_reserved() -> None:
     with pytest.raises(ValueError, match="gateway's own worker"):
         parse_groups(["lab", OWN_GROUP])

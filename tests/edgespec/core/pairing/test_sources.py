@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.core.pairing.sources import FORGET_S, MAX_DELAY_S, MAX_SOURCES, MAX_WAITING, Delays, Waiting
 
 
+@pytest.mark.claim("wrong-nameplates-cost-nothing-but-make-their-source-wait")
 def test_the_delay_doubles_with_each_failure_and_is_forgotten() -> None:
     delays = Delays()
     waits = []

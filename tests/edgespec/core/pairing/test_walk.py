@@ -179,4 +179,4 @@ class Walk(RuleBasedStateMachine):
 
 
 Walk.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
-TestWalk = Walk.TestCase
+TestWalk = pytest.mark.claim("wrong-nameplates-neither-burn-the-code-nor-count")(Walk.TestCase)

@@ -100,6 +100,7 @@ def test_a_failed_attempt_burns_its_code_and_shows_another() -> None:
     assert (w.events(), w.failures) == ([], 1)
 
 
+@pytest.mark.claim("five-failures-close-the-window-until-the-operator-asks-again")
 def test_five_failures_close_the_window_until_the_operator_asks_again() -> None:
     w = window()
     code = w.open(0.0)
@@ -119,6 +120,7 @@ def test_five_failures_close_the_window_until_the_operator_asks_again() -> None:
     assert w.failures == 0
 
 
+@pytest.mark.claim("five-failures-close-the-window-until-the-operator-asks-again")
 def test_the_window_lasts_120_seconds_whatever_happens_in_it() -> None:
     w = window()
     code = w.open(0.0)
@@ -184,6 +186,7 @@ def test_an_attempt_that_has_shown_the_code_does_not_have_to_go() -> None:
     assert exchange.state is State.CONFIRMED
 
 
+@pytest.mark.claim("wrong-nameplates-cost-nothing-but-make-their-source-wait")
 def test_wrong_nameplates_cost_nothing_but_make_their_source_wait() -> None:
     w = window()
     code = w.open(0.0)

@@ -57,6 +57,7 @@ def test_both_sides_prove_their_keys() -> None:
     assert caller.answered(sent(granted)) == granted
 
 
+@pytest.mark.claim("a-machine-that-is-not-paired-gets-nothing")
 def test_a_key_that_is_not_paired_is_refused_after_its_proof_only() -> None:
     stranger, listener = calling(key=THIRD), listening()
     challenge = listener.challenge(stranger.hello)
@@ -64,6 +65,7 @@ def test_a_key_that_is_not_paired_is_refused_after_its_proof_only() -> None:
     assert listener.asked(stranger.challenged(challenge, "relay", GATEWAY)) == PeerRefused("unpaired")
 
 
+@pytest.mark.claim("a-machine-in-the-middle-of-a-pairing-fails")
 def test_a_machine_in_the_middle_of_the_tls_connection_is_seen_by_both() -> None:
     caller, listener = calling(spki=OTHER_SPKI), listening()
     challenge = listener.challenge(caller.hello)
@@ -84,12 +86,14 @@ def challenge_for(listener: ListenerHandshake, caller: CallerHandshake) -> PeerC
     return challenge
 
 
+@pytest.mark.claim("a-replayed-challenge-is-refused")
 def test_a_replayed_challenge_is_refused() -> None:
     recorded = challenge_for(listening(), calling(nonce=1))
     with pytest.raises(RemoteProtocolError, match="does not verify"):
         calling(nonce=3).challenged(recorded, "relay", GATEWAY)
 
 
+@pytest.mark.claim("a-replayed-challenge-is-refused")
 def test_a_replayed_ask_is_refused() -> None:
     caller, listener = calling(), listening(nonce=2)
     ask = caller.challenged(challenge_for(listener, caller), "relay", GATEWAY)
@@ -107,6 +111,7 @@ def test_a_changed_ask_is_refused(change: dict[str, object]) -> None:
         listener.asked(msgspec.structs.replace(ask, **change))
 
 
+@pytest.mark.claim("a-peer-cannot-pass-for-another-one")
 def test_a_peer_cannot_pass_for_another_one() -> None:
     """Unknown-key share: a third peer forwards the hello to the wanted one, or answers for it with its own key."""
     with pytest.raises(RemoteProtocolError) as error:

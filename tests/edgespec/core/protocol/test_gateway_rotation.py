@@ -59,6 +59,7 @@ def proven(pinned: Pin, key: SigningKey) -> str:
         return error.reason
 
 
+@pytest.mark.claim("a-new-identity-that-the-paired-one-signed-is-accepted")
 def test_a_new_identity_that_the_paired_one_signed_is_accepted() -> None:
     assert meets(A, B, A_TO_B) == "linked"
 
@@ -67,28 +68,33 @@ def test_a_worker_that_missed_a_rotation_follows_both() -> None:
     assert meets(A, C, A_TO_B, B_TO_C) == meets(B, C, A_TO_B, B_TO_C) == "linked"
 
 
+@pytest.mark.claim("a-new-identity-that-the-paired-one-signed-is-accepted")
 def test_the_statement_alone_does_not_link() -> None:
     """A machine with the new TLS key must prove the new signing key too."""
     found = successor(pin(A), TLS[B.public], [A_TO_B], SOON)
     assert proven(found, A) == proven(found, THIEF) == "gateway-key"
 
 
+@pytest.mark.claim("a-worker-does-not-go-back")
 def test_a_worker_does_not_go_back() -> None:
     assert meets(B, A) == "pin"
     assert meets(C, B, A_TO_B) == "pin", "the certificate of a former identity"
     assert meets(C, B, A_TO_B, B_TO_C) == "pin", "its statements with a former TLS key"
 
 
+@pytest.mark.claim("a-worker-does-not-go-back")
 def test_a_stolen_old_key_moves_no_worker_that_has_the_new_one() -> None:
     assert meets(B, THIEF, signed(A, THIEF)) == "pin"
     assert meets(B, THIEF, A_TO_B, signed(A, THIEF)) == "pin"
     assert meets(A, THIEF, A_TO_B, signed(A, THIEF)) == "rotation"
 
 
+@pytest.mark.claim("a-new-identity-that-the-paired-one-signed-is-accepted")
 def test_a_repeated_statement_serves_only_the_machine_that_it_names() -> None:
     assert meets(A, THIEF, A_TO_B) == "pin", "shown with another TLS key"
 
 
+@pytest.mark.claim("forged-statements-are-refused")
 def test_forged_statements_are_refused() -> None:
     said = A.public + THIEF.public + TLS[THIEF.public]
     true = signed(A, THIEF)
@@ -107,6 +113,7 @@ def test_forged_statements_are_refused() -> None:
     assert meets(A, THIEF, true) == "linked", "who has the old key can sign, within the grace"
 
 
+@pytest.mark.claim("forged-statements-are-refused")
 def test_a_broken_chain_or_a_weak_key_is_refused() -> None:
     assert meets(A, C, A_TO_B, signed(THIEF, C)) == "rotation"
     assert meets(A, A, replace(signed(A, A), spki_hash=TLS[A.public])) == "rotation"
@@ -116,6 +123,7 @@ def test_a_broken_chain_or_a_weak_key_is_refused() -> None:
     assert caught.value.reason in ("weak-key", "bad-signature")
 
 
+@pytest.mark.claim("a-worker-that-was-away-too-long-follows-nobody")
 @pytest.mark.parametrize("away_s", [GRACE_S + 1, -GRACE_S - 1])
 def test_a_worker_that_was_away_too_long_follows_nobody(away_s: float) -> None:
     """A stolen old key is of no use then either; a clock that was set back does not prolong it for ever."""

@@ -62,6 +62,7 @@ def test_messages_flow_both_ways_after_it() -> None:
         assert w.receive(g.send(COMMIT), 0.0) == [COMMIT]
 
 
+@pytest.mark.claim("every-field-of-the-hello-is-bound")
 @pytest.mark.parametrize("field", [name for name in m.Hello.__struct_fields__ if name != "protocol"])
 def test_every_field_of_the_hello_is_bound(field: str) -> None:
     """A relay that changes anything in the Hello makes the worker refuse the Challenge."""
@@ -79,6 +80,7 @@ def test_every_field_of_the_hello_is_bound(field: str) -> None:
     assert reason_of(w, g.outgoing()[0]).reason == "bad-signature"
 
 
+@pytest.mark.claim("every-field-of-the-hello-is-bound")
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
@@ -120,6 +122,7 @@ def test_a_proof_of_another_key_does_not_get_in() -> None:
     assert reason_of(g, m.encode(m.Proof(forged))).reason == "bad-signature"
 
 
+@pytest.mark.claim("a-recorded-proof-is-worth-nothing-in-the-next-session")
 def test_a_recorded_proof_is_worth_nothing_in_the_next_session() -> None:
     w, g = worker(), gateway()
     deliver(w, g)
@@ -155,6 +158,7 @@ def test_a_worker_that_is_not_paired_gets_a_signed_bye_and_stops(
     assert isinstance(final_error(bye.reason, "The gateway ended the link."), final)
 
 
+@pytest.mark.claim("who-is-paired-cannot-be-asked-with-a-public-key")
 @pytest.mark.parametrize("standing", ["paired", "unpaired", "revoked"])
 def test_without_its_secret_a_keys_pairing_status_is_not_revealed(standing: Standing) -> None:
     """The same challenge, and the same error for a wrong proof: the lookup does not take place."""
@@ -195,6 +199,7 @@ def test_another_tokenizer_is_refused_naming_both_digests() -> None:
 OTHER_TOKENIZER = {"tokenizer_digest": b"\xab" * 32}
 
 
+@pytest.mark.claim("a-forged-refusal-does-not-stop-the-worker")
 def test_a_forged_refusal_does_not_stop_the_worker() -> None:
     w, g = worker(**OTHER_TOKENIZER), gateway()
     reason_of(g, w.outgoing()[0])
@@ -203,6 +208,7 @@ def test_a_forged_refusal_does_not_stop_the_worker() -> None:
     assert reason_of(w, m.encode(msgspec.structs.replace(refuse, reason="version"))).reason == "bad-signature"
 
 
+@pytest.mark.claim("a-forged-refusal-does-not-stop-the-worker")
 def test_a_forged_or_recorded_bye_does_not_stop_the_worker() -> None:
     w, g = worker(), gateway("revoked")
     deliver(w, g)
@@ -220,6 +226,7 @@ def test_a_forged_or_recorded_bye_does_not_stop_the_worker() -> None:
     assert reason_of(forged, signing.seal(WORKER_KEY, signing.GATEWAY_FRAME, bye)).reason == "bad-signature"
 
 
+@pytest.mark.claim("a-forged-refusal-does-not-stop-the-worker")
 def test_a_recorded_refusal_does_not_stop_the_worker_later() -> None:
     g = gateway()
     reason_of(g, worker(**OTHER_TOKENIZER).outgoing()[0])
@@ -270,6 +277,7 @@ def test_a_small_order_key_is_refused_before_the_list_is_asked() -> None:
     assert reason_of(g, m.encode(msgspec.structs.replace(hello, worker_key=b"\1" + bytes(31)))).reason == "weak-key"
 
 
+@pytest.mark.claim("what-does-not-fit-is-refused-at-the-edge")
 def test_the_text_of_a_refusal_quotes_no_control_characters_of_the_peer() -> None:
     error = reason_of(gateway(), m.encode(["\x1b[2Jhello\n", "x"]))
     assert str(error).isprintable()

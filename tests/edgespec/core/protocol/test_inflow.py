@@ -73,6 +73,7 @@ def test_all_that_came_is_passed_on_in_order_whatever_the_chunks(
     assert bytes(driven.passed) == data and driven.inflow.frames == len(some) and driven.inflow.bytes == len(data)
 
 
+@pytest.mark.claim("an-unproven-connection-has-64-frames")
 @given(st.integers(0, 300), st.sampled_from([0, 1, 2, 8, 9, 10]), st.sampled_from([0, 1, 700]))
 def test_before_the_proof_no_more_than_the_totals_pass(count: int, opcode: int, payload: int) -> None:
     limits = InflowLimits()
@@ -98,6 +99,7 @@ def test_what_comes_together_with_the_proof_is_not_counted_before_it() -> None:
     assert inflow.take(held, 0.0) == len(more)
 
 
+@pytest.mark.claim("a-flood-is-read-no-faster-than-allowed")
 @given(st.integers(1, 2000), st.sampled_from([1, 300, 5000]))
 def test_messages_pass_at_their_rate_and_none_is_lost(count: int, payload: int) -> None:
     limits = InflowLimits(frames_per_s=100.0, frames_burst=50, bytes_per_s=100_000.0, bytes_burst=20_000)

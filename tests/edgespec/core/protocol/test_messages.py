@@ -67,6 +67,7 @@ def test_the_examples_are_all_messages_there_are() -> None:
     }
 
 
+@pytest.mark.claim("what-does-not-fit-is-refused-at-the-edge")
 @pytest.mark.parametrize(
     "body",
     [
@@ -106,6 +107,7 @@ def test_trailing_bytes_are_refused() -> None:
         m.decode_frame(m.encode(m.Frame(SESSION, 1, m.Resume())) + b"\0")
 
 
+@pytest.mark.claim("no-bytes-bring-anything-but-the-decoders-errors")
 @given(st.data())
 def test_no_bytes_bring_anything_but_the_decoders_errors(data: st.DataObject) -> None:
     payload = bytearray(m.encode(m.Frame(SESSION, 1, data.draw(st.sampled_from(EXAMPLES)))))
@@ -183,6 +185,7 @@ def test_step_times_that_are_no_curve_have_their_own_reason(leaves: list[int], m
     assert caught.value.reason == "shape-steps"
 
 
+@pytest.mark.claim("step-times-that-are-no-curve")
 @pytest.mark.parametrize(
     "body",
     [
@@ -210,6 +213,7 @@ def test_a_commit_may_leave_its_times_out() -> None:
 SAMPLING_FIELDS = [field.name for field in msgspec.structs.fields(m.Sampling)]
 
 
+@pytest.mark.claim("a-number-out-of-range-is-refused-with-the-range")
 @pytest.mark.parametrize("name", [name for name in ranges.SAMPLING if name != "logit_bias"])
 def test_the_wire_takes_a_parameter_at_its_bounds_and_not_beyond(name: str) -> None:
     bounds = ranges.SAMPLING[name]
@@ -246,6 +250,7 @@ def test_a_hello_states_sizes_that_a_model_can_have(at: int, value: int) -> None
         m.decode_handshake(m.encode(hello))
 
 
+@pytest.mark.claim("the-text-of-a-refusal-names-no-token")
 def test_the_text_of_a_refusal_names_no_token() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         m.check_tree_shape(tree(tokens=[10, 11, 987654]), vocab_size=100)

@@ -56,6 +56,7 @@ def test_a_gateway_that_missed_a_rotation_follows_both() -> None:
     assert link(Listed({B.public: "paired"}), C, A_TO_B, B_TO_C) == "linked"
 
 
+@pytest.mark.claim("a-statement-is-taken-once-and-a-key-that-is-gone-stays-out")
 def test_a_statement_is_taken_once_and_a_key_that_is_gone_stays_out() -> None:
     listed = Listed({A.public: "paired"})
     assert link(listed, B, A_TO_B) == "linked"
@@ -65,6 +66,7 @@ def test_a_statement_is_taken_once_and_a_key_that_is_gone_stays_out() -> None:
     assert link(listed, THIEF, rotation(A, THIEF)) == "unpaired", "a stolen old key"
 
 
+@pytest.mark.claim("forged-statements-change-nothing")
 def test_forged_statements_change_nothing() -> None:
     forged = [
         m.Rotation(A.public, THIEF.public, THIEF.sign(signing.KEY_ROTATION, A.public + THIEF.public), bytes(64)),
@@ -77,12 +79,14 @@ def test_forged_statements_change_nothing() -> None:
         assert link(listed, THIEF, one) == "bad-signature" and listed == {A.public: "paired"}
 
 
+@pytest.mark.claim("forged-statements-change-nothing")
 def test_a_statement_for_another_key_or_a_broken_chain_changes_nothing() -> None:
     for chain in ([A_TO_B], [A_TO_B, rotation(C, THIEF)], [rotation(A, A), A_TO_B], [B_TO_C, A_TO_B, B_TO_C]):
         listed = Listed({A.public: "paired"})
         assert link(listed, THIEF, *chain) == "rotation" and listed == {A.public: "paired"}
 
 
+@pytest.mark.claim("a-rotation-lifts-no-refusal")
 @pytest.mark.parametrize("standing", ["revoked", "quarantined", "expired"])
 def test_a_rotation_lifts_no_refusal(standing: Standing) -> None:
     listed = Listed({A.public: standing})
@@ -91,6 +95,7 @@ def test_a_rotation_lifts_no_refusal(standing: Standing) -> None:
     assert link(both, B, A_TO_B) == standing and both[A.public] == "paired"
 
 
+@pytest.mark.claim("forged-statements-change-nothing")
 def test_a_key_of_small_order_signs_no_rotation() -> None:
     weak = bytes(32)
     with pytest.raises(RemoteProtocolError) as caught:

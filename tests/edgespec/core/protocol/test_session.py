@@ -25,6 +25,7 @@ def test_a_skipped_frame_ends_the_link() -> None:
     assert reason_of(g, w.send(TREE)).reason == "sequence"
 
 
+@pytest.mark.claim("a-frame-of-an-older-session-of-the-same-worker-is-refused")
 def test_a_frame_of_an_older_session_of_the_same_worker_is_refused() -> None:
     w, _ = linked()
     w2, g2 = worker(), gateway(nonce=b"3" * 32)
@@ -139,6 +140,7 @@ def test_the_worker_measures_the_round_trip_too() -> None:
 # --- what sizes reveal -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("the-size-of-a-commit-does-not-tell-how-many-tokens-were-accepted")
 def test_the_size_of_a_commit_does_not_tell_how_many_tokens_were_accepted() -> None:
     """One round commits at most 65 tokens: the deepest path and the target's own."""
     _, g = linked()
@@ -150,6 +152,7 @@ def test_the_size_of_a_commit_does_not_tell_how_many_tokens_were_accepted() -> N
     assert {len(g.send(body)) for body in (*numbers, *others)} == {512}
 
 
+@pytest.mark.claim("the-size-of-a-commit-does-not-tell-how-many-tokens-were-accepted")
 def test_the_size_of_a_tree_shows_its_nodes_only_to_a_power_of_two() -> None:
     w, _ = linked()
     sizes = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -135,5 +136,6 @@ class WorkerWalk(Walk):
 
 WALKS = settings(max_examples=60, stateful_step_count=30)
 Walk.TestCase.settings = WorkerWalk.TestCase.settings = WALKS
-TestGatewayWalk = Walk.TestCase
-TestWorkerWalk = WorkerWalk.TestCase
+claim = pytest.mark.claim("gateway-and-worker-walk")
+TestGatewayWalk = claim(Walk.TestCase)
+TestWorkerWalk = claim(WorkerWalk.TestCase)

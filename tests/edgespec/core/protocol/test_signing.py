@@ -47,6 +47,7 @@ def test_what_was_sealed_opens_and_its_size_is_a_bucket(payload: bytes) -> None:
     assert len(frame) == bucket(HEADER_BYTES + len(payload))
 
 
+@pytest.mark.claim("a-frame-of-an-older-session-of-the-same-worker-is-refused")
 @given(st.binary(max_size=300), st.data())
 def test_any_flipped_bit_is_a_bad_signature(payload: bytes, data: st.DataObject) -> None:
     frame = bytearray(seal(KEY, signing.WORKER_FRAME, payload))
@@ -55,6 +56,7 @@ def test_any_flipped_bit_is_a_bad_signature(payload: bytes, data: st.DataObject)
     assert refused(bytes(frame)) == "bad-signature"
 
 
+@pytest.mark.claim("a-signature-of-one-kind-is-worth-nothing-as-another")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signature_of_one_kind_is_worth_nothing_as_another(kind: str) -> None:
     frame = seal(KEY, kind, b"x")
@@ -131,6 +133,7 @@ def test_a_generated_key_passes() -> None:
     check_public_key(KEY.public)
 
 
+@pytest.mark.claim("a-small-order-key-even-if-paired")
 def test_a_small_order_key_verifies_nothing_even_unchecked() -> None:
     """The universal forgery (R = identity, S = 0) that the `cryptography` library accepts."""
     forged = SMALL_ORDER_KEYS[1] + bytes(32)
@@ -138,6 +141,7 @@ def test_a_small_order_key_verifies_nothing_even_unchecked() -> None:
         verify(SMALL_ORDER_KEYS[1], signing.WORKER_FRAME, b"anything", forged)
 
 
+@pytest.mark.claim("the-secret-half-is-never-shown")
 def test_the_secret_half_is_never_shown() -> None:
     seed = hashlib.sha256(b"seed").digest()
     assert seed.hex()[:8] not in repr(SigningKey(seed))

@@ -183,6 +183,7 @@ async def test_a_tiny_streaming_request_is_sent_and_the_key_only_there() -> None
     assert PROMPT not in repr(sample)
 
 
+@pytest.mark.claim("keys-and-prompts-are-in-no-sample")
 async def test_a_redirection_does_not_carry_the_key_away() -> None:
     other = ChatEndpoint(Reply)
     async with serving(other):

@@ -198,6 +198,7 @@ async def test_a_slow_endpoint_holds_no_other_up_and_is_asked_once_at_a_time(tmp
     assert 1 <= counts["e0"] <= 5, "it would have been asked ten times too"
 
 
+@pytest.mark.claim("keys-and-prompts-are-in-no-sample")
 async def test_keys_and_prompts_are_in_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", SECRET)
     server, path = ChatEndpoint(Reply), tmp_path / "s.jsonl"

@@ -54,6 +54,7 @@ def test_a_mistake_is_reported_with_its_line_and_what_is_allowed(text: str, says
     assert message(text).startswith("survey.toml, line ")
 
 
+@pytest.mark.claim("keys-and-prompts-are-in-no-sample")
 @pytest.mark.parametrize(
     "text",
     [
@@ -68,6 +69,7 @@ def test_a_key_in_the_file_by_mistake_is_refused_and_not_shown(text: str) -> Non
     assert "abc123" not in message(text)
 
 
+@pytest.mark.claim("rates-that-would-load-a-host-are-refused")
 def test_rates_that_would_load_a_host_are_refused() -> None:
     assert "at least 10, or the survey would be a load on api.example.com" in message(
         f"[schedule]\ninterval_s = 9\n{ENDPOINT}"

@@ -69,17 +69,20 @@ async def ended(end: object) -> None:
         assert await asyncio.get_running_loop().sock_recv(end, 1) == b""  # type: ignore[arg-type]
 
 
+@pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
 async def test_a_machine_that_floods_before_its_proof_is_dropped(tmp_path: Path, processed: Counter[Side]) -> None:
     text = await presence_at(tmp_path, pings)
     assert re.fullmatch(r"\d+ frames and \d+ bytes before it has proven a key", text)
     assert processed[CLIENT] <= InflowLimits().unproven_frames
 
 
+@pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
 async def test_tiny_tls_records_before_the_proof_are_counted(tmp_path: Path) -> None:
     text = await presence_at(tmp_path, tiny_records)
     assert re.fullmatch(r"\d+ TLS records, more than are allowed", text)
 
 
+@pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
 async def test_a_relay_that_floods_loses_its_tunnel(
     tmp_path: Path, processed: Counter[Side], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,6 +95,7 @@ async def test_a_relay_that_floods_loses_its_tunnel(
     assert "the peer relay was dropped: more than 20 frames without a message a second" in caplog.messages
 
 
+@pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
 async def test_a_relays_tiny_tls_records_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -78,6 +78,7 @@ async def test_two_daemons_pair_by_code(tmp_path: Path) -> None:
         assert (said.name, said.relays, said.gateways, host) == ("relay", True, [], "127.0.0.1")
 
 
+@pytest.mark.claim("wrong-words-burn-the-code")
 async def test_wrong_words_burn_the_code(tmp_path: Path) -> None:
     async with two(tmp_path) as (caller, relay):
         person = Operator(relay.desk)
@@ -91,6 +92,7 @@ async def test_wrong_words_burn_the_code(tmp_path: Path) -> None:
         person.done.cancel()
 
 
+@pytest.mark.claim("wrong-words-burn-the-code")
 async def test_a_code_serves_once(tmp_path: Path) -> None:
     async with two(tmp_path) as (caller, relay), peer(tmp_path / "third") as third:
         person = Operator(relay.desk)
@@ -103,6 +105,7 @@ async def test_a_code_serves_once(tmp_path: Path) -> None:
         assert [one.name for one in relay.peers.all()] == ["caller"]
 
 
+@pytest.mark.claim("wrong-words-burn-the-code")
 async def test_a_peers_code_does_not_pair_a_worker_with_a_gateway(tmp_path: Path) -> None:
     """What is proven names its purpose: with the right words, but for a link, the confirmation fails."""
     async with two(tmp_path) as (caller, relay):
@@ -114,6 +117,7 @@ async def test_a_peers_code_does_not_pair_a_worker_with_a_gateway(tmp_path: Path
         person.done.cancel()
 
 
+@pytest.mark.claim("a-machine-in-the-middle-of-a-pairing-fails")
 async def test_a_machine_in_the_middle_of_a_pairing_fails(tmp_path: Path) -> None:
     """It ends TLS with a key of its own and forwards every message unchanged: both transcripts differ."""
     async with two(tmp_path) as (caller, relay):
@@ -152,6 +156,7 @@ async def test_a_tunnel_carries_bytes_both_ways_unchanged(tmp_path: Path) -> Non
         await until(lambda: not relay.port.tunnels)
 
 
+@pytest.mark.claim("a-relay-says-why-it-refuses")
 @pytest.mark.parametrize(
     ("relay", "gateway", "reason"),
     [
@@ -170,6 +175,7 @@ async def test_a_relay_says_why_it_refuses(tmp_path: Path, relay: RelaySection, 
         assert not other.port.tunnels
 
 
+@pytest.mark.claim("tunnels-are-limited-and-a-callers-new-one-replaces-its-former")
 async def test_tunnels_are_limited_and_a_callers_new_one_replaces_its_former(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +194,7 @@ async def test_tunnels_are_limited_and_a_callers_new_one_replaces_its_former(
             assert await asyncio.get_running_loop().sock_recv(former, 1) == b""
 
 
+@pytest.mark.claim("a-machine-that-is-not-paired-gets-nothing")
 async def test_a_machine_that_is_not_paired_gets_nothing(tmp_path: Path) -> None:
     async with two(tmp_path) as (caller, relay), echo() as behind:
         relay.gateways[GATEWAY] = [behind]
@@ -200,6 +207,7 @@ async def test_a_machine_that_is_not_paired_gets_nothing(tmp_path: Path) -> None
         assert relay.port.forwarded_bytes == 0
 
 
+@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
 async def test_peers_do_not_fall_back_to_an_earlier_version(tmp_path: Path) -> None:
     async with two(tmp_path) as (caller, relay):
         met = caller.meets(relay)
@@ -212,6 +220,7 @@ async def test_peers_do_not_fall_back_to_an_earlier_version(tmp_path: Path) -> N
             assert refused.value.reason == "version"
 
 
+@pytest.mark.claim("a-peer-cannot-pass-for-another-one")
 async def test_another_machine_at_the_relays_address_is_refused(tmp_path: Path) -> None:
     async with two(tmp_path) as (caller, relay), peer(tmp_path / "rogue") as rogue, echo() as behind:
         rogue.gateways[GATEWAY] = [behind]
@@ -223,6 +232,7 @@ async def test_another_machine_at_the_relays_address_is_refused(tmp_path: Path) 
         assert not rogue.port.tunnels
 
 
+@pytest.mark.claim("a-replayed-challenge-is-refused")
 async def test_a_recorded_handshake_opens_no_tunnel(tmp_path: Path) -> None:
     async with two(tmp_path) as (caller, relay), echo() as behind:
         relay.gateways[GATEWAY] = [behind]
@@ -243,6 +253,7 @@ async def test_a_recorded_handshake_opens_no_tunnel(tmp_path: Path) -> None:
         assert not relay.port.tunnels and relay.port.forwarded_bytes == 0
 
 
+@pytest.mark.claim("a-relay-that-falls-silent-is-left")
 async def test_a_relay_that_falls_silent_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sockets stay open, as those of a stopped process, or of a machine that lost its power."""
     async with two(tmp_path) as (caller, relay), echo() as behind:
@@ -271,6 +282,7 @@ async def test_a_process_that_stood_still_keeps_its_tunnel(tmp_path: Path, secon
         assert await exchanged(end, b"there") == b"there"
 
 
+@pytest.mark.claim("tunnels-are-limited-and-a-callers-new-one-replaces-its-former")
 async def test_a_fast_caller_waits_for_the_relays_rate(tmp_path: Path) -> None:
     async with two(tmp_path, RelaySection(offer=True, kib_per_s=64)) as (caller, relay), echo() as behind:
         relay.gateways[GATEWAY] = [behind]
@@ -301,6 +313,7 @@ async def test_other_paths_are_refused(tmp_path: Path) -> None:
 # --- strangers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
 async def test_half_open_connections_of_one_address_keep_no_peer_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -322,6 +335,7 @@ async def test_half_open_connections_of_one_address_keep_no_peer_out(
         assert await exchanged(end, b"still") == b"still"
 
 
+@pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
 async def test_silent_websockets_of_one_address_keep_no_peer_out(tmp_path: Path) -> None:
     async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
         admission = relay.port._server._acceptor.admission
@@ -332,6 +346,7 @@ async def test_silent_websockets_of_one_address_keep_no_peer_out(tmp_path: Path)
         assert await exchanged(end, b"there") == b"there"
 
 
+@pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
 async def test_half_open_connections_of_many_addresses_keep_no_peer_out(tmp_path: Path) -> None:
     async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
         for n in range(2 * peer_port.UNPROVEN):
@@ -341,6 +356,7 @@ async def test_half_open_connections_of_many_addresses_keep_no_peer_out(tmp_path
         assert relay.port._server._acceptor.admission.unproven < peer_port.UNPROVEN
 
 
+@pytest.mark.claim("a-stranger-that-floods-is-dropped")
 @pytest.mark.parametrize("path", [PEER_PATH, PAIR_PATH])
 async def test_a_stranger_that_floods_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
@@ -354,6 +370,7 @@ async def test_a_stranger_that_floods_is_dropped(
         await until(lambda: [r for r in caplog.records if "before it has proven a key" in r.getMessage()])
 
 
+@pytest.mark.claim("a-proven-peer-that-does-not-hang-up-is-dropped")
 async def test_a_proven_peer_that_does_not_hang_up_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_port, "PRESENCE_S", 0.1)
     async with two(tmp_path) as (caller, relay):

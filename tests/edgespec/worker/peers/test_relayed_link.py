@@ -107,6 +107,7 @@ async def test_each_lost_relay_is_replaced_within_a_second(tmp_path: Path) -> No
     assert max(sleeps.waits_s) <= 1.0
 
 
+@pytest.mark.claim("a-relay-that-leads-elsewhere-gets-nothing-and-is-left")
 async def test_a_relay_that_leads_elsewhere_gets_nothing_and_is_left(tmp_path: Path) -> None:
     """A relay that lies about the gateway: TLS inside the tunnel ends, and the honest relay is taken."""
     async with echo() as elsewhere, campus(tmp_path, elsewhere) as one:
@@ -114,6 +115,7 @@ async def test_a_relay_that_leads_elsewhere_gets_nothing_and_is_left(tmp_path: P
         assert one.through == one.relays[1].address.port
 
 
+@pytest.mark.claim("a-relay-that-leads-elsewhere-gets-nothing-and-is-left")
 async def test_a_relay_with_a_gateway_of_its_own_gets_no_byte_of_the_link(tmp_path: Path) -> None:
     (tmp_path / "rogue").mkdir()
     async with serving(tmp_path / "rogue") as rogue, campus(tmp_path, rogue.address) as one:
@@ -175,6 +177,7 @@ def withheld(data: bytes, before: int) -> bytes | None:
     return data if before <= HANDSHAKE_BYTES else None
 
 
+@pytest.mark.claim("a-relay-that-meddles-is-left-for-another")
 @pytest.mark.parametrize("change", [flipped, repeated, withheld])
 async def test_a_relay_that_meddles_is_left_for_another(tmp_path: Path, change: Change) -> None:
     """TLS inside the tunnel ends at a changed or repeated byte, and the session at silence; nothing wrong gets in."""
@@ -185,6 +188,7 @@ async def test_a_relay_that_meddles_is_left_for_another(tmp_path: Path, change: 
         assert not one.daemon.of("message")
 
 
+@pytest.mark.claim("what-a-relay-records-shows-no-token-and-opens-nothing-again")
 async def test_what_a_relay_records_shows_no_token_and_opens_nothing_again(tmp_path: Path) -> None:
     async with meddling(lambda data, before: data) as (between, port, recorded), campus(tmp_path, between) as one:
         port.append(one.gateway.port)
