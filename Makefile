@@ -32,7 +32,7 @@ help:
 
 setup: $(VENV)/.models-ready
 
-$(VENV)/.packages-ready: pyproject.toml constraints.txt tools/setup.sh
+$(VENV)/.packages-ready: pyproject.toml constraints.txt tools/setup.sh tools/llama.cmake tools/amx_probe.cpp
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh packages
 	@touch $@
 

@@ -35,6 +35,14 @@ OFF = (
     "LLAMA_BUILD_EXAMPLES",
     "BUILD_SHARED_LIBS",
 )
+INCLUDED = Path(__file__).with_name("llama.cmake")
+"""What set-up too gives CMake: no AMX from a compiler that configures its tiles wrongly."""
+OPTIONS = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DGGML_NATIVE=ON",
+    f"-DCMAKE_PROJECT_INCLUDE={INCLUDED}",
+    *(f"-D{name}=OFF" for name in OFF),
+)
 SPACE_BYTES = 800_000_000
 """Source, objects and program of version 0.3.36 take 500 MB."""
 _STEP = re.compile(r"^\[ *(\d+)(?:/(\d+)|%)\]")
@@ -78,8 +86,7 @@ def build(jobs: int) -> Path:
         models.require_space(folder, SPACE_BYTES)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
             source, made = extract(download(Path(scratch)), Path(scratch)), Path(scratch) / "build"
-            options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *(f"-D{name}=OFF" for name in OFF)]
-            _run(["cmake", "-S", str(source), "-B", str(made), *options], "configuring")
+            _run(["cmake", "-S", str(source), "-B", str(made), *OPTIONS], "configuring")
             _run(["cmake", "--build", str(made), "--target", TARGET, "-j", str(jobs)], "compiling")
             (made / "bin" / TARGET).replace(program())
     except OSError as error:

@@ -49,13 +49,23 @@ sign_of_life() {
     if [ -t 1 ]; then printf '\r\033[K  %s s %s' "$1" "$last"; else echo "  $1 s $last"; fi
 }
 
-# llama.cpp is compiled here, without its code for images, a third of it. make's own flags (its job server) must not
-# reach that build.
+# llama.cpp is compiled here, only the libraries that are loaded (tools/llama.cmake). make's own flags (its job server)
+# must not reach that build. What pip kept of a build without that file is not taken.
 build_llama() {
+    compile_llama
+    [ -f "$(llama_build)" ] || compile_llama --no-cache-dir --force-reinstall --no-deps
+}
+
+compile_llama() {
     env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" \
-        CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS:-}" \
+        CMAKE_ARGS="-DLLAVA_BUILD=OFF '-DCMAKE_PROJECT_INCLUDE=$PWD/tools/llama.cmake' ${CMAKE_ARGS:-}" \
         "$VENV/bin/python" -m pip install -v --no-input --constraint constraints.txt --build-constraint constraints.txt \
-        llama-cpp-python
+        "$@" llama-cpp-python
+}
+
+# The file in which tools/llama.cmake says how it was compiled.
+llama_build() {
+    "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib") + "/llama_cpp/lib/edgespec.txt")'
 }
 
 pip_install() {
@@ -84,8 +94,10 @@ packages() {
     step "2/4 pip and the build tools, as pinned" pip_install pip setuptools
     # First what is large and comes as a wheel: when it cannot be had, nobody has waited for the compiler.
     step "3/4 the Python packages, as pinned (torch alone is about 200 MB)" pip_install --no-build-isolation --editable '.[gateway,dev]'
-    step "4/4 llama.cpp, compiled for this processor (2 to 5 minutes on two cores, seconds when pip kept the last build)" build_llama
+    step "4/4 llama.cpp, compiled for this processor (2 to 4 minutes on two cores, seconds when pip kept the last build)" build_llama
+    echo "  $(cat "$(llama_build)")"
     step "    checking that they fit together" check_packages
+    echo $((SECONDS - started)) > "$VENV/setup-s"
     echo "packages ready after $((SECONDS - started)) s"
 }
 
@@ -101,7 +113,7 @@ models() {
     "$VENV/bin/python" -m tools.models fetch
     "$VENV/bin/python" -m tools.make_draft --drop 10
     "$VENV/bin/python" -m tools.make_draft --format q4_0
-    echo "models ready after $((SECONDS - started)) s"
+    echo "models ready after $((SECONDS - started)) s; set-up took $(($(cat "$VENV/setup-s") + SECONDS - started)) s in all"
 }
 
 case ${1:-} in
