@@ -12,8 +12,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
+from aiohttp.http_exceptions import BadStatusLine
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from cloud_gateway.api.errors import error_response, internal
 from cloud_gateway.api.idle import IdleConnections
@@ -28,6 +30,10 @@ DROP_S = 1.0
 """For that body to arrive: a round trip and a little more."""
 MAX_HEAD_LINE = 8190
 """Bytes of the request line, and of one header; the limit of nginx and Apache."""
+VERSIONS = HttpVersion10, HttpVersion11
+"""Of HTTP that are spoken here; aiohttp's parser also passes 0.9 and 2.0, and answers in the request's version."""
+SERVER = "edgespec"
+"""The header `Server` of every response; aiohttp's names the versions of Python and aiohttp."""
 
 lines = Occasional(logging.getLogger("cloud_gateway.api"))
 
@@ -115,6 +121,7 @@ class Connection(RequestHandler):
         before = self._request_count
         super().data_received(data)
         if self._request_count > before:
+            self._refuse_other_versions()
             self._stop_waiting()
             self._leave_idle()
         elif data and self._head_late is None and self._between_requests():
@@ -175,7 +182,7 @@ class Connection(RequestHandler):
         else:
             error = internal(exc or "a request outlived its time")
         response = error_response(error)
-        response.headers[HEADER] = new_id()
+        response.headers[HEADER], response.headers[hdrs.SERVER] = new_id(), SERVER
         response.force_close()
         return response
 
@@ -183,6 +190,11 @@ class Connection(RequestHandler):
         """Logs the type only: texts of HTTP errors quote the request."""
         error = kw.get("exc_info")
         lines.warning(("lost", type(error).__name__), f"a connection ended by {type(error).__name__}")
+
+    def _refuse_other_versions(self) -> None:
+        for place, (message, _) in enumerate(self._messages):
+            if not isinstance(message, _ErrInfo) and message.version not in VERSIONS:
+                self._messages[place] = _ErrInfo(400, BadStatusLine(), "version"), EMPTY_PAYLOAD
 
     def _wait_for_reader(self) -> None:
         """Disconnects the client if it has read nothing by the end of `unread_s`, else waits again."""

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from cloud_gateway.api.connection import Connection, Times
+from cloud_gateway.api.connection import SERVER, Connection, Times
 from cloud_gateway.api.idle import IdleConnections
 from cloud_gateway.core.limits.settings import ClientBounds
 from edgespec.core.admission import AdmissionLimits
@@ -75,6 +75,7 @@ async def listen(
     times: Times,
 ) -> Listener:
     """Binds and serves `app`; port 0 takes a free one. Raises AddressError naming the address and what to change."""
+    app.on_response_prepare.append(_name_server)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     server = runner.server
@@ -87,6 +88,10 @@ async def listen(
         await runner.cleanup()
         raise address_error(error, host, port, section) from error
     return Listener(runner, acceptor, host, bound)
+
+
+async def _name_server(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[hdrs.SERVER] = SERVER
 
 
 def check_free(host: str, port: int, section: str) -> None:

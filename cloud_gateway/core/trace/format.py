@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec.core.errors import UNDECODABLE, RemoteProtocolError, TraceError
+from edgespec.core.protocol.messages import Text
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey, check_public_key, verify
 
 FAMILY = b"edgespec-trace/"
@@ -106,7 +107,7 @@ class Frame(Event, tag="frame", frozen=True):
     tokens: list[int]
     costs: list[int]
     entropies: list[int]
-    taken: str
+    taken: Text
     """What became of it: `used`, `stale` or `rejected`."""
     worker: int = FIRST
     """Its index in the header's `workers`; `FIRST`: the request had one worker only."""
@@ -131,7 +132,7 @@ class Suggested(Event, tag="suggested", frozen=True):
     """A source without a draft model put these candidates into the tree: indices of their parents in this list (-1: the
     last committed token), tokens, and the probability of each given its parent."""
 
-    source: str
+    source: Text
     parents: list[int]
     tokens: list[int]
     chances: list[float]
@@ -176,9 +177,9 @@ AnyEvent = Decided | Guided | Suggested | Input | Seen
 
 
 class Header(Struct, forbid_unknown_fields=True, frozen=True):
-    """What is known of the request as a whole."""
+    """What is known of the request as a whole. Texts are one line: anybody can sign a trace, and `replay` prints it."""
 
-    edgespec: str
+    edgespec: Text
     """Version that made the trace."""
     made_at: int
     """Unix seconds when the request came."""
@@ -194,9 +195,9 @@ class Header(Struct, forbid_unknown_fields=True, frozen=True):
     """Token ids are replaced by numbers in the order of their first appearance."""
     eos: list[int]
     """Tokens that end the completion, of those that appear; none where they were to be ignored."""
-    workers: list[str]
+    workers: list[Text]
     """Key ids of the workers that were assigned."""
-    finish: str
+    finish: Text
     complete: bool
     """False where the trace reached its limit, so that the end of the completion is missing."""
     policy_state: dict[str, Any] | None = None

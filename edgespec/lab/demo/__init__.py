@@ -153,7 +153,7 @@ def set_up(stage: Rig, console: Console) -> None:
 
 def watch(stage: Rig, prompt: str, max_tokens: int, console: Console) -> None:
     """Streams one completion to the terminal."""
-    console.print(f"\n[bold]{prompt}[/]\n", highlight=False)
+    console.print(f"\n{prompt}\n", style="bold", markup=False, highlight=False)
     usage: dict[str, Any] = {}
     for chunk in stage.stream(prompt, max_tokens, policy="adaptive"):
         for choice in chunk["choices"]:

@@ -58,7 +58,7 @@ def _show(looked: Sequence[Looked], story: bool | None) -> None:
 
     from edgespec.lab.replay.story import tell
 
-    console = Console()
+    console = Console(markup=False)
     for one in looked:
         one.show(console)
         if story or (story is None and len(looked) == 1):

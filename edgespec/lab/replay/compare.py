@@ -80,7 +80,7 @@ class Compared:
         return {"file": str(self.looked.path), **figures, "rows": [asdict(row) for row in (self.ran, *self.rows)]}
 
     def show(self) -> None:
-        console = Console()
+        console = Console(markup=False)
         since = " after the worker had read the prompt" if self.skipped else ""
         table = RichTable(title=f"{self.looked.path.name}: {self.tokens} tokens{since}")
         for column in ("policy", "k", "phi", "rtt ms", "ms/token", "passes", "drafts here", "ratio"):

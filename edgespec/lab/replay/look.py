@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.text import Text
 
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace import play as replay
@@ -16,6 +17,7 @@ from edgespec.core.errors import ConfigError, KeyStoreError, TraceError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import folders
 from edgespec.shared.paired import PairedGateways
+from edgespec.shared.reduced import clean
 from edgespec.worker import config
 
 SHOWN = 5
@@ -31,6 +33,8 @@ class Looked:
     signer: bytes
     gateway: str | None
     """Its name, where this machine's worker is paired with it."""
+    as_asked: bool
+    """Whether `--key` names the signer."""
     check: replay.Check
 
     @property
@@ -57,24 +61,28 @@ class Looked:
         }
 
     def show(self, console: Console) -> None:
-        """A few lines for people."""
-        header, differences = self.trace.header, self.check.differences
-        who = f"{self.gateway} ({key_id(self.signer)})" if self.gateway else f"gateway {key_id(self.signer)}"
-        policy = header.settings
-        said = (
-            f"  request {header.request}, edgespec {header.edgespec}, policy {policy.name} (k = {policy.k}, "
+        """Prints a few lines. No text of the trace is read as markup."""
+        header, differences, policy = self.trace.header, self.check.differences, self.trace.header.settings
+        console.print(
+            Text.assemble((clean(str(self.path)), "bold"), f": signed by {self._who()}, unaltered\n"),
+            f" request {header.request}, edgespec {header.edgespec}, policy {policy.name} (k = {policy.k}, "
             f"phi = {policy.phi:g}): {trace.emitted(self.trace.events)} tokens after {header.prompt_len} "
-            f"in {self.rounds} passes, {_finish(header)}"
-        )
+            f"in {self.rounds} passes, {_finish(header)}",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
         asked = self.check.decisions
-        lines = [f"[bold]{self.path}[/]: signed by {who}, unaltered", said]
         if not differences:
-            lines.append(f"  [green]{asked} of {asked} decisions the same, bit for bit[/]")
+            lines = [Text(f"  {asked} of {asked} decisions the same, bit for bit", "green")]
         else:
-            lines.append(f"  [red]{len(differences)} of {asked} decisions are not the recorded ones[/]:")
-            lines += [f"    {describe(one)}" for one in differences[:SHOWN]]
-            lines += [f"    and {len(differences) - SHOWN} more"] if len(differences) > SHOWN else []
-        console.print("\n".join(lines), highlight=False, soft_wrap=True)
+            lines = [Text(f"  {len(differences)} of {asked} decisions are not the recorded ones:", "red")]
+            lines += [Text(f"    {describe(one)}") for one in differences[:SHOWN]]
+            lines += [Text(f"    and {len(differences) - SHOWN} more")] * (len(differences) > SHOWN)
+        console.print(*lines, sep="\n", highlight=False, soft_wrap=True)
+
+    def _who(self) -> str:
+        if self.gateway:
+            return f"{self.gateway} ({key_id(self.signer)})"
+        return f"{'gateway' if self.as_asked else 'an unknown key,'} {key_id(self.signer)}"
 
 
 def look(path: Path, data: bytes, key: str | None) -> Looked:
@@ -83,9 +91,9 @@ def look(path: Path, data: bytes, key: str | None) -> Looked:
         recorded, signer = trace.unseal(data)
         if key is not None and not _means(key, signer):
             raise TraceError(f"it was signed by gateway {key_id(signer)}, not by {key}.")
-        return Looked(path, recorded, signer, _name_of(signer), replay.check(recorded))
+        return Looked(path, recorded, signer, _name_of(signer), key is not None, replay.check(recorded))
     except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
+        raise TraceError(clean(f"{path}: {error}")) from None
 
 
 def _means(key: str, signer: bytes) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from edgespec.core.protocol.messages import Text
 from edgespec.shared import settings
 from edgespec.shared.fields import MachineName
 from edgespec.shared.settings import Section, overridden
@@ -92,7 +93,7 @@ class EndpointSection(Section, frozen=True):
         str,
         Meta(max_length=500, extra={"allowed": _URL_WORDS, "check": _check_url, "hidden": True}),
     ]
-    model: Annotated[str, Meta(min_length=1, max_length=200, extra={"allowed": "text of 1 to 200 characters"})]
+    model: Annotated[Text, Meta(min_length=1, extra={"allowed": "text of 1 to 200 characters"})]
     region: OptionalLabel = ""
     api_key_env: Annotated[
         str,

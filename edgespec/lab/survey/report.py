@@ -53,7 +53,7 @@ def title(figures: Mapping[str, Any]) -> str:
 def show(figures: Mapping[str, Any]) -> None:
     """A table of endpoints for each machine, what failed, and the endpoints that another surpasses."""
     print(title(figures))
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = Console(markup=False, width=None if sys.stdout.isatty() else 120)
     for source in dict.fromkeys(one["source"] for one in figures["endpoints"]):
         console.print(_table([one for one in figures["endpoints"] if one["source"] == source], source))
     for one in figures["endpoints"]:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from edgespec.core.errors import UNDECODABLE, EdgespecError
+from edgespec.core.protocol.messages import Text
 from edgespec.lab.survey.errors import SurveyFileError
 
 VERSION = 1
@@ -45,11 +46,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     v: int
     at: Annotated[float, Meta(ge=0, le=32_503_680_000)]
     """When it began, seconds since 1970-01-01 UTC."""
-    source: str
+    source: Text
     """The machine that asked."""
-    endpoint: str
-    region: str = ""
-    model: str
+    endpoint: Text
+    region: Text = ""
+    model: Text
     outcome: Outcome
     status: int | None = None
     """The HTTP status, where there was an answer."""

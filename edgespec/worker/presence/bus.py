@@ -34,6 +34,8 @@ class BusSource(Source):
         self._value = 0.0
         self._failed: str | None = None
         self._news = asyncio.Event()
+        self._owner: str | None = None
+        """The service's unique name on the bus, as the sender of its latest reply."""
         self._task: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
@@ -85,7 +87,8 @@ class BusSource(Source):
             self._failed = str(why)
 
     def _on_message(self, message: Message) -> None:
-        if message.message_type.name == "SIGNAL" and message.member != "NameAcquired":
+        """Any user may send signals to this connection; only those of the service cause calls."""
+        if message.message_type.name == "SIGNAL" and message.sender == self._owner:
             self._news.set()
 
     async def _call(self, service: str, path: str, interface: str, member: str, signature: str, *body: Any) -> Any:
@@ -100,6 +103,8 @@ class BusSource(Source):
             raise Unavailable(f"{service} does not answer ({type(error).__name__})") from None
         if reply is None or reply.message_type.name == "ERROR":
             raise Unavailable(f"{service} does not answer ({reply.error_name if reply else 'no reply'})")
+        if service == self.service:
+            self._owner = reply.sender
         return reply.body[0] if reply.body else None
 
     async def _property(self, path: str, interface: str, name: str) -> Any:

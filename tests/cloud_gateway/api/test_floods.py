@@ -143,6 +143,20 @@ async def test_what_is_not_http_is_answered_in_openais_shape_without_an_echo(
     assert b"canary" not in head + body and "canary" not in caplog.text
 
 
+@pytest.mark.parametrize("version", [b"HTTP/2.0", b"HTTP/0.9"])
+async def test_another_version_of_http_is_refused_in_http_1(echo: Echo, version: bytes) -> None:
+    head, _, body = (await answer_to(echo, b"GET /healthz " + version + b"\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.") and head.split()[1] == b"400"
+    assert json.loads(body)["error"]["code"] == "malformed_http"
+
+
+@pytest.mark.claim("no-response-names-versions-of-its-software")
+@pytest.mark.parametrize("target", [b"GET /healthz HTTP/1.1", b"GET /v1/models HTTP/1.1", b"GET / HTTP/1.1", b"canary"])
+async def test_no_response_names_versions_of_its_software(echo: Echo, target: bytes) -> None:
+    head = (await answer_to(echo, target + b"\r\nHost: x\r\nConnection: close\r\n\r\n")).partition(b"\r\n\r\n")[0]
+    assert b"\r\nServer: edgespec\r\n" in head + b"\r\n" and b"aiohttp" not in head
+
+
 @pytest.mark.claim("what-is-not-http-is-answered-in-openais-shape-without-an-echo")
 async def test_a_body_with_bad_chunks_is_a_400_without_an_echo(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
     chunked = request_head(echo, length=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")

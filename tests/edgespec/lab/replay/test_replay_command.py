@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -108,6 +109,52 @@ def test_another_decision_than_the_recorded_one_ends_with_status_1(
     assert status == 1 and row["same"] < row["decisions"] and row["differences"][0]["now_act"] == ["verify", []]
 
 
+def forged(path: Path, **texts: object) -> Path:
+    """A trace with these texts in its header, signed by a key that nobody knows."""
+    recorded = unseal(ONE.read_bytes())[0]
+    path.write_bytes(seal(Trace(msgspec.structs.replace(recorded.header, **texts), recorded.events), KEY))
+    return path
+
+
+@pytest.mark.claim("markup-in-a-trace-is-printed-as-it-stands")
+@pytest.mark.parametrize("field", ["edgespec", "finish", "workers"])
+def test_a_trace_with_control_characters_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
+    evil = "\x1b]0;TITLE\x07\x1b[31m"
+    status, out, err = replay(capsys, forged(tmp_path / "a.trace", **{field: [evil] if field == "workers" else evil}))
+    assert (status, out) == (65, "") and "\x1b" not in err and "cannot be read" in err
+
+
+@pytest.mark.claim("markup-in-a-trace-is-printed-as-it-stands")
+def test_an_error_that_quotes_a_trace_has_no_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, events = msgspec.to_builtins(unseal(ONE.read_bytes())[0])
+    body = zlib.compress(msgspec.msgpack.encode([header | {"\x1b[31m": 1}, events]))
+    path = tmp_path / "\x1b[31m.trace"
+    path.write_bytes(trace.MAGIC + KEY.public + KEY.sign(trace.KIND, KEY.public + body) + body)
+    status, _, err = replay(capsys, path)
+    assert status == 65 and "unknown field" in err and "\x1b" not in err
+
+
+@pytest.mark.claim("markup-in-a-trace-is-printed-as-it-stands")
+@pytest.mark.parametrize("text", ["[bold green]signed by trusted-gateway[/]", "[/]"])
+def test_markup_in_a_trace_is_printed_as_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    path = forged(tmp_path / "[b].trace", edgespec=text)
+    status, out, _ = replay(capsys, path, "--policy", "plain")
+    assert status == 0 and text in out and "[b].trace: signed by" in out
+
+
+@pytest.mark.claim("markup-in-a-trace-is-printed-as-it-stands")
+def test_a_trace_signed_by_an_unknown_key_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = forged(tmp_path / "a.trace")
+    assert f"signed by an unknown key, {key_id(KEY.public)}" in replay(capsys, path)[1]
+    assert f"signed by gateway {key_id(KEY.public)}" in replay(capsys, path, "--key", key_id(KEY.public))[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -131,5 +178,5 @@ def test_mistakes_are_one_sentence_and_an_exit_code(
 def test_policies_are_tried_with_the_head_start_that_the_worker_had() -> None:
     rounds = answer([11], [12], [13], [14], start=0.1)
     ahead, cold = (made(*rounds, early=[frame(3, True, [0], [11], at=at)]) for at in (0.05, 0.11))
-    found = [compare(Looked(ONE, one, b"", None, Check(0, [])), [], 1).rows[0] for one in (ahead, cold)]
+    found = [compare(Looked(ONE, one, b"", None, False, Check(0, [])), [], 1).rows[0] for one in (ahead, cold)]
     assert found[0].passes < found[1].passes and found[0].ms_per_token < found[1].ms_per_token

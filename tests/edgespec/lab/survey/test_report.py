@@ -163,3 +163,11 @@ def test_a_plot_says_when_its_clock_was_not_real() -> None:
     assert "DEMONSTRATION: the clock ran 360 times too fast" in report.title(summary(samples, series(samples), dt.UTC))
     samples = [sample(1.0)]
     assert "DEMONSTRATION" not in report.title(summary(samples, series(samples), dt.UTC))
+
+
+@pytest.mark.claim("markup-in-a-trace-is-printed-as-it-stands")
+def test_markup_in_samples_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = [sample(1.0, endpoint="[/]", source="[red]s[/]")]
+    report.show(summary(samples, series(samples), dt.UTC))
+    out = capsys.readouterr().out
+    assert "[/]" in out and "from [red]s[/]" in out

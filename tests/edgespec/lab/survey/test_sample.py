@@ -56,6 +56,7 @@ def test_half_a_line_that_an_interruption_left_is_passed_over_and_cut_off(tmp_pa
         (b"\xff\n", 1),
         (b'{"v":2,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok"}\n', 1),
         (b'{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"fine"}\n', 1),
+        (b'{"v":1,"at":1.0,"source":"\\u001b[31m","endpoint":"e","model":"m","outcome":"ok"}\n', 1),
         (b'{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok","ttft_ms":-1}\n', 1),
         (b'{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok"}\nx\n', 2),
     ],

@@ -34,11 +34,14 @@ class Services:
     bus: MessageBus
     sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
     metered: int = 0
+    listed: int = 0
+    """How often the sessions were asked for."""
 
     def answer(self, message: Message) -> Message | bool:
         if message.message_type is not MessageType.METHOD_CALL:
             return False
         if message.member == "ListSessions":
+            self.listed += 1
             listed = [[str(i), 1000, "u", "seat0", path] for i, path in enumerate(self.sessions)]
             return Message.new_method_return(message, "a(susso)", [listed])
         if message.member == "Get" and message.body == [NETWORK, "Metered"]:
@@ -107,6 +110,27 @@ async def test_a_login_counts_at_its_signal(bus: Bus, services: Services) -> Non
         await until(lambda: source.read(0.0) == 0)
         services.set(DESK, **{name: AT_THE_DESK[name] for name in away})
         await until(lambda: source.read(0.0) == 1)
+    await source.close()
+
+
+@pytest.mark.claim("signals-of-other-senders-than-the-service-cause-no-call")
+async def test_signals_of_other_senders_than_the_service_cause_no_call(bus: Bus, services: Services) -> None:
+    source = Sessions(bus.address)
+    await source.open()
+    other, asked = await MessageBus(bus.address).connect(), services.listed
+    assert source._bus is not None
+    for member in ("PropertiesChanged", "NameAcquired"):
+        signal = Message.new_signal(DESK, "org.freedesktop.DBus.Properties", member)
+        signal.destination = source._bus.unique_name
+        other.send(signal)
+    seen = Message("org.freedesktop.DBus", "/", "org.freedesktop.DBus", "GetId")
+    await other.call(seen)  # the daemon has passed the signals on
+    await source._bus.call(seen)  # and the worker has read them
+    await asyncio.sleep(0.1)
+    assert services.listed == asked
+    services.set(DESK)
+    await until(lambda: services.listed == asked + 1)
+    other.disconnect()
     await source.close()
 
 
