@@ -36,7 +36,7 @@ $(VENV)/.packages-ready: pyproject.toml constraints.txt tools/setup.sh tools/lla
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh packages
 	@touch $@
 
-$(VENV)/.models-ready: $(VENV)/.packages-ready tools/models.py tools/make_draft.py edgespec/shared/models.py
+$(VENV)/.models-ready: $(VENV)/.packages-ready edgespec/shared/models.py edgespec/lab/drafts.py
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh models
 	@touch $@
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from cloud_gateway.process import commands
 from edgespec.shared import command
 
-EPILOG = "docs/operations.md describes how to set a gateway up; exit codes are those of sysexits.h."
+EPILOG = "`cloud-gateway config` prints every setting with its reason; exit codes are those of sysexits.h."
 _verb = partial(command.add_verb, "gateway.toml")
 
 
@@ -40,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--since", type=commands.since, default=0.0, metavar="WHEN", help="only from then on: 90m, 24h, 7d, or a date"
     )
     _verb(verbs, "status", commands.status, "show what the running gateway is doing")
+    command.add_config_verb(verbs, "gateway.toml")
     command.add_service_verbs(_verb, verbs, "gateway", commands.install_service, commands.uninstall)
     version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=commands.version)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edgespec.shared.paired import PairedGateway
 
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
-EPILOG = "docs/operations.md explains how to set up a worker; exit codes are those of sysexits.h."
+EPILOG = "`edgespec config` prints every setting with its reason; exit codes are those of sysexits.h."
 _verb = partial(command.add_verb, "worker.toml")
 
 
@@ -50,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
     _add_upkeep(verbs)
+    command.add_config_verb(verbs, "worker.toml")
     _verb(verbs, "doctor", _doctor, "find out why no gateway is found or nothing is drafted, and what to do")
     peers = _verb(verbs, "peers", _peers, "show the other daemons on this campus, or pair with one")
     actions = peers.add_subparsers(dest="action", metavar="ACTION")
@@ -71,7 +72,7 @@ def _add_lab(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     for lab, name, text in (
         (demo, "demo", "show gateway and worker together on this machine"),
         (replay, "replay", "look at traces of a gateway: who signed, what was decided, what if"),
-        (models, "models", "list models, say whether two pair, and fetch them"),
+        (models, "models", "list models, say whether two pair, fetch them, and make drafts of them"),
         (tune, "tune", "measure every source of drafts here, and recommend a gateway's settings"),
         (survey, "survey", "measure the latency of chat endpoints over days, and show it"),
     ):

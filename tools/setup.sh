@@ -92,10 +92,9 @@ packages() {
     [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c 'import pip' 2> /dev/null ||
         step "1/4 a virtual environment in $VENV" "$PYTHON" -m venv "$VENV"
     step "2/4 pip and the build tools, as pinned" pip_install pip setuptools
-    # First what is large and comes as a wheel: when it cannot be had, nobody has waited for the compiler.
-    step "3/4 the Python packages, as pinned (torch alone is about 200 MB)" pip_install --no-build-isolation --editable '.[gateway,dev]'
-    step "4/4 llama.cpp, compiled for this processor (2 to 4 minutes on two cores, seconds when pip kept the last build)" build_llama
+    step "3/4 llama.cpp, compiled for this processor (2 to 4 minutes on two cores, seconds when pip kept the last build)" build_llama
     echo "  $(cat "$(llama_build)")"
+    step "4/4 the Python packages, as pinned (torch alone is about 200 MB)" pip_install --no-build-isolation --editable '.[gateway,dev]'
     step "    checking that they fit together" check_packages
     echo $((SECONDS - started)) > "$VENV/setup-s"
     echo "packages ready after $((SECONDS - started)) s"
@@ -110,9 +109,9 @@ check_packages() {
 models() {
     local started=$SECONDS
     echo "models, into the cache (98 MB, and two drafts made from it)"
-    "$VENV/bin/python" -m tools.models fetch
-    "$VENV/bin/python" -m tools.make_draft --drop 10
-    "$VENV/bin/python" -m tools.make_draft --format q4_0
+    "$VENV/bin/edgespec" models fetch auto:quantised
+    "$VENV/bin/edgespec" models make --drop 10
+    "$VENV/bin/edgespec" models make --format q4_0
     echo "models ready after $((SECONDS - started)) s; set-up took $(($(cat "$VENV/setup-s") + SECONDS - started)) s in all"
 }
 

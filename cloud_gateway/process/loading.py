@@ -17,7 +17,7 @@ from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import SELF, GatewaySettings
-from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target, needs
+from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target
 from edgespec import __version__
 from edgespec.shared.folders import expand
 from edgespec.shared.models import resolve_model
@@ -87,18 +87,17 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
         assert isinstance(target, TorchTarget)  # held by check_models
         return SelfDraft(target, options.layers, requests=requests, prefix_cache=options.prefix_cache)
     path = resolve_model(options.model)
-    with needs("install edgespec with its extra 'worker' too, or set `local_draft.model` to \"\""):
-        from cloud_gateway.models.drafts.gguf import LocalDraft
+    from cloud_gateway.models.drafts.gguf import LocalDraft
 
-        draft = LocalDraft(
-            path,
-            context=draft_cells(settings),
-            requests=requests,
-            threads=options.threads or target.measured_threads or len(os.sched_getaffinity(0)),
-            gpu_layers=options.n_gpu_layers,
-            prefix_cache=options.prefix_cache,
-            target_vocab_size=target.vocab_size,
-        )
+    draft = LocalDraft(
+        path,
+        context=draft_cells(settings),
+        requests=requests,
+        threads=options.threads or target.measured_threads or len(os.sched_getaffinity(0)),
+        gpu_layers=options.n_gpu_layers,
+        prefix_cache=options.prefix_cache,
+        target_vocab_size=target.vocab_size,
+    )
     log.info("local draft %s loaded", path.name)
     return draft
 

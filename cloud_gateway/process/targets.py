@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cloud_gateway.process.loading")
 EngineName = Literal["torch", "llamacpp"]
-NEEDS_LLAMACPP = "run `pip install 'edgespec[worker]'`"
-NEEDS_GATEWAY = "run `pip install 'edgespec[gateway]'`"
 MIN_DRAFT_CELLS = 8192
 """KV cells of the local draft; more where one request may be longer."""
 KV_SHARE = 0.9
@@ -68,8 +65,7 @@ def check_models(settings: GatewaySettings) -> Plan:
     """
     options, path = settings.target, resolve_model(settings.target.model)
     engine = engine_for(options, path)
-    if not _installed("transformers") or (engine == "torch" and not _installed("torch")):
-        raise ModelError(f"The packages of the gateway are missing: {NEEDS_GATEWAY}.")
+    _require("transformers", "torch" if engine == "torch" else "llama_cpp")
     if engine == "llamacpp":
         from cloud_gateway.models.target_model.llamacpp import check_file, spare_sequences
 
@@ -99,11 +95,7 @@ def check_models(settings: GatewaySettings) -> Plan:
 
 def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
     """Raises ConfigError, ModelError or TokenizerMismatch where it cannot draft here for the target."""
-    if not _installed("llama_cpp"):
-        raise ModelError(
-            f"The local draft runs in llama.cpp, which is not installed: {NEEDS_LLAMACPP}, or set "
-            '`local_draft.model` to "".'
-        )
+    _require("llama_cpp")
     if settings.target.slots + (settings.sources.queued_answers > 0) > MAX_REQUESTS:
         raise ConfigError(
             f"`target.slots` is {settings.target.slots}, and a local draft takes {MAX_REQUESTS} requests at once: "
@@ -186,8 +178,6 @@ def engine_for(options: TargetSection, path: Path) -> EngineName:
             "llamacpp" if suits and _installed("llama_cpp") and not (options.device == "auto" and _cuda()) else "torch"
         )
     if options.engine == "llamacpp":
-        if not _installed("llama_cpp"):
-            raise ModelError(f'`target.engine` is "llamacpp" and llama.cpp is not installed: {NEEDS_LLAMACPP}.')
         if path.is_dir():
             raise ModelError(
                 f"The engine llamacpp reads GGUF files and {path} is a folder: name a GGUF file as `target.model`, or "
@@ -214,8 +204,7 @@ def check_same_tokenizer(target: Path, draft: Path) -> None:
 
 def load_target(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
     """Loads the target as `check_models` planned. Raises ModelError."""
-    with needs("install edgespec with its extra 'gateway'"):
-        return (_with_llamacpp if plan.engine == "llamacpp" else _with_torch)(settings, plan)
+    return (_with_llamacpp if plan.engine == "llamacpp" else _with_torch)(settings, plan)
 
 
 def _with_torch(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
@@ -268,13 +257,11 @@ def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
     return LoadedTarget(target, vocabulary.tokenizer, vocabulary.model_digest, vocabulary.tokenizer_digest, made_by)
 
 
-@contextmanager
-def needs(advice: str) -> Iterator[None]:
-    """Turns a missing package into a ModelError with this advice."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ModelError(f"The package {error.name} is missing; {advice}.") from error
+def _require(*modules: str) -> None:
+    """Raises ModuleNotFoundError, which the command line explains, before a model is read for nothing."""
+    for module in modules:
+        if not _installed(module):
+            raise ModuleNotFoundError(name=module)
 
 
 def _installed(package: str) -> bool:

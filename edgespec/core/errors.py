@@ -8,6 +8,7 @@ EdgespecError                     exit  fault
 ├── TraceError                      65  operator   a trace was altered, or is none
 ├── AddressError                    71  operator   an address cannot be bound or reached
 ├── NoGatewayError                  69  operator   no gateway was found or none answers
+├── MissingPackageError             69  operator   a package of an extra is not installed
 ├── PairingError                    77  operator   wrong, expired or burnt code; unpaired or revoked key
 ├── KeyStoreError                   73  operator   keys cannot be read or written
 ├── ClientError                     64  client     an API request that cannot be served as asked
@@ -74,6 +75,13 @@ class AddressError(EdgespecError):
 
 class NoGatewayError(EdgespecError):
     """No gateway was found by mDNS and none is configured, or the configured one is not reachable."""
+
+    exit_code = 69
+    fault = "operator"
+
+
+class MissingPackageError(EdgespecError):
+    """A package that an extra of edgespec brings is not installed; the text has the command that installs it."""
 
     exit_code = 69
     fault = "operator"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgespec.core.errors import ModelError
 from edgespec.shared.models import Progress
+from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +30,12 @@ class Layer(NamedTuple):
 
 
 def block_count(source: Path) -> int:
-    """Layers of a GGUF file. Raises ModelError when it is no whole file or does not state it."""
-    reader = _open(source)
-    return int(_value(reader, f"{_value(reader, 'general.architecture', source)}.block_count", source))
+    """Layers of a GGUF file, by its metadata. Raises ModelError when it is none or does not state it."""
+    metadata = gguf_metadata(source)
+    count = metadata.get(f"{metadata.get('general.architecture')}.block_count")
+    if not isinstance(count, int):
+        raise ModelError(f"{source} does not state its number of layers, so it cannot be used here.")
+    return count
 
 
 def copy_layers(
@@ -51,7 +55,7 @@ def copy_layers(
     import numpy as np
 
     reader = _open(source)
-    architecture = str(_value(reader, "general.architecture", source))
+    architecture = str(reader.get_field(gguf.Keys.General.ARCHITECTURE).contents())
     writer = gguf.GGUFWriter(out, architecture, endianess=reader.endianess)
     writer.data_alignment = reader.alignment
     _copy_metadata(reader, writer, architecture, [layer.old for layer in layers])
@@ -113,16 +117,7 @@ def _copy_metadata(reader: Any, writer: Any, architecture: str, kept: Sequence[i
 def _open(source: Path) -> Any:
     import gguf
 
-    if not source.is_file():
-        raise ModelError(f"The model {source} does not exist.")
     try:
         return gguf.GGUFReader(source)
     except (ValueError, KeyError, IndexError, OverflowError, MemoryError) as error:  # what damaged files make it raise
         raise ModelError(f"{source} is not a whole GGUF file: {error}.") from error
-
-
-def _value(reader: Any, key: str, source: Path) -> Any:
-    field = reader.get_field(key)
-    if field is None:
-        raise ModelError(f"{source} does not state {key}, so it cannot be used here.")
-    return field.contents()

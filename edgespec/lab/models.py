@@ -1,4 +1,4 @@
-"""`edgespec models`: which models are here, whether two of them pair, and fetching them.
+"""`edgespec models`: which models are here, whether two of them pair, fetching them, and making others of them.
 
 `check` reads headers and tokenizers only, no weights, and applies the checks of a gateway's start.
 """
@@ -9,11 +9,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.errors import EdgespecError
+from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.lab.drafts import FORMATS, make_draft
 from edgespec.shared import hub, models
 from edgespec.shared.folders import cache_dir, config_file
 
@@ -55,7 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetch = verbs.add_parser("fetch", help="download a model")
     fetch.add_argument("name", metavar="NAME", help="OWNER/NAME, OWNER/NAME/FILE.gguf, or auto:quantised")
     fetch.set_defaults(run=fetch_named)
-    for verb in (listing, check, fetch):
+    make = verbs.add_parser("make", help="make a draft without some layers or in another format, or a deeper target")
+    make.add_argument("--drop", type=_layers, default=[], metavar="N[,N...]", help="layers to drop, counted from 0")
+    make.add_argument("--format", choices=FORMATS, help="write the weights in this format (default: as they are)")
+    make.add_argument(
+        "--blocks", type=int, metavar="N", help="instead: a target with N blocks for each one, N - 1 idle"
+    )
+    make.add_argument("--source", type=Path, metavar="GGUF", help="what to start from (default: the demo's model)")
+    make.add_argument("--out", type=Path, metavar="PATH", help="file of the draft, or folder of the target")
+    make.add_argument("--force", action="store_true", help="make it again when it is there")
+    make.set_defaults(run=make_named)
+    for verb in (listing, check, fetch, make):
         verb.description = verb.format_usage()
         verb.add_argument("--json", action="store_true", help="print JSON")
 
@@ -167,15 +177,44 @@ def fetch_named(options: argparse.Namespace) -> int:
     return 0
 
 
+def make_named(options: argparse.Namespace) -> int:
+    """Makes a draft or a target unless it is there. Raises ConfigError, ModelError."""
+    source = options.source or models.quantised()
+    if options.blocks is not None:
+        if options.drop or options.format:
+            raise ConfigError("--blocks makes a target, --drop and --format a draft: give one of these.")
+        return _make_target(source, options)
+    out = options.out or models.model_dir() / models.draft_name(source.name, options.drop, options.format)
+    made = options.force or not out.is_file()
+    if made:
+        make_draft(source, out, options.drop, options.format)
+    size = out.stat().st_size / 1e6
+    print(json.dumps({"path": str(out), "made": made}) if options.json else f"{out}: {_made(made)}, {size:.0f} MB")
+    return 0
+
+
+def _make_target(source: Path, options: argparse.Namespace) -> int:
+    from edgespec.lab import deep_target
+
+    folder = (options.out or models.model_dir()) / models.deepened_name(source.name, options.blocks)
+    made = options.force or not (folder.is_dir() and folder.with_name(f"{folder.name}.gguf").is_file())
+    if made:
+        deep_target.make(source, folder.parent, options.blocks, Reporter())
+    print(json.dumps({"path": str(folder), "made": made}) if options.json else f"{folder} and .gguf: {_made(made)}")
+    return 0
+
+
+def _made(made: bool) -> str:
+    return "made" if made else "was there already"
+
+
+def _layers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
 def _row(path: Path) -> dict[str, Any]:
     return {"path": str(path), "mb": round(_bytes(path) / 1e6, 1)}
 
 
 def _bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
-
-
-def fetch_all(wanted: Sequence[models.Model]) -> None:
-    """Fetches what is missing of the demo's and the tests' models, and prints where each is."""
-    for model in wanted:
-        print(f"{model.file}: {models.fetch(model, Reporter())}")

@@ -13,16 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.errors import ModelError
 from edgespec.shared.models import available_memory
-
-try:
-    import llama_cpp as llama
-except ImportError as error:
-    raise ModelError("a draft model needs llama.cpp: install it with `pip install 'edgespec[worker]'`") from error
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 _errors: deque[str] = deque(maxlen=20)

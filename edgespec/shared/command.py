@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import logs
+from edgespec.shared.installed import missing_package, shipped_text
 
 Command = Callable[[Namespace], int]
 
@@ -50,6 +51,17 @@ def add_service_verbs(
         one.add_argument("--dry-run", action="store_true", help="only show what would be done")
 
 
+def add_config_verb(verbs: _SubParsersAction[ArgumentParser], file: str) -> None:
+    """The verb that prints a shipped configuration."""
+
+    def show(_: Namespace) -> int:
+        print(shipped_text(file), end="")
+        return 0
+
+    text = f"print {file} with every setting, its default and its reason"
+    verbs.add_parser("config", help=text, description=f"{text[0].upper()}{text[1:]}.").set_defaults(run=show)
+
+
 def run(parser: ArgumentParser, argv: Sequence[str] | None) -> int:
     """Runs the verb that the arguments name, by its `run`, and returns the exit code."""
     args = parser.parse_args(argv)
@@ -66,6 +78,7 @@ def run(parser: ArgumentParser, argv: Sequence[str] | None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # avoids a second BrokenPipeError at exit
             return 128 + signal.SIGPIPE
         except Exception as error:  # noqa: BLE001  its text may quote a peer or a client: only places are printed
-            print(f"{parser.prog}: {logs.failure(error)}", file=sys.stderr)
-            return EdgespecError.exit_code
+            missing = missing_package(error.name, parser.prog) if isinstance(error, ModuleNotFoundError) else None
+            print(f"{parser.prog}: {missing or logs.failure(error)}", file=sys.stderr)
+            return (missing or EdgespecError).exit_code
     return code

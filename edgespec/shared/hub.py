@@ -30,11 +30,9 @@ def fetch_from_hub(name: str, folder: Path, endpoint: str | None = None) -> Path
     place = hub_place(name, folder)
     if place is None:
         raise ModelError(f"`{name}` is no model of a hub: write OWNER/NAME, or OWNER/NAME/FILE.gguf.")
-    try:
-        import huggingface_hub as hub
-        from huggingface_hub import errors
-    except ModuleNotFoundError as error:
-        raise ModelError(f"The package {error.name} is missing: run `pip install 'edgespec[worker]'`.") from error
+    import huggingface_hub as hub
+    from huggingface_hub import errors
+
     owner, repository, *file = name.split("/")
     repository = f"{owner}/{repository}"
     try:

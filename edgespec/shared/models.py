@@ -65,13 +65,13 @@ def quantised() -> Path:
 
 
 def requantised(fmt: str = "q4_0") -> Path:
-    """`quantised()` with its weights in another format, as `tools/make_draft.py` makes it.
+    """`quantised()` with its weights in another format, as `edgespec models make` makes it.
 
     In Q4_0, whose weights llama.cpp lays out for batches, a draft step takes half the time and a prompt a third, and
     the draft tokens are right about 80 % of the time.
     """
     path = model_dir() / requantised_name(QUANTISED.file, fmt)
-    return _present(path, f"python -m tools.make_draft --format {fmt}")
+    return _present(path, f"edgespec models make --format {fmt}")
 
 
 def requantised_name(file: str, fmt: str) -> str:
@@ -80,8 +80,8 @@ def requantised_name(file: str, fmt: str) -> str:
 
 
 def dropped(without: Sequence[int] = (10,)) -> Path:
-    """`quantised()` without the given layers, as `tools/make_draft.py` makes it."""
-    command = f"python -m tools.make_draft --drop {','.join(map(str, sorted(without)))}"
+    """`quantised()` without the given layers, as `edgespec models make` makes it."""
+    command = f"edgespec models make --drop {','.join(map(str, sorted(without)))}"
     return _present(model_dir() / dropped_name(QUANTISED.file, without), command)
 
 
@@ -90,10 +90,16 @@ def dropped_name(file: str, layers: Sequence[int]) -> str:
     return f"{file.removesuffix('.gguf')}.drop{'-'.join(map(str, sorted(layers)))}.gguf"
 
 
+def draft_name(file: str, layers: Sequence[int], fmt: str | None) -> str:
+    """The file name of a model without `layers`, in another format, or both."""
+    name = dropped_name(file, layers) if layers else file
+    return requantised_name(name, fmt) if fmt else name
+
+
 def deepened(blocks: int = 4, *, gguf: bool = False) -> Path:
-    """`quantised()` with `blocks` blocks for each one, as `tools/make_target.py` makes it: safetensors, or a GGUF."""
+    """`quantised()` with `blocks` blocks for each one, as `edgespec models make` makes it: safetensors, or a GGUF."""
     made = model_dir() / deepened_name(QUANTISED.file, blocks)
-    command = f"python -m tools.make_target --blocks {blocks}"
+    command = f"edgespec models make --blocks {blocks}"
     if gguf:
         return _present(made.with_name(f"{made.name}.gguf"), command)
     return _present(made / "model.safetensors", command).parent
@@ -125,16 +131,10 @@ def resolve_model(configured: str) -> Path:
 
 def _present(path: Path, command: str, size: int | None = None) -> Path:
     if not path.is_file():
-        raise ModelError(f"The model {path} is missing; run `{command}`{_where(command)}.")
+        raise ModelError(f"The model {path} is missing; run `{command}`.")
     if size is not None and path.stat().st_size != size:
-        raise ModelError(
-            f"The model {path} is damaged (it should have {size} bytes); run `{command}`{_where(command)}."
-        )
+        raise ModelError(f"The model {path} is damaged (it should have {size} bytes); run `{command}`.")
     return path
-
-
-def _where(command: str) -> str:
-    return " in the checkout" if command.startswith("python -m tools.") else ""
 
 
 def fetch(model: Model, progress: Progress) -> Path:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
+from edgespec.shared.installed import shipped_text
 
-SHIPPED = Path(__file__).parents[2] / "systemd"
 _SYSTEM_ONLY = re.compile(
     r"(Wants|After|User|DynamicUser|StateDirectory\w*|CacheDirectory|RuntimeDirectory\w*|Environment|"
     r"CapabilityBoundingSet|AmbientCapabilities|Protect\w+|Private\w+|Device\w+|RemoveIPC)="
@@ -37,12 +37,8 @@ class Unit:
         return Path(sys.executable).with_name(self.command.split()[0])
 
     def text(self, config: Path | None, *, user: bool) -> str:
-        """The unit. Raises ConfigError where it was not shipped with this installation."""
-        shipped = SHIPPED / self.name
-        try:
-            unit = shipped.read_text()
-        except OSError:
-            raise ConfigError(f"{shipped} is missing; install from a checkout, which has the folder systemd.") from None
+        """The unit. Raises ConfigError."""
+        unit = shipped_text(self.name)
         command = f"{self.program} {self.command.split()[1]}" + (f" --config {config}" if config else "")
         unit = re.sub(r"^ExecStart=.*$", lambda found: f"ExecStart={command}", unit, flags=re.MULTILINE)
         if not user:

@@ -13,16 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.core.errors import ConfigError, EdgespecError, ModelError
-from tools import make_draft, make_target, results, verbs
+from edgespec.core.errors import ConfigError, EdgespecError
+from tools import results, verbs
 from tools.lossless import random_worker
 
 
 @pytest.mark.parametrize(
     ("main", "arguments", "error", "words"),
     [
-        (make_draft.main, [], ConfigError, "give --drop, --format, or both"),
-        (make_target.main, ["--source", "none.gguf", "--out", "."], ModelError, "none.gguf"),
         (results.main, ["none.json"], ConfigError, "none.json cannot be taken"),
         (random_worker.main, ["--config", "none.toml"], ConfigError, "none.toml"),
     ],

@@ -30,6 +30,7 @@ from edgespec.core.errors import ConfigError
 from edgespec.lab import deep_target
 from edgespec.lab.demo import DRAFTS, PHI, PROMPTS, read_prompts
 from edgespec.lab.demo.series import WRITTEN_S, trace_options, written
+from edgespec.lab.drafts import FORMATS
 from edgespec.lab.rig import Rig, RigError, machine_time_s
 from edgespec.lab.rig.chat import ChatClient, greedy
 from tools import options as checked
@@ -37,7 +38,6 @@ from tools import verbs
 from tools.bench import long_figures
 from tools.bench.live import PROMPT_ROOM, draft_of, targets_of
 from tools.bench.live.systems import used_s
-from tools.make_draft import FORMATS
 
 ALONE = 48
 """Events that each stream has had when the long prompt is sent."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from edgespec.core.errors import ModelError
 from edgespec.lab.gguf_layers import Layer, copy_layers
+from edgespec.llamacpp.convert import count_loaded_layers, requantise
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
-from tools.make_draft import count_loaded_layers, requantise
 
 
 def export(source: Path, out: Path, weights: Mapping[str, Tensor], kept: Sequence[int], config: Any, fmt: str) -> None:

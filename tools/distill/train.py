@@ -21,6 +21,7 @@ from torch import Tensor
 from cloud_gateway.models.target_model.load import load
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab.demo import PROMPTS, read_prompts
+from edgespec.lab.drafts import FORMATS
 from edgespec.lab.gguf_layers import block_count
 from edgespec.shared import models
 from edgespec.shared.digests import model_digest
@@ -30,7 +31,6 @@ from tools.distill.export import export
 from tools.distill.folder import Folder
 from tools.distill.layers import checked, kept_layers
 from tools.distill.training import Lesson, Trainer, pruned, right, trained
-from tools.make_draft import FORMATS
 from tools.target_text import MAX_PROMPT, TOGETHER
 
 Say = Callable[[str], object]

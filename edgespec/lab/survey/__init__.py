@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
+from edgespec.shared.command import add_config_verb
 
 if TYPE_CHECKING:
     from edgespec.lab.survey.runner import Ended
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration-h", metavar="H", help="hours from the first sample in FILE to the end")
     parser.add_argument("--count", metavar="N", help="requests for each endpoint, those in FILE included; 0: no bound")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    verbs = parser.add_subparsers(dest="survey_verb", metavar="[report]", required=False)
+    verbs = parser.add_subparsers(dest="survey_verb", metavar="[report|config]", required=False)
     text = "percentiles, heat maps and comparisons from files of samples"
     report = verbs.add_parser("report", help=text, description=f"{text.capitalize()}.")
     report.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files that `edgespec survey` wrote")
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     report.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     report.set_defaults(run=run_report)
+    add_config_verb(verbs, "survey.toml")
     parser.set_defaults(run=run)
 
 

@@ -140,7 +140,7 @@ def check(settings: SurveySettings, clock_scale: float = 1.0) -> None:
     if not settings.endpoints:
         raise ConfigError(
             "There are no endpoints to ask; name a configuration with [[endpoints]] by --config "
-            "(configs/survey.toml shows every key)."
+            "(`edgespec survey config` shows every key)."
         )
     host, min_s = settings.min_interval_s()
     if settings.schedule.interval_s / clock_scale < min_s:

@@ -30,7 +30,7 @@ _DO = {
     66: "correct `draft.model` in worker.toml; `make setup` makes the demo's models",
     73: "restore the state folder from a backup, or pair again",
     77: "ask the operator for a code (`cloud-gateway pair`) and run `edgespec pair CODE`",
-    78: "correct the file that is named; configs/worker.toml explains every key",
+    78: "correct the file that is named; `edgespec config` explains every key",
 }
 
 

@@ -51,7 +51,7 @@ def test_the_automatic_models_are_those_that_the_models_module_keeps(
     folder = models.model_dir()
     folder.mkdir(parents=True)
     for reference, name in zip(AUTO_MODELS, names, strict=True):
-        with pytest.raises(ModelError, match=f"{name} is missing; run `(python -m tools|edgespec models)"):
+        with pytest.raises(ModelError, match=f"{name} is missing; run `edgespec models"):
             resolve_model(reference)
         (folder / name).touch()
         if name != file:

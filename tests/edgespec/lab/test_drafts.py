@@ -8,8 +8,10 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from edgespec.__main__ import main
 from edgespec.core.errors import ConfigError, ModelError
-from tools.make_draft import count_loaded_layers, drop_layers, main, make_draft, requantise
+from edgespec.lab.drafts import drop_layers, make_draft
+from edgespec.llamacpp.convert import count_loaded_layers, requantise
 
 ARRAYS = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges")
 
@@ -74,7 +76,7 @@ def test_a_file_that_is_no_gguf_is_one_sentence_and_exit_code_66(
 ) -> None:
     source = tmp_path / "broken.gguf"
     source.write_bytes(content)
-    assert main(["--source", str(source), "--drop", "1", "--out", str(tmp_path / "out.gguf")]) == 66
+    assert main(["models", "make", "--source", str(source), "--drop", "1", "--out", str(tmp_path / "out.gguf")]) == 66
     error = capsys.readouterr().err
     assert "broken.gguf" in error
     assert len(error.splitlines()) == 1

@@ -1,0 +1,47 @@
+"""What came with this installation: the files that ship beside the code, and the packages that its extras bring."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+from edgespec.core.errors import ConfigError, MissingPackageError
+
+SHIPPED = Path(__file__).parents[1] / "shipped"
+"""Example configurations and systemd units; links into `configs` and `systemd` in a checkout, files in a wheel."""
+_REQUIREMENT = re.compile(r"([\w.-]+).*; *extra *== *[\"'](\w+)")
+_EXTRAS = ("worker", "gateway", "survey", "gpu")
+"""In the order in which one is recommended for a package of several; not `dev`, which no program needs."""
+_DISTRIBUTIONS = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py"}
+"""Modules that are not named as their distribution is."""
+
+
+def shipped_text(name: str) -> str:
+    """The content of a shipped file. Raises ConfigError if it is missing."""
+    try:
+        return (SHIPPED / name).read_text()
+    except OSError:
+        raise ConfigError(f"{SHIPPED / name} is missing: install edgespec again.") from None
+
+
+def missing_package(module: str | None, program: str = "") -> MissingPackageError | None:
+    """The error for a module that cannot be imported; None if no extra of edgespec brings it.
+
+    `program`: of several extras, `cloud-gateway` recommends its own.
+    """
+    top = (module or "").split(".")[0]
+    package = _DISTRIBUTIONS.get(top, top.replace("_", "-"))
+    try:
+        found = [_REQUIREMENT.match(line) for line in requires("edgespec") or ()]
+    except PackageNotFoundError:
+        return None
+    extras = {one[2] for one in found if one and one[1] == package}
+    order = ("gateway", *_EXTRAS) if program == "cloud-gateway" else _EXTRAS
+    extra = next((one for one in order if one in extras), None)
+    if extra is None:
+        return None
+    return MissingPackageError(
+        f'The package {package} is not installed for {sys.executable}: run `pip install "edgespec[{extra}]"` there.'
+    )
