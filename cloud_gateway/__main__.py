@@ -53,9 +53,6 @@ def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     serve.add_argument("--link-port", type=int, metavar="N", help="port for workers; 0 takes a free one")
     serve.add_argument("--metrics-port", type=int, metavar="N", help="port of the metrics; 0 takes a free one")
     serve.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as target.slots=2"
-    )
-    serve.add_argument(
         "--ready-file", type=Path, metavar="PATH", help="write the actual ports there, as JSON, when ready"
     )
 

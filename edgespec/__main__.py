@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from edgespec import __version__
 from edgespec.shared import command, folders, logs
 from edgespec.shared.address import DEFAULT_PEER_PORT, Address, parse_address
-from edgespec.shared.settings import assign
 from edgespec.worker import config, report
 from edgespec.worker.config import WorkerSettings
 
@@ -36,7 +35,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=VERSION)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     run = _verb(verbs, "run", _run, "run the worker", json=False)
-    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as draft.theta=1")
     run.add_argument("--end-with-input", action="store_true", help="stop when standard input ends, as a child process")
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
     pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
@@ -92,13 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    settings = config.load(args.config)
-    for assignment in args.set:
-        settings = assign(settings, assignment)
-    from edgespec.worker.service import Service  # llama.cpp
+    settings = config.given(args)
+    from edgespec.worker import start
 
     with logs.policy(settings.daemon.log_level):
-        asyncio.run(Service(settings).run(sys.stdin.fileno() if args.end_with_input else None))
+        asyncio.run(start.run(settings, sys.stdin.fileno() if args.end_with_input else None))
     return 0
 
 
@@ -107,7 +103,7 @@ def _pair(args: argparse.Namespace) -> int:
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.words import parse_code
 
-    settings = config.load(args.config)
+    settings = config.given(args)
     code = parse_code(args.code)
     store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
     where = args.address or settings.gateway.address
@@ -151,7 +147,7 @@ def _peers(args: argparse.Namespace) -> int:
 def _invite(args: argparse.Namespace) -> int:
     from edgespec.shared import control
 
-    settings = config.load(args.config)
+    settings = config.given(args)
     for event in control.stream(folders.find_socket("worker", settings.daemon.state_dir), "invite"):
         print(json.dumps(event) if args.json else report.invitation(event), flush=True)
     return 0
@@ -162,7 +158,7 @@ def _pair_peer(args: argparse.Namespace) -> int:
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.words import parse_code
 
-    settings = config.load(args.config)
+    settings = config.given(args)
     code = parse_code(args.code)
     store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
     from edgespec.worker.peer_pairing import pair_peer
@@ -179,7 +175,7 @@ def _forget(args: argparse.Namespace) -> int:
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.paired import PairedPeers
 
-    settings = config.load(args.config)
+    settings = config.given(args)
     store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
     peer = PairedPeers(store.folder).forget(args.peer)
     gone = {"forgotten": peer.name, "id": key_id(peer.key)}
@@ -191,7 +187,7 @@ def _rotate(args: argparse.Namespace) -> int:
     from edgespec.core.protocol.names import key_id
     from edgespec.shared.keystore import KeyStore
 
-    made = KeyStore(folders.state_dir("worker", config.load(args.config).daemon.state_dir)).rotate()
+    made = KeyStore(folders.state_dir("worker", config.given(args).daemon.state_dir)).rotate()
     old, new = key_id(made.old_key), key_id(made.new_key)
     text = (
         f"This machine's key {old} is replaced by {new}. Restart `edgespec run`: its gateway then takes the new key in "
@@ -206,7 +202,7 @@ def _status(args: argparse.Namespace) -> int:
         return _ask(args, "status")
     from edgespec.shared import control
 
-    settings = config.load(args.config)
+    settings = config.given(args)
     states = control.stream(folders.find_socket("worker", settings.daemon.state_dir), "watch")
     if args.json:
         for state in states:
@@ -231,7 +227,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
     async def show() -> int:
         found = []
-        async for one in examine(args.config):
+        async for one in examine(lambda: config.given(args)):
             found.append(one)
             if args.json:
                 print(json.dumps(asdict(one)), flush=True)
@@ -248,7 +244,7 @@ def _doctor(args: argparse.Namespace) -> int:
 def _install(args: argparse.Namespace) -> int:
     from edgespec.shared import unit
 
-    config.load(args.config)  # a service with a wrong configuration would only fail later
+    config.given(args)  # a service with a wrong configuration would only fail later
     unit.WORKER.install(args.config, user=args.user, dry_run=args.dry_run)
     return 0
 
@@ -256,7 +252,7 @@ def _install(args: argparse.Namespace) -> int:
 def _uninstall(args: argparse.Namespace) -> int:
     from edgespec.shared import unit
 
-    unit.WORKER.uninstall(config.load(args.config).daemon.state_dir, user=args.user, dry_run=args.dry_run)
+    unit.WORKER.uninstall(config.given(args).daemon.state_dir, user=args.user, dry_run=args.dry_run)
     return 0
 
 
@@ -264,7 +260,7 @@ def _ask(args: argparse.Namespace, method: str, show: Callable[[Any], str] = rep
     """Calls the running worker over its control socket and prints the result."""
     from edgespec.shared import control
 
-    settings = config.load(args.config)
+    settings = config.given(args)
     answer = control.call(folders.find_socket("worker", settings.daemon.state_dir), method, timeout_s=10.0, **params)
     if args.json:
         print(json.dumps(answer))

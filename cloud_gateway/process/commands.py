@@ -22,7 +22,8 @@ from cloud_gateway.process import config
 from cloud_gateway.process.views import audit_row, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.shared import control, folders, unit
+from edgespec.shared import control, folders, logs, unit
+from edgespec.shared.starting import Starting
 
 Row = Mapping[str, Any]
 AUDIT_LINE = "{:19}  {:28}  {:24}  {:9}  {:28}  {:>6}  {}"
@@ -31,9 +32,14 @@ VERSION = f"cloud-gateway {__version__} (Python {platform.python_version()})"
 
 def serve(args: argparse.Namespace) -> int:
     """`cloud-gateway serve`."""
-    from cloud_gateway.process import serve as server  # HTTP, links and engine: half a second
+    settings = config.given(args)
+    with logs.policy(settings.daemon.log_level):
+        starting = Starting(f"cloud-gateway {__version__}")
+        starting("loading libraries")
+        from cloud_gateway.process import serve as server  # HTTP, links and engine: half a second
 
-    return server.run(args)
+        server.run(settings, starting, args.ready_file)
+    return 0
 
 
 def version(args: argparse.Namespace) -> int:
@@ -44,14 +50,14 @@ def version(args: argparse.Namespace) -> int:
 
 def install_service(args: argparse.Namespace) -> int:
     """`cloud-gateway install-service`."""
-    config.load(args.config)  # a service with a wrong configuration would only fail later
+    config.given(args)  # a service with a wrong configuration would only fail later
     unit.GATEWAY.install(args.config, user=args.user, dry_run=args.dry_run)
     return 0
 
 
 def uninstall(args: argparse.Namespace) -> int:
     """`cloud-gateway uninstall`."""
-    unit.GATEWAY.uninstall(config.load(args.config).daemon.state_dir, user=args.user, dry_run=args.dry_run)
+    unit.GATEWAY.uninstall(config.given(args).daemon.state_dir, user=args.user, dry_run=args.dry_run)
     return 0
 
 
@@ -310,7 +316,7 @@ def _audit_rows(args: argparse.Namespace) -> Iterator[Row]:
         for event in control.stream(path, "audit", since=args.since):
             yield from event["entries"]
         return
-    folder = folders.audit_dir(config.load(args.config).daemon.state_dir)
+    folder = folders.audit_dir(config.given(args).daemon.state_dir)
     try:
         yield from (audit_row(entry) for entry in entries(folder, args.since))
     except OSError as error:
@@ -321,7 +327,7 @@ def _audit_rows(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def _socket(args: argparse.Namespace) -> Path:
-    return folders.find_socket("gateway", config.load(args.config).daemon.state_dir)
+    return folders.find_socket("gateway", config.given(args).daemon.state_dir)
 
 
 def _is_running(path: Path) -> bool:
@@ -338,7 +344,7 @@ def _is_running(path: Path) -> bool:
 
 def _key_folder(args: argparse.Namespace) -> Path:
     """The folder of KeyStore, without loading its libraries."""
-    return folders.state_dir("gateway", config.load(args.config).daemon.state_dir) / "keys"
+    return folders.state_dir("gateway", config.given(args).daemon.state_dir) / "keys"
 
 
 def _keys(args: argparse.Namespace) -> KeyRing:

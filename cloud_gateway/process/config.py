@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +35,16 @@ SELF = "self"
 """As `local_draft.model`: the target itself, with some of its layers only."""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a port on this host."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
 def _check_loopback(host: str) -> None:
-    if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+    if not is_loopback(host):
         raise ValueError("figures about other people's requests do not leave this machine")
 
 
@@ -85,7 +94,7 @@ class LinkSection(LinkBounds, frozen=True, kw_only=True):
 
 
 class MetricsSection(Section, frozen=True):
-    """[metrics]: figures for Prometheus and the dashboard."""
+    """[metrics]: figures for Prometheus."""
 
     host: Annotated[str, Meta(extra={"allowed": '"127.0.0.1", "::1" or "localhost"', "check": _check_loopback})] = (
         "127.0.0.1"
@@ -172,3 +181,10 @@ class GatewaySettings(Section, frozen=True):
 def load(path: Path | None = None) -> GatewaySettings:
     """As `settings.load_usual`. Raises ConfigError."""
     return settings.load_usual(path, "gateway", GatewaySettings)
+
+
+def given(args: argparse.Namespace) -> GatewaySettings:
+    """The configuration file of a command line with its `--set` and ports, checked together. Raises ConfigError."""
+    ports = {"api.port": "port", "link.port": "link_port", "metrics.port": "metrics_port"}
+    options = {key: getattr(args, option, None) for key, option in ports.items()}
+    return settings.assigned(load(args.config), args.set, options)

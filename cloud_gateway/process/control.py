@@ -27,6 +27,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.shared.control import Handler
 from edgespec.shared.desk import PairingDesk
 from edgespec.shared.paired import PairedWorkers
+from edgespec.shared.starting import Starting
 
 AUDIT_BATCH = 200
 """Entries of one message: about 70 KB, so that other commands do not wait long."""
@@ -36,6 +37,7 @@ class Running(Protocol):
     """What the commands use of the gateway process; the last three are None until the models are loaded."""
 
     settings: GatewaySettings
+    starting: Starting
     api: Api
     paired: PairedWorkers
     keys: KeyRing
@@ -87,7 +89,7 @@ class Commands:
             **gateway.addresses(),
         }
         if gateway.models is None or gateway.engine is None or gateway.links is None:
-            return found
+            return found | gateway.starting.status()
         engine, stats = gateway.engine, gateway.engine.stats
         linked = gateway.links.workers()
         return found | {

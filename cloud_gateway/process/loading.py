@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.engine.loop import EngineSettings
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cloud_gateway.process.loading")
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class Models:
@@ -49,12 +44,14 @@ class Models:
     """By the name of their source."""
 
 
-def load_models(settings: GatewaySettings, plan: Plan | None = None) -> Models:
-    """Loads target and local draft; `plan` is what `check_models` returned, where it was called before.
+def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Callable[[str], None] = log.info) -> Models:
+    """Loads target and local draft; `plan` is what `check_models` returned, where it was called before; `doing` is
+    called with each step.
 
     Raises ModelError, TokenizerMismatch.
     """
     plan = plan or check_models(settings)
+    doing(f"loading the target {plan.path.name} by {plan.engine}")
     loaded, path = load_target(settings, plan), plan.path
     target = loaded.target
     served = ServedModel(
@@ -64,7 +61,10 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None) -> Models:
         vocab_size=target.vocab_size,
         fingerprint=fingerprint(loaded.model_digest, loaded.tokenizer_digest.hex(), loaded.made_by, *choices(settings)),
     )
+    if settings.local_draft.model:
+        doing(f"loading the local draft {settings.local_draft.model}")
     local = _load_draft(settings, target)
+    doing("loading the tokenizer and grammars")
     heads = _load_heads(settings, target, loaded.model_digest)
     grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
     from cloud_gateway.models.text import Text
@@ -141,28 +141,3 @@ def fingerprint(model_digest: bytes, *chosen: str) -> str:
     versions = (transformers.__version__, np.__version__, grammar.version(), __version__)
     facts = "\0".join((model_digest.hex(), *chosen, *versions))
     return f"es_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
-
-
-def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Runs `work` in a daemon thread, which ends with the process; the event loop's own threads would delay it."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def finish(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def body() -> None:
-        try:
-            outcome: tuple[T | None, BaseException | None] = work(), None
-        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-            outcome = None, error
-        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
-            loop.call_soon_threadsafe(finish, *outcome)
-
-    threading.Thread(target=body, name="loading", daemon=True).start()
-    return future

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
 import signal
 import socket
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -27,10 +27,9 @@ from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, metrics_app
-from cloud_gateway.process import config
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
-from cloud_gateway.process.loading import Models, engine_settings, in_thread, load_models
+from cloud_gateway.process.loading import Models, engine_settings, load_models
 from cloud_gateway.process.own_worker import OwnWorker
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec.core.admission import share_descriptors
@@ -44,31 +43,32 @@ from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import ControlServer
 from edgespec.shared.desk import PairingDesk
-from edgespec.shared.fields import machine_name
+from edgespec.shared.fields import machine_name, pin
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedWorkers
-from edgespec.shared.settings import assign, overridden
+from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
 log = logging.getLogger("cloud_gateway.process.serve")
 GRACE_S = 30.0
 """For completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
-T = TypeVar("T")
+
+
+OPEN_API = (
+    "`api.host` is %s: API keys and prompts cross the network unencrypted, for everyone on it to read; set it to "
+    "127.0.0.1 and put a TLS proxy before it (docs/api.md)"
+)
 
 
 class EngineFailedError(EdgespecError):
     """The engine stopped after repeated failures; the process ends, and systemd starts it again."""
 
 
-class Stopped(Exception):
-    """SIGTERM or SIGINT came before the gateway was ready."""
-
-
 class Gateway:
     """One gateway process, on the event loop; `run` starts it, serves and stops it."""
 
-    def __init__(self, settings: GatewaySettings, ready_file: Path | None = None) -> None:
+    def __init__(self, settings: GatewaySettings, starting: Starting, ready_file: Path | None = None) -> None:
         """Reads keys and lists. Raises KeyStoreError, ConfigError."""
-        self.settings, self._ready_file = settings, ready_file
+        self.settings, self.starting, self._ready_file = settings, starting, ready_file
         store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         store.note_credentials()
         self.identity, self.tls = store.identity(), store.tls_identity()
@@ -92,15 +92,18 @@ class Gateway:
         self._failed = False
 
     async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT. Raises AddressError, ModelError, TokenizerMismatch, EngineFailedError."""
+        """Serves until SIGTERM, SIGINT or SIGHUP.
+
+        Raises AddressError, ModelError, TokenizerMismatch, EngineFailedError.
+        """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(logs.loop_failed)
-        for sig in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(sig, self._asked_to_stop)
+        on_stop_signals(self._asked_to_stop)
         async with AsyncExitStack() as closing:
             plan = await self._open(closing)
             try:
-                models = await self._unless_stopped(in_thread(lambda: load_models(self.settings, plan)))
+                load = partial(load_models, self.settings, plan, self.starting)
+                models = await self.starting.finished(load, self._stop)
             except Stopped:
                 return
             logs.serving()
@@ -121,17 +124,20 @@ class Gateway:
     async def _open(self, closing: AsyncExitStack) -> Plan:
         """Opens what should fail before minutes of loading: addresses in use, a second gateway on the same state."""
         settings = self.settings
-        plan = check_models(settings)
-        if self._ready_file is not None:
-            self._ready_file.unlink(missing_ok=True)
         control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), Commands(self).handlers())
         await control.start()
         closing.push_async_callback(control.close)
+        self.starting("checking the models")
+        plan = check_models(settings)
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
         check_free(settings.link.host, settings.link.port, "link")
         api, metrics = settings.api, settings.metrics
         limits, shares = settings.limits, self._shares
         admission = api_admission(limits, shares["api"])
         times = Times(limits.head_timeout_s, limits.idle_timeout_s)
+        if not is_loopback(api.host):
+            log.warning(OPEN_API, api.host)
         chat = await listen(make_app(self.api, self.keys), api.host, api.port, "api", admission, times)
         closing.push_async_callback(chat.close)
         app = metrics_app(self.metrics, metrics.hosts)
@@ -161,6 +167,7 @@ class Gateway:
             conduct=Conduct(settings.link.quarantine_keys),
             quarantined=self._note_quarantine,
         )
+        self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
             models.target, models.local, engine_settings(settings), links, recorder=self.recorder, curve=curve
@@ -205,7 +212,9 @@ class Gateway:
         """Reports readiness on standard output, in the ready file and to systemd."""
         assert self.models is not None
         model, found = self.models.served.id, self.addresses()
-        print(f"API      {found['api']}/v1 serves {model}")
+        log.info("ready after %.1f s", self.starting.seconds)
+        api = Address(_host(self.settings.api.host), self._listeners["api"].port)
+        print(f"API      http://{api}/v1 serves {model}")
         print(f"workers  {found['link']}")
         print(f"metrics  {found['metrics']}/metrics", flush=True)
         if self._ready_file is not None:
@@ -219,16 +228,17 @@ class Gateway:
         return found | {"link": self.worker_address()} if self.links is not None else found
 
     def worker_address(self) -> str:
-        """The address for workers: the configured host, or for a wildcard this machine's address on its route out."""
-        host = self.settings.link.host
-        if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-            host = _outgoing_address(socket.AF_INET6 if host == "::" else socket.AF_INET) or socket.gethostname()
-        return f"wss://{Address(host, self.link_port)}"
+        """The address for workers."""
+        return f"wss://{Address(_host(self.settings.link.host), self.link_port)}"
 
     # --- stop ------------------------------------------------------------------------------------------------------
 
-    def _asked_to_stop(self) -> None:
-        (self._hurry if self._stop.is_set() else self._stop).set()
+    def _asked_to_stop(self, sig: signal.Signals) -> None:
+        log.info("%s: stopping", sig.name)
+        if not self._stop.is_set():
+            self._stop.set()
+        elif sig is not signal.SIGHUP:  # a terminal that is closed may send it twice
+            self._hurry.set()
 
     def _engine_failed(self) -> None:
         self._failed = True
@@ -249,38 +259,11 @@ class Gateway:
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
 
-    async def _unless_stopped(self, work: asyncio.Future[T]) -> T:
-        """The result of `work`. Raises Stopped where a signal comes first; the work then goes on unobserved."""
-        stopping = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not work.done():
-            raise Stopped
-        return work.result()
 
-
-def run(args: argparse.Namespace) -> int:
-    """The command: reads the configuration and serves until it is stopped by a signal."""
-    settings = configured(args)
-    if settings.daemon.cpu:
-        try:
-            os.sched_setaffinity(0, settings.daemon.cpu)
-        except OSError:
-            raise ConfigError(
-                f"`daemon.cpu` is {list(settings.daemon.cpu)}, but this machine has no such core."
-            ) from None
-    with logs.policy(settings.daemon.log_level):
-        asyncio.run(Gateway(settings, args.ready_file).run())
-    return 0
-
-
-def configured(args: argparse.Namespace) -> GatewaySettings:
-    """The configuration file with the overrides of the command line. Raises ConfigError."""
-    ports = {"api.port": args.port, "link.port": args.link_port, "metrics.port": args.metrics_port}
-    settings = overridden(config.load(args.config), ports)
-    for assignment in args.set:
-        settings = assign(settings, assignment)
-    return settings
+def run(settings: GatewaySettings, starting: Starting, ready_file: Path | None) -> None:
+    """Serves until it is stopped by a signal."""
+    pin(settings.daemon.cpu)
+    asyncio.run(Gateway(settings, starting, ready_file).run())
 
 
 def _shares(settings: GatewaySettings) -> dict[str, int]:
@@ -310,6 +293,13 @@ def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
 def _audit(settings: GatewaySettings, folder: Path) -> AuditLog | None:
     audit = settings.audit
     return AuditLog(folder, audit.max_kb * 1024, audit.keep) if audit.enabled else None
+
+
+def _host(configured: str) -> str:
+    """The configured host, or for a wildcard this machine's address on its route out."""
+    if configured not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        return configured
+    return _outgoing_address(socket.AF_INET6 if configured == "::" else socket.AF_INET) or socket.gethostname()
 
 
 def _outgoing_address(family: socket.AddressFamily) -> str | None:

@@ -140,14 +140,11 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     from cloud_gateway.models.families import family_of
     from cloud_gateway.process import config
     from cloud_gateway.process.targets import check_models, need_of
-    from edgespec.shared.settings import assign, override
+    from edgespec.shared.settings import assigned, overridden
     from edgespec.shared.vocabfiles import vocabulary
 
-    settings = config.load(options.config)
-    for assignment in options.set:
-        settings = assign(settings, assignment)
-    settings = override(settings, "target.model", options.target)
-    settings = override(settings, "local_draft.model", options.draft)
+    named = {"target.model": options.target, "local_draft.model": options.draft}
+    settings = overridden(assigned(config.load(options.config), options.set), named)
     plan, draft = check_models(settings), models.resolve_model(options.draft)
     target = plan.path
     need, shared = need_of(settings.target, plan.engine, target, settings.sources.heads), vocabulary(target)

@@ -30,6 +30,7 @@ Public, by module:
 - `reduced`: `cause`, `kind_of`, `origin`, `places`
 - `sdnotify`: all
 - `settings`: all
+- `starting`: `on_stop_signals`, `Starting`, `Stopped`
 - `threads`: `Threads`
 - `throttle`: `Throttle`
 - `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`, `trusted`

@@ -24,14 +24,20 @@ def add_verb(
     text: str,
     *,
     json: bool = True,
+    sets: bool = True,
 ) -> ArgumentParser:
-    """A verb that reads the configuration file `settings`, and with `json` can print JSON. Returns its parser."""
+    """A verb that reads the configuration file `settings`, of which `--set` overrides keys, and with `json` can print
+    JSON. Returns its parser.
+    """
     parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     text = f"{settings} (default: the one in ~/.config/edgespec)"
     parser.add_argument("--config", type=Path, metavar="PATH", help=text)
+    if sets:
+        text = f"override a key of {settings}, as daemon.log_level=debug"
+        parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, **{} if sets else {"set": []})
     return parser
 
 
@@ -44,8 +50,8 @@ def add_service_verbs(
 ) -> None:
     """The verbs around a systemd unit; `verb`: `add_verb` with the configuration file; `what`: gateway or worker."""
     for one in (
-        verb(verbs, "install-service", install, f"run the {what} as a systemd service", json=False),
-        verb(verbs, "uninstall", uninstall, "stop and remove the service; keeps the keys", json=False),
+        verb(verbs, "install-service", install, f"run the {what} as a systemd service", json=False, sets=False),
+        verb(verbs, "uninstall", uninstall, "stop and remove the service; keeps the keys", json=False, sets=False),
     ):
         one.add_argument("--user", action="store_true", help="a service of this user, not of the system")
         one.add_argument("--dry-run", action="store_true", help="only show what would be done")

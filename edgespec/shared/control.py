@@ -57,7 +57,7 @@ class ControlServer:
 
     def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
         """`path` ends in ROLE.sock (folders.socket_file)."""
-        self._path, self._handlers = path, handlers
+        self._path, self.handlers = path, handlers
         self._lock = -1
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -143,7 +143,7 @@ class ControlServer:
             await asyncio.gather(running, hung_up, return_exceptions=True)
 
     async def _handle(self, request: _Request, writer: asyncio.StreamWriter) -> bytes:
-        handler = self._handlers.get(request.method)
+        handler = self.handlers.get(request.method)
         try:
             if handler is None:
                 raise TypeError
@@ -218,7 +218,7 @@ def _connect(path: Path, timeout_s: float | None) -> socket.socket:
         connection.close()
         if isinstance(error, FileNotFoundError | ConnectionRefusedError):
             start = _STARTS.get(path.stem, path.stem)
-            raise AddressError(f"The {path.stem} is not running; start it with `{start}`.") from None
+            raise AddressError(f"The {path.stem} is not running (socket {path}); start it with `{start}`.") from None
         if isinstance(error, PermissionError):
             raise AddressError(f"The {path.stem} runs as another user; run this command as that user.") from None
         raise AddressError(f"The {path.stem} cannot be reached at {path} ({error.strerror or error}).") from None

@@ -24,6 +24,8 @@ from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
 
 MAX_FILE_BYTES = 64 * 1024
+COMMAND_LINE = "Command line"
+"""Where a wrong value stands, in messages, as the name of a file."""
 _SHOWN = 60  # characters of a wrong value that a message repeats
 
 
@@ -88,43 +90,52 @@ def parse(text: str, schema: type[Settings], where: str) -> Settings:
 
 
 def override(settings: Settings, key: str, value: object) -> Settings:
-    """A copy with one key replaced, for the command line; text for a key that is not text is read as TOML.
+    """A copy with one key replaced, as `overridden`."""
+    return overridden(settings, {key: value})
 
-    Raises ConfigError for an unknown key, or a value that is not valid in the file either.
+
+def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
+    """A copy with the keys replaced whose value is not None, checked when all are; text for a key that is not text is
+    read as TOML.
+
+    Raises ConfigError for an unknown key, or values that are not valid in the file either.
     """
     table = msgspec.to_builtins(settings)
-    *tables, last = key.split(".")
-    kind: Any = type(settings)
-    inner = table
-    for name in [*tables, last]:
-        fields = _field_types(kind) if _table(kind) else {}
-        if name not in fields:
-            raise ConfigError(f"Option `{key}`: {_unknown_sentence(key, name, list(fields))}")
-        kind = fields[name]
-    for name in tables:
-        inner = inner[name]
-    inner[last] = _from_command_line(kind, value)
+    for key, value in values.items():
+        if value is not None:
+            _replace(table, type(settings), key, value)
 
     def complain(path: tuple[str, ...], sentence: str) -> NoReturn:
-        raise ConfigError(f"Option `{key}`: {sentence}")
+        raise ConfigError(f"{COMMAND_LINE}: {sentence}")
 
     return _checked(type(settings), table, complain)
 
 
-def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
-    """As `override`, for each key whose value is not None. Raises ConfigError."""
-    for key, value in values.items():
-        if value is not None:
-            settings = override(settings, key, value)
-    return settings
+def assigned(settings: Settings, assignments: Sequence[str], options: Mapping[str, object] | None = None) -> Settings:
+    """As `overridden`, for the `KEY=VALUE` of a command line, which replace those of `options`. Raises ConfigError."""
+    values = dict(options or {})
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not key.strip() or not equals:
+            raise ConfigError(
+                f"{COMMAND_LINE}: `--set {assignment}` must be KEY=VALUE, for example daemon.log_level=debug."
+            )
+        values[key.strip()] = value.strip()
+    return overridden(settings, values)
 
 
-def assign(settings: Settings, assignment: str) -> Settings:
-    """As `override`, for `KEY=VALUE` from a command line. Raises ConfigError."""
-    key, equals, value = assignment.partition("=")
-    if not key.strip() or not equals:
-        raise ConfigError(f"Option `--set {assignment}`: write KEY=VALUE, for example daemon.log_level=debug.")
-    return override(settings, key.strip(), value.strip())
+def _replace(table: dict[str, Any], schema: type[msgspec.Struct], key: str, value: object) -> None:
+    """Replaces a dotted key of the table. Raises ConfigError for an unknown one."""
+    *tables, last = key.split(".")
+    kind: Any = schema
+    for name in [*tables, last]:
+        fields = _field_types(kind) if _table(kind) else {}
+        if name not in fields:
+            raise ConfigError(f"{COMMAND_LINE}: {_unknown_sentence(key, name, list(fields))}")
+        kind = fields[name]
+    for name in tables:
+        table = table[name]
+    table[last] = _from_command_line(kind, value)
 
 
 def keys(schema: type[msgspec.Struct], prefix: str = "") -> dict[str, tuple[object, str]]:
@@ -296,8 +307,8 @@ def _from_command_line(kind: Any, value: object) -> object:
 
 def _unknown_sentence(key: str, name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean `{close[0]}`? " if close else ""
-    return f"unknown key `{key}`; {hint}Allowed here: {', '.join(known) or 'no further keys'}."
+    hint = f"did you mean `{close[0]}`? A" if close else "a"
+    return f"unknown key `{key}`; {hint}llowed here: {', '.join(known) or 'no further keys'}."
 
 
 def _shown(value: object) -> str:

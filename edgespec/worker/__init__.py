@@ -10,4 +10,5 @@ Public, by module:
 - `peer_pairing`: `pair_peer`, `pair_through_peers`
 - `report`: all
 - `service`: `load_drafter`, `Service`
+- `start`: all
 """

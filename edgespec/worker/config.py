@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,6 +35,7 @@ __all__ = [
     "GatewaySection",
     "OwnerSection",
     "WorkerSettings",
+    "given",
     "load",
     "override",
     "owner_policy",
@@ -121,3 +123,8 @@ def worker_name(settings: WorkerSettings) -> str:
 def load(path: Path | None = None) -> WorkerSettings:
     """As `settings.load_usual`. Raises ConfigError."""
     return settings.load_usual(path, "worker", WorkerSettings)
+
+
+def given(args: argparse.Namespace) -> WorkerSettings:
+    """The configuration file of a command line with its `--set`, checked together. Raises ConfigError."""
+    return settings.assigned(load(args.config), args.set)

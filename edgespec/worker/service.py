@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,8 +27,7 @@ from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, T
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
-from edgespec.shared import control, folders, logs, sdnotify
-from edgespec.shared.fields import pin
+from edgespec.shared import control, folders, sdnotify
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
@@ -61,9 +59,10 @@ class Service:
         settings: WorkerSettings,
         load: Callable[[WorkerSettings], Drafter] | None = None,
         watched: Sequence[Source] | None = None,
+        doing: Callable[[str], None] = log.info,
     ) -> None:
-        """Reads the keys and loads the draft model, in about a second; `load` replaces `load_drafter` in tests, and
-        `watched` the signs of the owner that this machine has.
+        """Reads the keys and loads the draft model, in seconds to minutes; `load` replaces `load_drafter` in tests, and
+        `watched` the signs of the owner that this machine has; `doing` is called with each step.
 
         Raises PairingError without a paired gateway, KeyStoreError, ModelError.
         """
@@ -73,9 +72,8 @@ class Service:
         store.note_credentials()
         self._gateways = PairedGateways(store.folder)
         self.gateway = paired_gateway(self._gateways)
-        pin(settings.daemon.cpu)
         draft = settings.draft
-        self._load = load or load_drafter
+        self._load, self._doing = load or load_drafter, doing
         self._lowered = settings.daemon.priority == "idle"
         drafter, curve = priority.run_lowered(self._load_and_time) if self._lowered else self._load_and_time()
         rule = self._rule = draft_rule(draft, curve)
@@ -115,25 +113,12 @@ class Service:
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
 
-    async def run(self, input_fd: int | None = None) -> None:
-        """Drafts until SIGTERM or SIGINT, or until the input ends where one is given; nothing is read from it.
-
-        Raises final errors (revoked, unpaired, another tokenizer).
-        """
+    async def run(self, stop: asyncio.Event) -> None:
+        """Drafts until `stop` is set. Raises final errors (revoked, unpaired, another tokenizer)."""
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(logs.loop_failed)
-        logs.serving()
         self._failed = self._loop.create_future()
-        stop = asyncio.Event()
-        for sig in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(sig, stop.set)
-        if input_fd is not None:
-            self._loop.add_reader(input_fd, stop.set)
         thread = threading.Thread(target=self._draft, name="drafting", daemon=True)
         thread.start()
-        path = folders.socket_file("worker", self.settings.daemon.state_dir)
-        commands = control.ControlServer(path, self._commands())
-        await commands.start()
         try:
             where = self.settings.gateway
             if where.discover:
@@ -157,7 +142,6 @@ class Service:
             await self.place.close()
             if self._browser is not None:
                 await self._browser.close()
-            await commands.close()
             thread.join(5)
         for one in done:
             one.result()
@@ -256,7 +240,9 @@ class Service:
         self._loop.call_soon_threadsafe(self._announce)
 
     def _load_and_time(self) -> tuple[Drafter, dict[int, float]]:
+        self._doing(f"loading the draft model {self.settings.draft.model}")
         drafter = self._load(self.settings)
+        self._doing("timing draft steps")
         return drafter, step_curve(drafter)
 
     def _reload(self) -> Drafter:
@@ -302,7 +288,8 @@ class Service:
 
     # --- edgespec status, pause, resume ------------------------------------------------------------------------------
 
-    def _commands(self) -> dict[str, control.Handler]:
+    def commands(self) -> dict[str, control.Handler]:
+        """The handlers of the control socket."""
         return {
             "status": self._status,
             "watch": self._watch,

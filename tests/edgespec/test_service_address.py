@@ -12,6 +12,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.worker import start
 from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, OwnerSection, WorkerSettings
 from edgespec.worker.service import Service
 from tests.support.links import TOKENIZER, VOCAB, serving
@@ -46,7 +47,7 @@ async def test_where_the_gateway_was_reached_is_kept_and_the_id_is_shown(tmp_pat
             owner=OwnerSection(mode="always"),
         )
         service = Service(settings, lambda _: cast("Drafter", Draft()))
-        running = asyncio.create_task(service.run())
+        running = asyncio.create_task(start.run(settings, make=lambda *_: service))
         await until(lambda: gateways.all()[0].address == str(gateway.address))
         status = await service._status()
         assert (status["linked"], status["id"]) == (True, key_id(me.public))

@@ -17,6 +17,7 @@ from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.worker import start
 from edgespec.worker.config import DaemonSection, GatewaySection, OwnerSection, WorkerSettings
 from edgespec.worker.presence.source import Source
 from edgespec.worker.service import Service
@@ -104,7 +105,7 @@ async def service_of(
         owner=owner,
     )
     service = Service(settings, load, watched)
-    task = asyncio.ensure_future(service.run())
+    task = asyncio.ensure_future(start.run(settings, make=lambda *_: service))
     try:
         yield service, task, nices
     finally:

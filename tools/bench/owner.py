@@ -94,7 +94,7 @@ class Scene:
         self.service = Service(settings, watched=sources)
 
     async def __aenter__(self) -> Scene:
-        self._tasks = [asyncio.ensure_future(self.service.run()), asyncio.ensure_future(self._feed())]
+        self._tasks = [asyncio.ensure_future(self.service.run(asyncio.Event())), asyncio.ensure_future(self._feed())]
         return self
 
     async def __aexit__(self, *_: object) -> None:

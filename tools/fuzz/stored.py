@@ -94,7 +94,7 @@ def table() -> dict[str, Decoder]:
             [_TOML, (ROOT / "configs/gateway.toml").read_bytes()[-3000:]], ConfigError, cost=100,
         ),
         "--set": Decoder(
-            lambda data: settings.assign(WorkerSettings(), data.decode(errors="replace")),
+            lambda data: settings.assigned(WorkerSettings(), [data.decode(errors="replace")]),
             [b"daemon.cpu=[0, 1]", b"draft.theta=0.5", b"owner.mode=always"], ConfigError, cost=40,
         ),
     }  # fmt: skip

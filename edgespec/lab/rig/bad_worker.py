@@ -18,7 +18,8 @@ from typing import Any, cast
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.errors import EdgespecError
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.worker import config
+from edgespec.shared.starting import Starting
+from edgespec.worker import config, start
 from edgespec.worker.service import Service, load_drafter
 
 CASES = ("wrong", "slow", "stalls")
@@ -82,10 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         made.append(BadDrafter(load_drafter(settings), options.case))
         return cast("Drafter", made[0])
 
-    try:
-        service = Service(config.load(options.config), load)
+    def make(settings: config.WorkerSettings, starting: Starting) -> Service:
+        service = Service(settings, load, doing=starting)
         made[0].bad = True
-        asyncio.run(service.run())
+        return service
+
+    try:
+        asyncio.run(start.run(config.load(options.config), make=make))
     except EdgespecError as error:
         print(error, file=sys.stderr)
         return error.exit_code

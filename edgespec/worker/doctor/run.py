@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -44,10 +43,13 @@ def exit_code(found: Sequence[Finding]) -> int:
     return next((one.exit_code for one in found if one.exit_code), 0)
 
 
-async def examine(path: Path | None) -> AsyncIterator[Finding]:
-    """Each finding as it is made. A fault on which the later checks depend ends the examination."""
+async def examine(configured: Callable[[], WorkerSettings]) -> AsyncIterator[Finding]:
+    """Each finding as it is made. A fault on which the later checks depend ends the examination.
+
+    `configured` may raise ConfigError.
+    """
     try:
-        settings = config.load(path)
+        settings = configured()
         store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
         gateways = PairedGateways(store.folder)
         gateway = paired_gateway(gateways)

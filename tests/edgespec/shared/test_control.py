@@ -177,9 +177,9 @@ async def test_a_daemon_that_does_not_answer_is_reported(tmp_path: Path) -> None
 
 
 def test_without_a_daemon_the_error_names_the_command_to_start_it(tmp_path: Path) -> None:
-    with pytest.raises(AddressError, match="The gateway is not running; start it with `cloud-gateway serve`."):
+    with pytest.raises(AddressError, match="gateway.sock\\); start it with `cloud-gateway serve`."):
         call(tmp_path / "gateway.sock", "double")
-    with pytest.raises(AddressError, match="The worker is not running; start it with `edgespec run`."):
+    with pytest.raises(AddressError, match="The worker is not running \\(socket .*worker.sock\\); start it with"):
         next(stream(tmp_path / "worker.sock", "double"))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from edgespec.core.errors import ConfigError
-from edgespec.shared.settings import MAX_FILE_BYTES, Section, find_line, keys, load, override, parse
+from edgespec.shared.settings import MAX_FILE_BYTES, Section, assigned, find_line, keys, load, override, parse
 
 
 def even(value: int) -> None:
@@ -211,17 +211,31 @@ def test_the_command_line_may_replace_any_key_under_the_same_rules() -> None:
     assert override(settings, "link.deep.port", 9).link.deep.port == 9
     assert settings == Root()
     for key, value, says in [
-        ("link.port", "70000", "Option `link.port`: `link.port` is 70000, but must be a whole number from 0 to 65535."),
-        ("link.port", "x", 'Option `link.port`: `link.port` is "x", but must be a whole number'),
-        ("link.port", 5, "Option `link.port`: `link.port` is 5, but must be another one than `port`."),
-        ("link.prot", 1, "Option `link.prot`: unknown key `link.prot`; did you mean `port`?"),
-        ("link.port.x", 1, "Option `link.port.x`: unknown key `link.port.x`; Allowed here: no further keys."),
+        ("link.port", "70000", "Command line: `link.port` is 70000, but must be a whole number from 0 to 65535."),
+        ("link.port", "x", 'Command line: `link.port` is "x", but must be a whole number'),
+        ("link.port", 5, "Command line: `link.port` is 5, but must be another one than `port`."),
+        ("link.prot", 1, "Command line: unknown key `link.prot`; did you mean `port`?"),
+        ("link.port.x", 1, "Command line: unknown key `link.port.x`; allowed here: no further keys."),
         ("link", 1, "must be a table of keys"),
         ("", 1, "unknown key ``"),
     ]:
         with pytest.raises(ConfigError) as error:
             override(settings, key, value)
         assert says in str(error.value)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_assignments_are_checked_together_in_any_order(order: int) -> None:
+    """5 is the value of `port` before, which `link.port` must differ from."""
+    found = assigned(Root(), ["link.port=5", "port=6"][::order])
+    assert (found.link.port, found.port) == (5, 6)
+    with pytest.raises(ConfigError, match="must be another one than `port`"):
+        assigned(Root(), ["link.port=6", "port=6"][::order])
+
+
+def test_assignments_replace_options_and_earlier_ones() -> None:
+    assert assigned(Root(), ["port=6", "port=7"], {"port": 8, "link.port": None}).port == 7
+    assert assigned(Root(), [], {"port": 8}).port == 8
 
 
 def test_arrays_of_tables_load_and_survive_an_override() -> None:

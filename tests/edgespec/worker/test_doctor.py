@@ -17,7 +17,7 @@ from edgespec.core.protocol.handshake import Pin
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
-from edgespec.worker.config import OwnerSection
+from edgespec.worker.config import OwnerSection, load
 from edgespec.worker.discovery import Browser
 from edgespec.worker.doctor import findings, network
 from edgespec.worker.doctor.findings import ASIDE, Finding
@@ -142,11 +142,11 @@ async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(tmp_pat
         store = KeyStore(tmp_path / "state")
         PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
         gateway.standing[store.identity().public] = "paired"
-        found = {one.check: one async for one in examine(config(tmp_path, str(model)))}
+        found = {one.check: one async for one in examine(lambda: load(config(tmp_path, str(model))))}
         assert found[f"address {gateway.address}"].exit_code == 0
         assert found["worker"].exit_code == ASIDE and found["speed"].exit_code == 0
         assert found["handshake"].exit_code == 65  # the tiny model has a vocabulary of its own
-        lost = {one.check: one async for one in examine(config(tmp_path, "/nowhere.gguf"))}
+        lost = {one.check: one async for one in examine(lambda: load(config(tmp_path, "/nowhere.gguf")))}
         assert lost["model"].exit_code == 66 and "handshake" not in lost
 
 
@@ -155,6 +155,6 @@ async def test_a_running_worker_whose_owner_is_there_is_said(tmp_path: Path) -> 
     async with serving_worker(tmp_path, OwnerSection(), [sign]) as running:
         await until(lambda: running.service.owner.verdict and not running.service.owner.verdict.drafting)
         await until(lambda: running.service._link)
-        found = {one.check: one async for one in examine(config(tmp_path))}
+        found = {one.check: one async for one in examine(lambda: load(config(tmp_path)))}
         assert REASONS["input"] in found["pause"].says and found["pause"].exit_code == ASIDE
         assert "worker" not in found and found["link"].exit_code == 0

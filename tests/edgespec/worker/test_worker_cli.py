@@ -27,16 +27,15 @@ def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
-        (["run"], 77, "not paired with a gateway; ask its operator for a code and run `edgespec pair`"),
         (["run", "--config", "none.toml"], 78, "none.toml: there is no such file"),
-        (["run", "--set", "draft.theta"], 78, "Option `--set draft.theta`: write KEY=VALUE"),
-        (["run", "--set", "=1"], 78, "Option `--set =1`: write KEY=VALUE"),
+        (["run", "--set", "draft.theta"], 78, "Command line: `--set draft.theta` must be KEY=VALUE"),
+        (["run", "--set", "=1"], 78, "Command line: `--set =1` must be KEY=VALUE"),
         (["run", "--set", "draft.theta="], 78, "must be a number from 0 to 100"),
         (["run", "--set", "draft.tehta=1"], 78, "unknown key `draft.tehta`; did you mean `theta`?"),
         (["pair", "abc"], 77, "`abc` is not a pairing code"),
         (["pair", "ws://x:1", "4821-acorn-album-amber-7305"], 71, "the link to a gateway always uses TLS"),
         (["pair", "127.0.0.1:1", "4821-acorn-album-amber-7305"], 69, "No gateway can be reached at 127.0.0.1:1"),
-        (["status"], 71, "The worker is not running; start it with `edgespec run`."),
+        (["status"], 71, "worker.sock); start it with `edgespec run`."),
         (["pause"], 71, "The worker is not running"),
         (["resume", "--json"], 71, "The worker is not running"),
         (["demo", "--rtt-ms", "-5"], 78, "--rtt-ms is -5, but must be a number from 0 to 10000."),
@@ -58,6 +57,13 @@ def test_a_mistake_is_one_sentence_and_its_exit_code(
     assert shown.err.startswith("edgespec: ")
     assert shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+def test_a_worker_that_is_not_paired_says_so_after_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run"]) == 77
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.endswith(f"edgespec {__version__} starts")
+    assert "not paired with a gateway; ask its operator for a code and run `edgespec pair`" in last
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["version"]])

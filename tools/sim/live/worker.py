@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from edgespec.llamacpp.drafter import Drafter
+from edgespec.worker import start
 from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, OwnerSection, WorkerSettings
 from edgespec.worker.service import Service
 from tools.sim.live.engines import SleepingDrafter
@@ -40,8 +41,9 @@ def settings_of(setting: Setting, state: Path, address: str) -> WorkerSettings:
 
 def main(setting: Setting, state: Path, address: str) -> None:
     drafter = SleepingDrafter(setting)
-    service = Service(settings_of(setting, state, address), lambda _: cast("Drafter", drafter))
-    asyncio.run(service.run())
+    settings = settings_of(setting, state, address)
+    service = Service(settings, lambda _: cast("Drafter", drafter))
+    asyncio.run(start.run(settings, make=lambda *_: service))
     given = service.daemon.stats
     host_us = given.host_s / max(given.steps, 1) * 1e6
     print(json.dumps({"steps": given.steps, "host_us_per_step": round(host_us, 1), **drafter.sleeper.summary()}))

@@ -102,7 +102,7 @@ def test_the_table_names_failures_and_samples(home: Path, capsys: pytest.Capture
         (
             ["--config", "{config}", "--interval-s", "x"],
             78,
-            'Option `schedule.interval_s`: `schedule.interval_s` is "x"',
+            'Command line: `schedule.interval_s` is "x"',
         ),
         (["--config", "{config}", "--count", "-1"], 78, "a whole number from 0 to 100000"),
         (["--config", "{config}", "--duration-h", "0"], 78, "a number from 0.001 to 744"),

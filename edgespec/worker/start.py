@@ -1,0 +1,81 @@
+"""`edgespec run` from its first line to its end: the control socket answers before the draft model is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from edgespec import __version__
+from edgespec.core.errors import AddressError
+from edgespec.shared import control, folders, logs
+from edgespec.shared.fields import pin
+from edgespec.shared.starting import Starting, Stopped, on_stop_signals
+from edgespec.worker.config import WorkerSettings
+
+if TYPE_CHECKING:
+    from edgespec.worker.service import Service
+
+log = logging.getLogger("edgespec.service")
+
+WATCH_S = 1.0
+"""Between two states of `edgespec status --watch` while it starts."""
+Make = Callable[[WorkerSettings, Starting], "Service"]
+
+
+def make_service(settings: WorkerSettings, starting: Starting) -> Service:
+    """The worker with its model loaded, in a thread. Raises as `Service` does."""
+    starting("loading libraries")
+    from edgespec.worker.service import Service  # llama.cpp
+
+    return Service(settings, doing=starting)
+
+
+async def run(settings: WorkerSettings, input_fd: int | None = None, make: Make = make_service) -> None:
+    """Drafts until SIGTERM, SIGINT or SIGHUP, or until the input ends where one is given; nothing is read from it.
+
+    Raises final errors (revoked, unpaired, another tokenizer), and what `make` raises, which runs in a thread.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(logs.loop_failed)
+    starting = Starting(f"edgespec {__version__}")
+
+    def stopped(sig: signal.Signals) -> None:
+        log.info("%s: stopping", sig.name)
+        stop.set()
+
+    on_stop_signals(stopped)
+    if input_fd is not None:
+        loop.add_reader(input_fd, stop.set)
+    pin(settings.daemon.cpu)  # here: threads that are started later have what this one has
+    path = folders.socket_file("worker", settings.daemon.state_dir)
+    commands = control.ControlServer(path, _while_starting(starting))
+    await commands.start()
+    try:
+        service = await starting.finished(lambda: make(settings, starting), stop)
+        commands.handlers = service.commands()
+        logs.serving()
+        log.info("ready after %.1f s", starting.seconds)
+        await service.run(stop)
+    except Stopped:
+        return
+    finally:
+        await commands.close()
+
+
+def _while_starting(starting: Starting) -> dict[str, control.Handler]:
+    async def status() -> object:
+        return {"version": __version__, **starting.status()}
+
+    async def watch() -> AsyncIterator[object]:
+        while True:
+            yield await status()
+            await asyncio.sleep(WATCH_S)
+
+    async def later(**params: object) -> object:
+        raise AddressError(f"The worker is still starting ({starting.status()['doing']}); try again shortly.")
+
+    handlers: dict[str, control.Handler] = dict.fromkeys(("pause", "resume", "peers", "invite"), later)
+    return handlers | {"status": status, "watch": watch}

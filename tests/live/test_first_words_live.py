@@ -1,0 +1,136 @@
+"""Both daemons as processes: what they print and answer while they load, and how a closed terminal ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from edgespec.core.errors import AddressError
+from edgespec.lab.rig import module
+from edgespec.shared import control
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways
+from tests.live.test_gateway_live import ENDLESS, gateway
+from tests.support.links import GATEWAY_KEY
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.until import until
+
+pytestmark = pytest.mark.live
+LOAD_S = 120.0
+
+
+class Terminal:
+    """A process in a session and a terminal of its own."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._ours, theirs = pty.openpty()
+        os.set_blocking(self._ours, False)
+        self.process = subprocess.Popen(["setsid", "--ctty", *argv], stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        self._text = b""
+
+    def text(self) -> str:
+        """What it wrote so far."""
+        with suppress(BlockingIOError):
+            while data := os.read(self._ours, 65536):
+                self._text += data
+        return self._text.decode(errors="replace")
+
+    def close(self) -> None:
+        """The kernel sends SIGHUP, and every write fails."""
+        os.close(self._ours)
+
+
+@contextmanager
+def in_terminal(argv: Sequence[str]) -> Iterator[Terminal]:
+    terminal = Terminal(argv)
+    try:
+        yield terminal
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+def paired_worker(folder: Path) -> Path:
+    """The configuration of a worker that is paired with a gateway that never answers."""
+    store, model = KeyStore(folder / "state"), make_tiny_gguf(folder / "tiny.gguf")
+    PairedGateways(store.folder).add(GATEWAY_KEY.public, b"s" * 32, "gw", "127.0.0.1:9", 1)
+    path = folder / "worker.toml"
+    path.write_text(
+        f'[draft]\nmodel = "{model}"\nthreads = 1\n[gateway]\ndiscover = false\n[owner]\nmode = "always"\n'
+        f'[daemon]\nstate_dir = "{folder}/state"\n'
+    )
+    return path
+
+
+async def test_a_worker_answers_while_it_loads(tmp_path: Path) -> None:
+    config, socket = paired_worker(tmp_path), tmp_path / "state" / "worker.sock"
+    with in_terminal([*module("edgespec"), "run", "--config", str(config)]) as terminal:
+        await until(socket.exists)
+        terminal.process.send_signal(signal.SIGSTOP)  # else the tiny model might be loaded before it is asked
+        asked = [
+            asyncio.ensure_future(asyncio.to_thread(control.call, socket, method, timeout_s=LOAD_S))
+            for method in ("status", "pause")
+        ]
+        await asyncio.sleep(0.2)
+        terminal.process.send_signal(signal.SIGCONT)
+        assert (await asked[0])["state"] == "starting"
+        with pytest.raises(AddressError, match="still starting"):
+            await asked[1]
+        await until(lambda: "ready after" in terminal.text(), LOAD_S)
+        text = terminal.text()
+        assert text.index("starts") < text.index("loading the draft model") < text.index("timing draft steps")
+        assert (await asyncio.to_thread(control.call, socket, "status"))["linked"] is False
+        terminal.close()
+        assert await asyncio.to_thread(terminal.process.wait, LOAD_S) == 0
+        assert not socket.exists()
+
+
+def test_closing_the_gateways_terminal_cuts_no_stream(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        running.end()  # only its files are of use here
+        ready = tmp_path / "ready.json"
+        options = ["--config", str(tmp_path / "gateway.toml"), "--ready-file", str(ready)]
+        with in_terminal([*module("cloud_gateway"), "serve", *options]) as terminal:
+            asyncio.run(until(lambda: terminal.text() and ready.exists(), LOAD_S))
+            assert "loading the target" in terminal.text()
+            key = json.loads(running.command("keys", "create", "--json"))["key"]
+            ask = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 150}
+            with running.client(key) as client:
+                stream = client.chat.completions.create(**ask, stream=True, extra_body=ENDLESS)
+                first = next(stream)
+                terminal.close()
+                terminal.process.send_signal(signal.SIGHUP)  # a shell sends its own besides the kernel's
+                rest = list(stream)
+            assert first.choices and rest[-1].choices[0].finish_reason == "length"
+            assert terminal.process.wait(LOAD_S) == 0
+        assert not ready.exists()
+
+
+def test_a_gateway_with_an_open_api_warns_and_prints_where_it_is(tmp_path: Path) -> None:
+    moved = "--set", f"daemon.state_dir={tmp_path}/moved"
+    with gateway(tmp_path, "--set", "api.host=0.0.0.0", *moved) as running:
+        running.wait_ready()
+        assert f"socket {tmp_path}/state/gateway.sock" in running.command("status", code=71)
+        assert json.loads(running.command("status", "--json", *moved))["state"] == "serving"
+        _, out, err = running.end()
+    assert "`api.host` is 0.0.0.0: API keys and prompts cross the network unencrypted" in err
+    assert "127.0.0.1" not in out.splitlines()[0]
+
+
+@pytest.mark.parametrize("sig", [signal.SIGHUP, signal.SIGTERM])
+def test_a_gateway_that_gets_a_signal_says_so_and_removes_its_file(tmp_path: Path, sig: signal.Signals) -> None:
+    with gateway(tmp_path) as running:
+        running.wait_ready()
+        code, _, err = running.end(sig)
+    assert code == 0 and f"{sig.name}: stopping" in err
+    assert not (tmp_path / "ready.json").exists()
