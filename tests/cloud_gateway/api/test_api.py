@@ -148,13 +148,14 @@ async def test_a_stop_string_ends_the_answer_before_it_and_counts_exactly(
     for per_event in (1, 2, 3, 7, 100):  # however many tokens a round brings
         echo.engine.per_event = per_event
         answer = await client.chat.completions.create(
-            **CHAT, stop=["lo ✓", "zzz"], extra_body={"edgespec": {"ignore_eos": True}}
+            **CHAT, max_tokens=400, stop=["lo ✓", "zzz"], extra_body={"edgespec": {"ignore_eos": True}}
         )
         assert answer.choices[0].message.content == "user: hel"
         assert answer.choices[0].finish_reason == "stop"
         assert answer.usage is not None
         assert answer.usage.completion_tokens == len("user: hello ✓".encode())
     await until(lambda: not echo.engine.running)
+    assert len(echo.engine.cancelled) == 5, "the engine stops too"
 
 
 async def test_text_held_back_for_a_stop_string_comes_out_at_the_end(client: openai.AsyncOpenAI) -> None:

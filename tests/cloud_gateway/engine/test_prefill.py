@@ -187,21 +187,36 @@ def test_for_a_short_completion_the_draft_does_not_read_first() -> None:
     assert not any(call[0] == "reading" for call in target.calls[: first_round(target)])
 
 
-def test_policies_receive_the_rows_of_others_that_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Timed()
-    engine = Engine(target, TableDraft(1.0), engine_settings(policy="colocated", k=2), clock=target.time)
-    verifies: list[int] = []
+def verifies_of(monkeypatch: pytest.MonkeyPatch) -> list[Costs]:
+    """The costs that policies received for each decision to verify from now on."""
+    seen: list[Costs] = []
     decide = Generation.decide
 
     def noted(generation: Generation, link: LinkView | None, costs: Costs, now: float) -> Action:
         action = decide(generation, link, costs, now)
         if isinstance(action, Verify):
-            verifies.append(costs.other_rows)
+            seen.append(costs)
         return action
 
     monkeypatch.setattr(Generation, "decide", noted)
+    return seen
+
+
+def test_policies_receive_the_time_in_which_prompts_were_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, target = started([[3, 1]])
+    turn(engine, target, 4)
+    submit(engine, PROMPT[:200], 10)
+    seen = verifies_of(monkeypatch)
+    turn(engine, target, 40)
+    assert seen[0].paused_s < 2 * TOKEN_S and seen[-1].paused_s == pytest.approx(200 * TOKEN_S, rel=0.01)
+
+
+def test_policies_receive_the_rows_of_others_that_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Timed()
+    engine = Engine(target, TableDraft(1.0), engine_settings(policy="colocated", k=2), clock=target.time)
+    verifies = verifies_of(monkeypatch)
     for prompt in ([3], [4], [5]):
         submit(engine, prompt, 60)
     turn(engine, target, 30)
     assert {call[1] for call in target.calls} == {3}, "all in one pass"
-    assert verifies[:3] == [0, 3, 6], "those that have decided"
+    assert [costs.other_rows for costs in verifies[:3]] == [0, 3, 6], "those that have decided"

@@ -15,6 +15,7 @@ from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.audit import NoAudit
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.queue_workers import FIRST_NUMBER
+from cloud_gateway.scope import scope_for
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from tests.support.engines import complete, engines
@@ -142,12 +143,25 @@ async def test_nothing_is_written_where_nobody_asks_for_it(
     assert worker.seen and worker.asked == []
 
 
+@pytest.mark.claim("what-is-kept-of-a-prompt-serves-only-requests-of-its-scope")
 async def test_two_workers_write_two_different_answers_at_once() -> None:
     team = Writer("a"), Writer("b")
-    _, usage, _ = await queued(Team(*team), 2)
-    asked = [opening.sampling for worker in team for opening in worker.asked]
-    assert [(one.temperature, one.seed) for one in asked] == [(0.0, None), (0.7, 1)]
+    _, usage, _ = await queued(Team(*team), 2, wanted(cache_scope=b"of a key"))
+    asked = [opening for worker in team for opening in worker.asked]
+    assert [(one.sampling.temperature, one.sampling.seed) for one in asked] == [(0.0, None), (0.7, 1)]
+    assert [one.cache_scope for one in asked] == [scope_for(name, b"of a key") for name in "ab"]
     assert set(usage.workers) == {"a", "b"}
+
+
+@pytest.mark.claim("a-frame-feeds-no-request-that-its-worker-was-not-given")
+async def test_an_answer_takes_no_frame_of_a_worker_that_does_not_write_it() -> None:
+    def intrude(engine: Engine) -> None:
+        engine.post(FrameArrived("b", Tree(FIRST_NUMBER, 1, len(prompt), prefix_hash(prompt), 1, [0], [5], [1], [1])))
+
+    silent, prompt = Writer("a"), wanted().tokens
+    silent.muted = True
+    _, usage, _ = await queued(Team(silent, Writer("b", answers=False)), during=intrude)
+    assert silent.asked and usage.sources["answers"]["proposed"] == 0
 
 
 async def test_what_a_worker_wrote_before_it_left_still_serves() -> None:

@@ -118,3 +118,21 @@ def test_texts_are_plain_decodings_whatever_the_order() -> None:
         for item in outbox:
             item()
     assert received == [plain_greedy(prompt, 20) for prompt in prompts]
+
+
+def test_after_a_failed_pass_each_request_has_one_of_its_own() -> None:
+    engine, target = turned(policy="plain")
+    for prompt in ([3], [4], [5]):
+        submit(engine, prompt)
+    verify, failed = target.verify, list[int]()
+
+    def fails_once(batch: Sequence[Work]) -> list[Any]:
+        if not failed:
+            failed.append(len(batch))
+            raise RuntimeError
+        return verify(batch)
+
+    target.verify = fails_once  # type: ignore[method-assign]
+    for _ in range(4):
+        engine.turn()
+    assert failed == [3] and [len(batch) for _, batch in target.calls][:4] == [1, 1, 1, 3]

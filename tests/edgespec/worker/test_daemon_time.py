@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
+from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.shares import Part
+from edgespec.core.protocol.inflow import Bucket
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, Share, StepTimes, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.drafter import Drafter
@@ -128,6 +130,22 @@ def test_nodes_share_a_frame_while_a_pass_of_the_gateway_runs(model: Path) -> No
         daemon._send_one(daemon.clock() + 0.02)
         daemon.writable()
     assert len(sent) - before <= 2
+    daemon.drafter.shutdown()
+
+
+def test_frames_beyond_the_rate_wait_and_their_nodes_share_the_next(model: Path) -> None:
+    daemon, sent = by_hand(model, _tree_rate=Bucket(1.0, 2))
+    daemon.take(opened())
+    for _ in range(6):
+        step(daemon)
+        daemon._send_one(math.inf)
+        daemon.writable()
+    assert daemon.clock() < 0.5 and len(sent) == 3, "the burst, and one that has to be paid back"
+    daemon.clock = lambda: 10.0
+    daemon._send_one(math.inf)
+    tree = CandidateTree(PROMPT)
+    assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in sent)  # type: ignore[arg-type, union-attr]
+    assert len(sent) == 4 and len(tree.tree) == len(daemon._requests[1].tree), "nothing is lost"
     daemon.drafter.shutdown()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -292,3 +293,24 @@ def modes(*, paused: bool) -> list[str]:
 def test_the_reading_of_other_prompts_is_not_the_workers_fault() -> None:
     assert "plain" not in modes(paused=True)
     assert "plain" in modes(paused=False)
+
+
+def local_share(prefer: Literal["latency", "balanced", "offload"]) -> float:
+    """Local passes over those of co-located k = 2, with a worker that is silent and rounds too fast for the guard."""
+    policy, tree, now, passes, reference = Adaptive(PolicySettings(prefer=prefer)), CandidateTree([1, 2]), 0.0, 0, 0.0
+    for _ in range(100):
+        leaf = tree.root
+        while isinstance(decide(policy, tree, 0.1, now), Draft):
+            leaf, passes = tree.add_local(leaf, 5, -math.log(0.8), 0.3), passes + 1
+        tokens = leaf.position - tree.root.position + 1
+        now += 0.54 * TT * tokens
+        tree.advance([5] * tokens)
+        policy.verified(Outcome(tokens - 1, tokens, True, 0.3, tree.root.position), now)
+        assert policy._guard.mode == "normal" and policy._reference is not None
+        reference += tokens * policy._reference.passes
+    return passes / reference
+
+
+def test_balanced_makes_not_half_of_the_passes_of_colocated_decoding() -> None:
+    assert local_share("offload") == 0
+    assert 0.4 < local_share("balanced") < 0.5 and local_share("latency") > 0.9

@@ -115,3 +115,9 @@ def test_a_frame_before_the_first_decision_is_taken_in() -> None:
     timeline = Timeline()
     timeline.frame(Merged(fresh=2, prefix_len=11, reached=12), 0.5)
     assert timeline.frontier == 12 and timeline.hits == 0
+
+
+def test_on_a_link_with_jitter_a_late_frame_is_expected_for_longer() -> None:
+    steady, jittery = (streaming().expect(13, LinkView(R, high, TD, True), KEPT, 1.0 + 4 * TD) for high in (R, 3 * R))
+    assert steady.soon_s > 1e8, "given up"
+    assert jittery.chance > 0.9 and jittery.soon_s == jittery.grace_s == pytest.approx(R / 2)

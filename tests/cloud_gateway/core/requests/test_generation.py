@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.protocol.messages import MAX_MICROS, Close, Commit, Tree
+from tests.support.constraints import ForcesFive
 from tools.doubles.model import HASH, VOCAB, Rows, next_logits
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -27,15 +29,15 @@ COSTS = Costs(lambda rows: 0.03)
 LINK = LinkView(0.2, 0.3, 0.005, True)
 
 
-def made(policy: str = "adaptive", count: int = 40, **more: object) -> Generation:
-    request = GenerationRequest(PROMPT, count, ignore_eos=True)
+def made(policy: str = "adaptive", count: int = 40, constraint: ForcesFive | None = None) -> Generation:
+    request = GenerationRequest(PROMPT, count, ignore_eos=True, constraint=constraint)
     chooser = SharedNoise(request.sampling, request.tokens, Spread(), request.constraint)
     controller = POLICIES[policy](PolicySettings(k=3))
-    return Generation(1, request, controller, chooser, 0.0, 512, offload=True, **more)  # type: ignore[arg-type]
+    return Generation(1, request, controller, chooser, 0.0, 512, offload=True)
 
 
-def decoding(policy: str = "adaptive", worker: str | None = "w") -> Generation:
-    generation = made(policy)
+def decoding(policy: str = "adaptive", worker: str | None = "w", **more: Any) -> Generation:
+    generation = made(policy, **more)
     generation.handle(steps.Admitted(len(PROMPT) - 1), 0.0)
     if worker:
         generation.handle(steps.Assigned(worker), 0.0)
@@ -91,6 +93,7 @@ def test_the_times_of_a_round_stay_within_the_ranges_of_the_wire() -> None:
 # --- fences of worker and epoch --------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("a-frame-feeds-no-request-that-its-worker-was-not-given")
 def test_a_frame_of_another_worker_feeds_no_request() -> None:
     generation = decoding()
     (taken,) = generation.handle(steps.FrameArrived("other", frame(generation)), 0.1)
@@ -99,6 +102,7 @@ def test_a_frame_of_another_worker_feeds_no_request() -> None:
     assert len(generation.tree.tree) == 2
 
 
+@pytest.mark.claim("a-frame-feeds-no-request-that-its-worker-was-not-given")
 def test_a_frame_of_an_older_epoch_feeds_no_request() -> None:
     generation = decoding()
     generation.handle(steps.WorkerGone("w"), 0.1)
@@ -118,10 +122,9 @@ def test_a_worker_that_is_gone_loses_its_candidates_and_is_replaced() -> None:
     assert generation.handle(steps.WorkerGone("w"), 0.3) == ()
 
 
-def audit(right: bool, **request: object) -> tuple[float, int]:
+def audit(right: bool, constraint: ForcesFive | None = None) -> tuple[float, int]:
     """What a worker claimed and won with two candidates, one below the other, of which the first is right or not."""
-    generation = decoding()
-    generation.assignment.audited = not request  # type: ignore[union-attr]
+    generation = decoding(constraint=constraint)
     generation.handle(steps.FrameArrived("w", frame(generation, right=right)), 0.1)
     verify(generation)
     (released,) = of(generation.handle(steps.WorkerGone("w"), 2.0), steps.Released)
@@ -132,7 +135,7 @@ def test_a_worker_is_judged_by_the_candidates_among_which_the_target_chose() -> 
     claim = math.exp(-0.1)
     assert audit(right=True) == (round(2 * claim, 6), 2)
     assert audit(right=False) == (round(claim, 6), 0), "the second one's parent was not chosen"
-    assert audit(right=False, constrained=True) == (0, 0)
+    assert audit(right=False, constraint=ForcesFive(PROMPT)) == (0, 0)
 
 
 def test_a_worker_that_declines_or_breaks_the_protocol_is_not_asked_again() -> None:
@@ -166,6 +169,13 @@ def test_a_round_keeps_the_path_commits_it_and_emits_it() -> None:
     assert keep.rows == [0, 1, 2] and len(keep.tokens) == 3
     assert isinstance(send.body, Commit) and send.body.tokens == keep.tokens and send.body.prefix_len == len(PROMPT)
     assert emit.event.tokens == tuple(keep.tokens)
+
+
+def test_a_cancelled_request_ends_with_its_round_and_emits_nothing() -> None:
+    generation = decoding()
+    assert generation.handle(steps.Cancelled(), 0.1) == ()
+    outputs = verify(generation)
+    assert of(outputs, steps.Finished) == [steps.Finished("cancelled")] and not of(outputs, steps.Emit)
 
 
 def test_the_worker_diverged_where_the_target_left_its_candidates() -> None:
@@ -242,8 +252,12 @@ def test_decoding_is_timed_from_the_end_of_the_prompts_reading_on(draft_reads: b
     assert generation.usage.decode_s == decoding_s and generation.usage.total_s == 6
 
 
-def test_time_before_the_worker_counts_from_the_same_moment() -> None:
+def test_time_before_the_worker_ends_with_the_first_workers_first_frame() -> None:
     generation = decoding()
     verify(generation, 2.0)
     generation.handle(steps.FrameArrived("w", frame(generation)), 3.0)
+    generation.handle(steps.WorkerGone("w"), 4.0)
+    generation.handle(steps.Assigned("v"), 5.0)
+    verify(generation, 6.0)
+    generation.handle(steps.FrameArrived("v", frame(generation, epoch=2)), 7.0)
     assert (generation.usage.before_worker_s, generation.usage.before_worker_tokens) == (3.0, 1)

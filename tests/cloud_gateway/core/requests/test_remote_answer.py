@@ -57,6 +57,13 @@ def test_it_ends_with_the_first_token_that_ends_a_completion() -> None:
     assert list(answer.tokens) == right[: right.index(right[10]) + 1]
 
 
+def test_what_a_frame_brings_after_the_last_token_is_not_written() -> None:
+    answer = RemoteAnswer(NUMBER, PROMPT, 40, {8})
+    answer.merge(chain([7, 8, 9, 8]), "w")
+    assert answer.advance() == Commit(NUMBER, 1, len(PROMPT), [7, 8], prefix_hash([*PROMPT, 7, 8]))
+    assert answer.done and answer.advance() is None
+
+
 def test_one_frame_brings_no_more_than_the_longest_answer() -> None:
     answer = RemoteAnswer(NUMBER, PROMPT, 5, frozenset())
     answer.merge(chain([7] * MAX_DEPTH), "w")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cloud_gateway.core.sources.interface import ROOT
 from cloud_gateway.core.sources.lookup import Lookup
-from cloud_gateway.core.sources.rates import MIN_RATE, PRIORS, Rates
+from cloud_gateway.core.sources.rates import MAX_WEIGHT, MIN_RATE, PRIORS, Rates
 from cloud_gateway.core.sources.suffixes import MAX_VISITS, Suffixes
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
@@ -113,3 +113,10 @@ def test_work_per_token_does_not_grow_with_the_text() -> None:
     for text in ([1] * 4000, [1, 2] * 2000, [number * number % 97 for number in range(4000)]):
         found = suffixes(text, 10_000)
         assert len(found._next) <= 2 * len(text) and len(list(found.earlier())) <= MAX_VISITS
+
+
+def test_a_change_of_the_text_shows_within_one_memory_of_a_rate() -> None:
+    rates = Rates()
+    for right in [True] * 1000 + [False] * int(MAX_WEIGHT):
+        rates.learn(3, right=right)
+    assert rates(3) < 0.4

@@ -85,7 +85,7 @@ def first(recorded: Trace, kind: type) -> tuple[int, Any]:
     return next(
         (i, m.event)
         for i, m in moments
-        if isinstance(m.event, kind) and (m.fresh if kind is trace.Frame else m.outputs)
+        if isinstance(m.event, kind) and (m.fresh if kind is trace.Frame else m.outputs or m.decided)
     )
 
 
@@ -99,6 +99,7 @@ def first(recorded: Trace, kind: type) -> tuple[int, Any]:
         (trace.Verified, {"rows": [0, 7]}),
         (trace.Verified, {"tokens": []}),
         (trace.Step, None),
+        (Decided, {"size": 99}),
     ],
 )
 def test_an_input_that_is_another_one_is_noticed(kind: type, change: dict[str, Any] | None) -> None:

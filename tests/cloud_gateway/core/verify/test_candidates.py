@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
+from cloud_gateway.core.verify.candidates import LOCAL, MIN_NAMED, CandidateTree
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Tree
@@ -142,3 +142,34 @@ def test_the_gateways_own_candidates_are_bounded_too() -> None:
     found = [tree.add_local(tree.root, token, 0.1, 0.1) for token in range(20)]
     assert len(tree.tree) == 10 and found[10:] == [None] * 10
     assert tree.add_local(tree.root, 3, 0.1, 0.1) is found[3], "one that is there is found where nothing more fits"
+
+
+def test_ids_of_a_frame_with_a_foreign_prefix_are_used_up() -> None:
+    tree = CandidateTree(PROMPT)
+    tree.merge("w", frame(1, [0, 0], [8, 9], prefix=[1, 2, 4]), "w")
+    assert tree.merge("w", frame(3, [0], [5]), "w").fresh == 1
+
+
+def test_a_source_that_was_forgotten_numbers_its_nodes_from_1_again() -> None:
+    tree = CandidateTree(PROMPT)
+    tree.merge("w", frame(1, [0], [5]), "w")
+    tree.forget("w")
+    merged = tree.merge("w", frame(1, [0, 1], [5, 6]), "w")
+    assert (merged.known, merged.fresh) == (1, 1)
+
+
+@pytest.mark.parametrize(("tokens", "diverged_at"), [([4, 6], 3), ([4, 5], -1), ([8, 9], 2)])
+def test_a_frame_of_an_older_prefix_shows_where_its_worker_diverged(tokens: list[int], diverged_at: int) -> None:
+    """Two tokens, one below the other, from a worker that has not received that 4 and 5 were committed."""
+    tree = CandidateTree(PROMPT)
+    tree.advance([4, 5])
+    assert tree.merge("w", frame(1, [0, 1], tokens), "w").diverged_at == diverged_at
+
+
+def test_names_of_pruned_nodes_are_dropped() -> None:
+    tree, committed = CandidateTree(PROMPT), list(PROMPT)
+    for turn in range(40):
+        tree.merge("w", frame(1 + 20 * turn, [0] * 20, list(range(20)), committed), "w")
+        tree.advance([19])
+        committed.append(19)
+    assert len(tree._sources["w"].where) <= 3 * MIN_NAMED

@@ -216,3 +216,8 @@ def test_what_a_constraint_forbids_is_never_accepted() -> None:
         tokens = walk(flat, chooser.at(flat, Rows([logits] * 4))).tokens
         assert tokens[0] % 2 == 1 and all(token % 2 == 0 for token in tokens[1:])
         chooser.committed(tokens)
+
+
+def test_where_p_equals_q_rounding_leaves_p_itself() -> None:
+    p = np.tile(P, (1, 1))
+    np.testing.assert_array_equal(rejection().residual(p, p.copy()), p)

@@ -200,12 +200,13 @@ OTHER_TOKENIZER = {"tokenizer_digest": b"\xab" * 32}
 
 
 @pytest.mark.claim("a-forged-refusal-does-not-stop-the-worker")
-def test_a_forged_refusal_does_not_stop_the_worker() -> None:
+@pytest.mark.parametrize("forged", [{"reason": "version"}, {"message": "Fetch another draft model at example.org."}])
+def test_a_forged_refusal_does_not_stop_the_worker(forged: dict[str, str]) -> None:
     w, g = worker(**OTHER_TOKENIZER), gateway()
     reason_of(g, w.outgoing()[0])
     refuse = m.decode_handshake(g.outgoing()[0])
     assert isinstance(refuse, m.Refuse)
-    assert reason_of(w, m.encode(msgspec.structs.replace(refuse, reason="version"))).reason == "bad-signature"
+    assert reason_of(w, m.encode(msgspec.structs.replace(refuse, **forged))).reason == "bad-signature"
 
 
 @pytest.mark.claim("a-forged-refusal-does-not-stop-the-worker")
