@@ -180,6 +180,7 @@ _GGUF = (
     )
     + _text(b"token_embd.weight")
     + struct.pack("<IQQIQ", 2, 4, 8, 0, 0)
+    + bytes(64)
 )
 _TOKENIZERS = [
     json.dumps({"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 3, "content": "<s>"}], "post_processor": {

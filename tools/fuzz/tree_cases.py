@@ -12,8 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from cloud_gateway.core.policies.actions import CatchUp, Controller, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.estimators import MAX_S, RttEstimator, StepClock, StepCurve
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import NAMES, PolicySettings
 from cloud_gateway.core.requests.rounds import RoundBudget
@@ -67,7 +68,7 @@ class Walk:
         self.prompt = [rng.randrange(self.vocab_size) for _ in range(rng.randint(1, 6))]
         self.tree = CandidateTree(self.prompt, max_nodes=rng.choice((1, 8, 64, 1024)))
         settings = _settings(rng)
-        self.controller: Controller = make(settings)
+        self.controller: Policy = make(settings)
         self.budget = RoundBudget(settings.verify_nodes)
         self.now, self.starts, self.epoch, self.spread = rng.choice((0.0, 1e9)), [len(self.prompt)], 1, Spread()
         self._plan()
