@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
@@ -111,7 +110,7 @@ class LocalDrafting:
         if not active.local or generation.first_token is not None or self._backlog(active) <= 1:
             return False
         costs = replace(self.costs(active), remaining=generation.remaining)
-        return registry.reads_prompt(generation.controller, costs, worker=generation.assignment is not None)
+        return generation.controller.reads_prompt(costs, worker=generation.assignment is not None)
 
     def prefill(self, active: Active, chunk: int) -> None:
         """One chunk of a prompt."""

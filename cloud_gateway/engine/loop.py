@@ -175,7 +175,7 @@ class Engine:
         policy = registry.make(settings, learnt)
         number, method = next(self._ids), method_of(request.sampling, settings.verification)
         never = request.speculation.offload == "never"
-        offload = not never and policy.name not in registry.ALONE
+        offload = not never and policy.asks_workers
         why_off = None if offload else "the request asked for it" if never else f"policy {policy.name}"
         generation = Generation(
             number,
@@ -329,7 +329,7 @@ class Engine:
                 costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
             self.local.ask_sources(active)
             action = active.generation.decide(self.offloading.link_of(active), costs, now)
-            if (change := registry.guard_change(active.generation.controller)) is not None:
+            if (change := active.generation.controller.change) is not None:
                 log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)
             return action
         return Wait(now)
@@ -348,7 +348,7 @@ class Engine:
 
     def _remember(self, generation: Generation) -> None:
         """Keeps what the request's policy and sources learnt for the next one of its kind."""
-        learnt = registry.learnt(generation.controller)
+        learnt = generation.controller.state()
         if learnt is not None and generation.usage.completion_tokens:
             learnt |= generation.sources.state() if generation.sources is not None else {}
             worker = generation.usage.workers[-1] if generation.usage.workers else ""

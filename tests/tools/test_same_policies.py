@@ -11,7 +11,8 @@ import edgespec.worker.daemon
 import tools.doubles.workers
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Verify
-from cloud_gateway.core.policies.registry import POLICIES, Colocated
+from cloud_gateway.core.policies.colocated import Colocated
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.drafting import algorithm2 as drafting

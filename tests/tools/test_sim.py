@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from cloud_gateway.core.policies import registry as controller
-from cloud_gateway.core.policies.registry import POLICIES, Colocated
+from cloud_gateway.core.policies.actions import Wait
+from cloud_gateway.core.policies.colocated import Colocated
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import generation
 from edgespec.lab.link_model import LinkModel
@@ -187,8 +188,8 @@ def test_off_the_path_drafts_are_the_same_wherever_they_are_asked_for() -> None:
 
 def test_a_policy_that_waits_for_the_past_is_reported() -> None:
     class Stuck(Colocated):
-        def decide(self, *_: object) -> controller.Wait:  # type: ignore[override]
-            return controller.Wait(0.0)
+        def decide(self, *_: object) -> Wait:  # type: ignore[override]
+            return Wait(0.0)
 
     with pytest.raises(RuntimeError, match="has passed"):
         run(Stuck(), [], KIND.make(1, 5), LinkModel(0.0), STEPS, 5, 1)

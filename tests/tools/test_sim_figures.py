@@ -12,7 +12,6 @@ import pytest
 from cloud_gateway.core.policies.actions import (
     Action,
     CatchUp,
-    Controller,
     Costs,
     Draft,
     LinkView,
@@ -20,8 +19,9 @@ from cloud_gateway.core.policies.actions import (
     Verify,
     Wait,
 )
-from cloud_gateway.core.policies.registry import WanSpec
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
+from cloud_gateway.core.policies.wanspec import WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.errors import ConfigError
 from edgespec.lab.link_model import LinkModel
@@ -89,7 +89,7 @@ def test_phi_halves_the_gateways_passes_for_a_small_slowdown(ablation: Any) -> N
 # --- Algorithm 1 -----------------------------------------------------------------------------------------------------
 
 
-class Algorithm1:
+class Algorithm1(Policy):
     """Algorithm 1, written from the paper and from nothing else; before the worker's first frame it drafts here.
 
     With `whole`, also what the paper says in words: a draft step evaluates all that is missing in batches of limited
@@ -97,7 +97,7 @@ class Algorithm1:
     seen (5.3, steps 4 and 5).
     """
 
-    name, fallbacks, drafts_from_start = "algorithm 1", 0, False
+    name = "algorithm 1"
 
     def __init__(self, k: int, phi: float, *, whole: bool = False) -> None:
         self.k, self.phi, self.whole, self.t_update = k, phi, whole, float("-inf")
@@ -129,7 +129,7 @@ class Algorithm1:
 class AsPrinted(Arm):
     """An arm with `Algorithm1` instead of the policy that ships."""
 
-    def controller(self, before: object = None) -> Controller:
+    def controller(self, before: object = None) -> Policy:
         return Algorithm1(self.k, self.phi)
 
 
@@ -151,7 +151,7 @@ def test_the_shipped_wanspec_is_algorithm_1_to_the_last_bit(worker: WorkerSpec, 
 class AsTheWholePaper(Arm):
     """An arm with what the paper says in print and in words."""
 
-    def controller(self, before: object = None) -> Controller:
+    def controller(self, before: object = None) -> Policy:
         return Algorithm1(self.k, self.phi, whole=True)
 
 

@@ -20,7 +20,7 @@ import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from msgspec import convert
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
@@ -212,7 +213,7 @@ class Decisions:
 
     def listen(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
         """As the recorder's."""
-        self.policy, generation.controller = generation.controller, self
+        self.policy, generation.controller = generation.controller, cast(Policy, self)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """As the policy decides."""

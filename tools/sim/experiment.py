@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace as replaced
 
-from cloud_gateway.core.policies.actions import Controller
 from cloud_gateway.core.policies.memory import Learnt
-from cloud_gateway.core.policies.registry import learnt, make
+from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings, Prefer
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
@@ -77,7 +77,7 @@ class Arm:
             prefer=self.prefer, workers_per_request=self.worker.count if self.worker else 1,
         )  # fmt: skip
 
-    def controller(self, before: Learnt | None = None) -> Controller:
+    def controller(self, before: Learnt | None = None) -> Policy:
         """A fresh policy, from the gateway's own registry, with what the answer before taught."""
         return make(self.settings, before)
 
@@ -114,7 +114,7 @@ def simulate(cell: Cell) -> list[Result]:
         steps = cell.steps if cell.arm.local else replace(cell.steps, local=None)
         controller = cell.arm.controller(before)
         results.append(run(controller, made, process, cell.net, steps, cell.tokens, seed))
-        before = learnt(controller)
+        before = controller.state()
     return results
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
-from cloud_gateway.core.policies.registry import Colocated
+from cloud_gateway.core.policies.colocated import Colocated
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.world import Steps, run
 from tools.sim import plots
@@ -169,19 +170,16 @@ def _jittery(rtt_ms: float, want: dict[str, Any]) -> LinkModel:
     return LinkModel(rtt_ms / 1000, want["jitter_ms"][str(rtt_ms)] / 1000)
 
 
-class _Counting:
+class _Counting(Policy):
     """Co-located k = 2 that counts how far each batch of two was right."""
 
-    name, fallbacks, drafts_from_start = "colocated", 0, True
+    name, drafts_from_start = "colocated", True
 
     def __init__(self) -> None:
         self.inner, self.batches, self.first, self.second = Colocated(PolicySettings(k=2)), 0, 0, 0
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         return self.inner.decide(tree, link, costs, now)
-
-    def received(self, merged: Merged, now: float) -> None:
-        """No worker."""
 
     def verified(self, outcome: Outcome, now: float) -> None:
         self.batches += 1

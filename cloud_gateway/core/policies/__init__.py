@@ -4,7 +4,9 @@ Public, by module:
 
 - `actions`: all
 - `estimators`: `Latest`, `RttEstimator`, `StepClock`, `StepCurve`
+- `colocated`: `Plain`
 - `memory`: `kind_of`, `Learnt`, `Memory`
+- `policy`: `Policy`
 - `registry`: all
 - `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicyName`, `PolicySettings`, `Prefer`,
   `SourceName`, `SOURCES`

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
 from edgespec.core.numbers import interpolate
 
@@ -138,28 +136,3 @@ class Outcome:
     """Of the target's distribution for the last token emitted."""
     position: int = -1
     """Index in prompt + answer of that token."""
-
-
-class Controller(Protocol):
-    """One request's policy. `decide` may be called at any time and as often as wanted."""
-
-    @property
-    def name(self) -> str:
-        """As in `POLICIES`."""
-
-    @property
-    def fallbacks(self) -> int:
-        """Times that it took up drafting itself while a worker was there."""
-
-    @property
-    def drafts_from_start(self) -> bool:
-        """Whether the local draft reads the prompt before the first token, whatever that costs."""
-
-    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        """What to do next. `link` is None while no worker drafts for this request."""
-
-    def received(self, merged: Merged, now: float) -> None:
-        """A frame was merged."""
-
-    def verified(self, outcome: Outcome, now: float) -> None:
-        """A verify pass ended and its tokens were sent."""

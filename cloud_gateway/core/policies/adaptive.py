@@ -24,6 +24,7 @@ from cloud_gateway.core.policies.budget import Budget, Reference
 from cloud_gateway.core.policies.estimators import Pace
 from cloud_gateway.core.policies.guard import Guard, Mode, Reason
 from cloud_gateway.core.policies.memory import Learnt
+from cloud_gateway.core.policies.policy import Policy, PolicyReport
 from cloud_gateway.core.policies.refusal import Kind, Refusal
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
@@ -54,15 +55,14 @@ WORKER_LEAVES = 4
 
 
 @dataclass(slots=True)
-class Adaptive:
+class Adaptive(Policy):
     """See the module's text."""
 
+    name = "adaptive"
     settings: PolicySettings = DEFAULTS
     width: int = 4
     calibrator: Calibrator = field(default_factory=Calibrator)
-    name: str = field(default="adaptive", init=False)
     fallbacks: int = field(default=0, init=False)
-    drafts_from_start: bool = field(default=False, init=False)
     why: str | None = field(default=None, init=False)
     """Why it last drafted here, in words for the client; None while it never did."""
     change: tuple[Mode, Reason] | None = field(default=None, init=False)
@@ -132,17 +132,17 @@ class Adaptive:
             ],
         }
 
-    def reads_ahead(self, costs: Costs) -> bool:
-        """Whether the local draft should read the prompt before the first token, where no worker drafts: whether that
-        pays over the tokens that remain."""
+    def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
+        """No, while a worker drafts; else whether reading pays over the tokens that remain."""
+        if worker:
+            return False
         reference = Reference.of(costs, self._surveyor.match)
         saved_s = reference.plain_s - reference.together_s
         return reading_pays(saved_s, self._remaining(costs) - 1, costs.local_backlog_s)
 
-    @property
-    def why_not_local(self) -> str | None:
-        """Why the local draft made no pass in the latest round that had a use for one; None where it did."""
-        return None if self._refused is None else str(self._refused)
+    def report(self, *, drafted: bool) -> PolicyReport:
+        """The reasons of the latest round that had a use for a local pass."""
+        return PolicyReport(self.fallbacks, self.why, None if self._refused is None else str(self._refused))
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """The action of the greatest value."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 
@@ -20,13 +21,11 @@ SILENT_STEPS = 4
 
 
 @dataclass(slots=True)
-class Amusd:
+class Amusd(Policy):
     """Verifies all that was drafted as soon as there is anything; never drafts itself."""
 
+    name = "amusd"
     settings: PolicySettings = DEFAULTS
-    name: str = field(default="amusd", init=False)
-    fallbacks: int = field(default=0, init=False)
-    drafts_from_start: bool = field(default=False, init=False)
     _waits_since: float | None = field(default=None, init=False)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
@@ -39,7 +38,6 @@ class Amusd:
         return Wait(silent) if now < silent else Verify(())
 
     def received(self, merged: Merged, now: float) -> None:
-        """A frame was merged."""
         if merged.useful:
             self._waits_since = None
 

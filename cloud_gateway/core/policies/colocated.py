@@ -1,30 +1,75 @@
-"""Policy `colocated-tree`: the gateway alone with a tree instead of a chain (SpecInfer), the fair arm beside ours.
+"""Policies of the gateway alone: plain decoding, and co-located speculation with a chain or a tree (SpecInfer).
 
-A tree is worth much by itself, so a gain of the tree must not read as a gain of the network.
+They are the arms beside which the others are measured. A tree is worth much by itself, so that a gain of the tree must
+not read as a gain of the network.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify
+from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
-from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from cloud_gateway.core.verify.candidates import CandidateTree
 
 
 @dataclass(slots=True)
-class ColocatedTree:
+class Plain(Policy):
+    """Plain decoding: one token a pass."""
+
+    name = "plain"
+    asks_workers = False
+    settings: PolicySettings = DEFAULTS
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        return Verify(())
+
+
+@dataclass(slots=True)
+class Colocated(Policy):
+    """Standard speculative decoding on the gateway alone: k local draft steps, one verify."""
+
+    name = "colocated"
+    asks_workers = False
+    drafts_from_start = True
+    settings: PolicySettings = DEFAULTS
+    k: int = field(init=False)
+    _caught_up_last: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.k = self.settings.k
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        """Drafts until the tree is k deep, then verifies a chain; `link` is ignored."""
+        return self._verify(tree) if tree.depth() >= self.k else self.draft(tree, costs)
+
+    def draft(self, tree: CandidateTree, costs: Costs) -> Action:
+        """The next local step. A long catch-up alternates with target steps, so that no gap exceeds one batch."""
+        if costs.local_step_s is None:
+            return self._verify(tree)
+        if costs.local_backlog_s <= costs.batch_backlog_s:
+            return Draft((tree.best_leaf(),))
+        self._caught_up_last = not self._caught_up_last
+        return CatchUp() if self._caught_up_last else self._verify(tree)
+
+    def _verify(self, tree: CandidateTree) -> Verify:
+        return Verify(tree.best(self.k, self.k))
+
+
+@dataclass(slots=True)
+class ColocatedTree(Policy):
     """k local passes over the likeliest `sequences` leaves, `width` children each; then one verify.
 
     Fewer where the candidates that the last verify left are k deep already, or where nothing is left to expand.
     """
 
+    name = "colocated-tree"
+    asks_workers = False
+    drafts_from_start = True
     settings: PolicySettings = DEFAULTS
     sequences: int = 16
     width: int = 4
-    name: str = field(default="colocated-tree", init=False)
-    fallbacks: int = field(default=0, init=False)
-    drafts_from_start: bool = field(default=True, init=False)
     _passes: int = field(default=0, init=False)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
@@ -39,9 +84,6 @@ class ColocatedTree:
             return Verify(tree.best(self.settings.verify_nodes))
         self._passes += 1
         return Draft(tuple(leaves), self.width)
-
-    def received(self, merged: Merged, now: float) -> None:
-        """No worker is asked."""
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """Starts counting passes from zero."""

@@ -1,254 +1,19 @@
-"""The controller: what one request does next (WANSpec Algorithm 1). Time comes in, a decision with a deadline goes out.
-
-    repeat
-        token_tree.append(receive_speculations())                     received()
-        if token_tree.depth >= k:                                     decide() -> Verify
-            result = step_target_model(); send(result)
-            token_tree.update(result)
-            if result.length < k + 1: t_update = now                  verified()
-            else if result.entropy > phi: t_update = now
-        else if t_update + R > now: token_tree.update(step_draft())   decide() -> Draft
-    until EOS
-
-The engine and the simulator call the same objects. Seconds and nats throughout.
-"""
+"""The policies by name: WANSpec's Algorithm 1, the baselines and the adaptive policy."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from cloud_gateway.core.policies.actions import (
-    Action,
-    CatchUp,
-    Controller,
-    Costs,
-    Draft,
-    LinkView,
-    Outcome,
-    Verify,
-    Wait,
-)
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.amusd import Amusd
-from cloud_gateway.core.policies.colocated import ColocatedTree
+from cloud_gateway.core.policies.colocated import Colocated, ColocatedTree, Plain
 from cloud_gateway.core.policies.memory import Learnt
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.rolling_k import RollingWanSpec
-from cloud_gateway.core.policies.settings import DEFAULTS, PolicyName, PolicySettings
-from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from cloud_gateway.core.policies.settings import PolicyName, PolicySettings
+from cloud_gateway.core.policies.wanspec import WanSpec
 
-__all__ = [
-    "ALONE",
-    "POLICIES",
-    "Action",
-    "CatchUp",
-    "Colocated",
-    "Controller",
-    "Costs",
-    "Draft",
-    "LinkView",
-    "Outcome",
-    "Plain",
-    "Verify",
-    "Wait",
-    "WanSpec",
-    "learnt",
-    "make",
-]
-
-
-@dataclass(slots=True)
-class Plain:
-    """Plain decoding: one token a pass."""
-
-    settings: PolicySettings = DEFAULTS
-    name: str = field(default="plain", init=False)
-    fallbacks: int = field(default=0, init=False)
-    drafts_from_start: bool = field(default=False, init=False)
-
-    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        """Always a bare target step."""
-        return Verify(())
-
-    def received(self, merged: Merged, now: float) -> None:
-        """Nothing is expected."""
-
-    def verified(self, outcome: Outcome, now: float) -> None:
-        """Nothing to learn."""
-
-
-@dataclass(slots=True)
-class Colocated:
-    """Standard speculative decoding on the gateway alone: k local draft steps, one verify."""
-
-    settings: PolicySettings = DEFAULTS
-    k: int = field(init=False)
-    name: str = field(default="colocated", init=False)
-    fallbacks: int = field(default=0, init=False)
-    drafts_from_start: bool = field(default=True, init=False)
-    _caught_up_last: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self.k = self.settings.k
-
-    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        """Drafts until the tree is k deep, then verifies a chain; `link` is ignored."""
-        return self._verify(tree) if tree.depth() >= self.k else self.draft(tree, costs)
-
-    def draft(self, tree: CandidateTree, costs: Costs) -> Action:
-        """The next local step. A long catch-up alternates with target steps, so that no gap exceeds one batch."""
-        if costs.local_step_s is None:
-            return self._verify(tree)
-        if costs.local_backlog_s <= costs.batch_backlog_s:
-            return Draft((tree.best_leaf(),))
-        self._caught_up_last = not self._caught_up_last
-        return CatchUp() if self._caught_up_last else self._verify(tree)
-
-    def _verify(self, tree: CandidateTree) -> Verify:
-        return Verify(tree.best(self.k, self.k))
-
-    def received(self, merged: Merged, now: float) -> None:
-        """No worker is asked."""
-
-    def verified(self, outcome: Outcome, now: float) -> None:
-        """Standard speculative decoding has no memory."""
-
-
-@dataclass(slots=True)
-class WanSpec:
-    """Algorithm 1, and what it needs to stand in a real network.
-
-    To the letter while the worker answers in time, catch-up in limited batches (section 4.5) and steps 4 and 5 of the
-    example in section 5.3 included. Beyond the letter: *no worker*: standard speculative decoding with the same k.
-    *Worker still reading the prompt*: bare target steps, unless a local step is as cheap. *Late*: when nothing came by
-    the time it was due, the worker is taken for lost until it speaks again.
-    """
-
-    settings: PolicySettings = DEFAULTS
-    k: int = field(init=False)
-    name: str = field(default="wanspec", init=False)
-    fallbacks: int = field(default=0, init=False)
-    drafts_from_start: bool = field(default=False, init=False)
-    _t_update: float = field(default=float("-inf"), init=False)
-    _commits: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=32), init=False)
-    """Last committed position and time of the latest commits, oldest first."""
-    _last_useful: float = field(default=float("-inf"), init=False)
-    _waits_since: float | None = field(default=None, init=False)
-    _late: bool = field(default=False, init=False)
-    _drafting: bool = field(default=False, init=False)
-    _local: Colocated = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._local = Colocated(self.settings)
-        self.set_k(self.settings.k)
-
-    def set_k(self, k: int) -> None:
-        """From the next decision on."""
-        self.k = self._local.k = k
-
-    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        """Algorithm 1's loop body."""
-        if tree.depth() >= self.k:
-            return self._verify(tree)
-        if link is None:
-            return self._local.draft(tree, costs)
-        if not link.ready:
-            cheap = costs.local_s <= costs.verify_s(1)
-            return self._local.draft(tree, costs) if cheap else self._verify(tree)
-        if self._waits_since is None:
-            self._waits_since = now
-        due = self._due(link)
-        if self._t_update + link.rtt_s > now and not self._late:
-            return self._meanwhile(tree, costs, now, due)
-        lateness = max(due, self._waits_since) + (self.k - tree.depth()) * link.step_s + self._patience(link)
-        if now >= lateness or self._late:
-            self._late = True
-            self._fall_back()
-            return self._local.draft(tree, costs)
-        self._drafting = False
-        return Wait(lateness)
-
-    def _meanwhile(self, tree: CandidateTree, costs: Costs, now: float, due: float) -> Action:
-        """The worker is on another path: step_draft_model(), after as many batches of catch-up as it needs (4.5).
-        Without a local draft target steps fill the time, as far as they end before the worker is back."""
-        if costs.local_step_s is None:
-            return self._verify(tree) if now + costs.verify_s(len(tree.tree) + 1) <= due else Wait(due)
-        self._fall_back()
-        return CatchUp() if costs.local_backlog_s > costs.batch_backlog_s else Draft((tree.best_leaf(),))
-
-    def _due(self, link: LinkView) -> float:
-        """When the next usable token is expected."""
-        return max(self._t_update + link.rtt_s + link.step_s, self._last_useful + link.step_s)
-
-    def _patience(self, link: LinkView) -> float:
-        return max(link.rtt_high_s - link.rtt_s, 0.0) + 2 * link.step_s
-
-    def _fall_back(self) -> None:
-        self.fallbacks += not self._drafting
-        self._drafting = True
-
-    def _verify(self, tree: CandidateTree) -> Verify:
-        return Verify(tree.best(self.settings.verify_nodes, self.settings.depth))
-
-    def received(self, merged: Merged, now: float) -> None:
-        """A frame on the committed path ends lateness; one that shows the worker off it marks it out of date.
-
-        The second is steps 4 and 5 of the example in section 5.3, which the printed algorithm leaves out. The worker
-        is put right by the commit that it had not seen, so the round trip counts from when that was sent.
-        """
-        if merged.diverged_at >= 0:
-            sent = (time for position, time in self._commits if position > merged.diverged_at)
-            self._t_update = max(self._t_update, next(sent, self._t_update))
-        elif merged.useful:
-            self._last_useful, self._waits_since = now, None
-            self._late = self._drafting = False
-
-    def verified(self, outcome: Outcome, now: float) -> None:
-        """A result shorter than the path, or a high-entropy last token, marks the worker out of date."""
-        self._waits_since = None
-        self._commits.append((outcome.position, now))
-        mismatch = outcome.emitted < self.k + 1 or not outcome.at_leaf
-        if mismatch or outcome.entropy > self.settings.phi:
-            self._t_update = now
-
-
-ALONE = ("plain", "colocated", "colocated-tree")
-"""Policies that ask no worker."""
-
-
-def reason(policy: Controller) -> str | None:
-    """Why the policy drafted at the gateway, where it can say so."""
-    return policy.why if isinstance(policy, Adaptive) else None
-
-
-def why_not_local(policy: Controller, *, drafted: bool) -> str | None:
-    """Why the policy did not ask the local draft, in its latest round where it can say so; `drafted`: whether the draft
-    made a pass for the request."""
-    if isinstance(policy, Adaptive):
-        return policy.why_not_local
-    return None if drafted else f"policy {policy.name} did not ask it"
-
-
-def resumed_from(policy: Controller) -> Learnt | None:
-    """What earlier answers taught it before its first decision, for the trace; None where nothing did."""
-    return policy.carried if isinstance(policy, Adaptive) else None
-
-
-def reads_prompt(policy: Controller, costs: Costs, *, worker: bool) -> bool:
-    """Whether the local draft reads the prompt before the first token, with what is left to read in `costs`; `worker`:
-    whether one drafts for the request."""
-    if isinstance(policy, Adaptive):
-        return not worker and policy.reads_ahead(costs)
-    return policy.drafts_from_start
-
-
-def guard_change(policy: Controller) -> tuple[str, str] | None:
-    """The guard's new mode and its reason, where the policy's latest decision changed it (guard.py)."""
-    return policy.change if isinstance(policy, Adaptive) else None
-
-
-POLICIES: dict[PolicyName, Callable[[PolicySettings], Controller]] = {
+POLICIES: dict[PolicyName, Callable[[PolicySettings], Policy]] = {
     "plain": Plain,
     "colocated": Colocated,
     "colocated-tree": ColocatedTree,
@@ -257,17 +22,13 @@ POLICIES: dict[PolicyName, Callable[[PolicySettings], Controller]] = {
     "rolling-k": lambda settings: RollingWanSpec(WanSpec(settings)),
     "amusd": Amusd,
 }
-"""Controllers: WANSpec's Algorithm 1, the baselines and the adaptive policy."""
+ALONE = tuple(one.name for one in (Plain, Colocated, ColocatedTree))
+"""Policies that ask no worker."""
 
 
-def make(settings: PolicySettings, learnt: Learnt | None = None) -> Controller:
-    """A fresh controller of the policy that the settings name, with what earlier answers of its kind taught it."""
-    controller = POLICIES[settings.name](settings)
-    if learnt is not None and isinstance(controller, Adaptive):
-        controller.resume(learnt)
-    return controller
-
-
-def learnt(controller: Controller) -> Learnt | None:
-    """What the policy has learnt, for the next answer of the same kind; None where it learns nothing."""
-    return controller.state() if isinstance(controller, Adaptive) else None
+def make(settings: PolicySettings, learnt: Learnt | None = None) -> Policy:
+    """A fresh policy as the settings name it, with what earlier completions of its kind taught it."""
+    policy = POLICIES[settings.name](settings)
+    if learnt is not None:
+        policy.resume(learnt)
+    return policy

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
-from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
+from cloud_gateway.core.policies.policy import Policy, PolicyReport
+from cloud_gateway.core.policies.wanspec import WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
-
-
-class RunDepth(Controller, Protocol):
-    """A policy whose run depth k can be set between rounds."""
-
-    def set_k(self, k: int) -> None:
-        """From now on."""
 
 
 class RollingK:
@@ -47,21 +41,17 @@ class RollingK:
 
 
 @dataclass(slots=True)
-class RollingWanSpec:
+class RollingWanSpec(Policy):
     """Algorithm 1 whose k follows the acceptance; without a worker it is standard speculative decoding with that k."""
 
-    inner: RunDepth
+    name = "rolling-k"
+    inner: WanSpec
     rolling: RollingK = field(default_factory=RollingK)
-    name: str = field(default="rolling-k", init=False)
-    fallbacks: int = field(default=0, init=False)
-    drafts_from_start: bool = field(default=False, init=False)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Algorithm 1 with the present k."""
         self.inner.set_k(self.rolling.k)
-        action = self.inner.decide(tree, link, costs, now)
-        self.fallbacks = self.inner.fallbacks
-        return action
+        return self.inner.decide(tree, link, costs, now)
 
     def received(self, merged: Merged, now: float) -> None:
         self.inner.received(merged, now)
@@ -71,3 +61,6 @@ class RollingWanSpec:
         if outcome.depth:
             self.rolling.update(min(outcome.emitted - 1, outcome.depth), outcome.depth)
         self.inner.verified(outcome, now)
+
+    def report(self, *, drafted: bool) -> PolicyReport:
+        return replace(Policy.report(self, drafted=drafted), fallbacks=self.inner.fallbacks)

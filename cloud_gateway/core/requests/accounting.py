@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cloud_gateway.core.policies.actions import Controller
-from cloud_gateway.core.policies.registry import guard_change, reason, why_not_local
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.requests.assignment import Assignment
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.requests.steps import Asked, HostTime, LocalWork, NoLocalDraft, Wrote
@@ -138,20 +137,20 @@ class Account:
             for name in node.evidence or ():
                 self.usage.sources[name][what] += 1
 
-    def decided(self, controller: Controller) -> None:
+    def decided(self, policy: Policy) -> None:
         """The policy has made a decision."""
-        if (change := guard_change(controller)) is not None:
-            mode, why = change
+        if policy.change is not None:
+            mode, why = policy.change
             reasons = self.usage.guard.setdefault(mode, {})
             reasons[why] = reasons.get(why, 0) + 1
 
-    def policy_ended(self, controller: Controller) -> None:
+    def policy_ended(self, policy: Policy) -> None:
         """This policy decides no more for it."""
-        self.usage.fallbacks += controller.fallbacks
         usage = self.usage
-        usage.why = reason(controller) or usage.why
-        drafted = usage.local_draft_passes > 0
-        usage.why_not_local = usage.why_not_local or why_not_local(controller, drafted=drafted)
+        report = policy.report(drafted=usage.local_draft_passes > 0)
+        usage.fallbacks += report.fallbacks
+        usage.why = report.reason or usage.why
+        usage.why_not_local = usage.why_not_local or report.why_not_local
 
     def decodes_plainly(self, why: str) -> None:
         """Nobody drafts for the rest of the completion."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cloud_gateway.core.policies.actions import Action, Controller, Costs, LinkView, Outcome, Verify
-from cloud_gateway.core.policies.registry import Plain
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome, Verify
+from cloud_gateway.core.policies.colocated import Plain
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.assignment import Assignment, Assignments
@@ -73,7 +74,7 @@ class Generation:
 
     id: int
     request: GenerationRequest
-    controller: Controller
+    controller: Policy
     verification: Verification
     submitted: float
     context: int

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.policies import actions, registry
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.assignment import Assignment
 from cloud_gateway.core.requests.generation import Generation
@@ -103,7 +104,7 @@ class Recorded:
 class Player:
     """The request as it was: `generation`, `link` and `costs` are those of the moment played last."""
 
-    def __init__(self, recorded: Trace, controller: actions.Controller | None = None) -> None:
+    def __init__(self, recorded: Trace, controller: Policy | None = None) -> None:
         """`controller`: another policy than the recorded one. Raises TraceError where the header fits no request."""
         self.recorded, self._outside = recorded, Recorded()
         try:
@@ -245,7 +246,7 @@ class Player:
         self._outside.to_force = ()
 
 
-def machine(header: Header, outside: Recorded, controller: actions.Controller | None) -> Generation:
+def machine(header: Header, outside: Recorded, controller: Policy | None) -> Generation:
     """The request before its first input; its prompt is as long as it was, and of no content."""
     policy = controller or registry.make(header.settings, header.policy_state)
     request = GenerationRequest([0] * header.prompt_len, header.max_tokens, constraint=outside)
@@ -279,7 +280,7 @@ class Check:
     differences: list[Difference]
 
 
-def check(recorded: Trace, controller: actions.Controller | None = None) -> Check:
+def check(recorded: Trace, controller: Policy | None = None) -> Check:
     """Asks the policy everything again and compares every decision, bit for bit. Raises TraceError."""
     differences, count = [], 0
     for moment in Player(recorded, controller).play():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
 
-from cloud_gateway.core.policies import actions, registry
+from cloud_gateway.core.policies import actions
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import steps
 from cloud_gateway.core.requests.generation import Generation
@@ -47,7 +47,7 @@ class InputLog:
     ) -> None:  # fmt: skip
         """`curve`: the one behind `Costs.verify_s`; `made_at`: Unix seconds; `ended` is called with the finish."""
         self.generation, self.settings, self.made_at = generation, settings, made_at
-        self._policy_state = registry.resumed_from(generation.controller)
+        self._policy_state = generation.controller.carried
         self.offload = generation.offload
         self.events: list[trace.AnyEvent] = []
         self.workers: dict[str, int] = {}

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from cloud_gateway.core.policies.actions import CatchUp, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
-from cloud_gateway.core.policies.registry import CatchUp, Controller, Draft, LinkView, Verify, Wait, reads_prompt
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.steps import (
@@ -161,7 +162,7 @@ class Gateway:
     """Drives the engine's own request machine, one request alone on the accelerator."""
 
     def __init__(
-        self, clock: Clock, controller: Controller, process: TokenProcess, steps: Steps, prompt: list[int], goal: int
+        self, clock: Clock, controller: Policy, process: TokenProcess, steps: Steps, prompt: list[int], goal: int
     ) -> None:
         self.clock, self.process, self.steps = clock, process, steps
         self.origin = len(prompt) - 1
@@ -207,7 +208,7 @@ class Gateway:
             self._begin(after_s, self.start)
             return
         costs = replace(self.local.costs(self.tree), remaining=self.generation.remaining)
-        reads = reads_prompt(self.generation.controller, costs, worker=self._link() is not None)
+        reads = self.generation.controller.reads_prompt(costs, worker=self._link() is not None)
         if reads and self.local.backlog(self.tree):
             self._begin(self.local.read(self.tree, 0), self.start)
         else:
@@ -312,7 +313,7 @@ class Gateway:
 
 
 def run(
-    controller: Controller,
+    controller: Policy,
     drafting: Sequence[Drafting],
     process: TokenProcess,
     net: LinkModel,
@@ -353,7 +354,7 @@ def run(
     result.up_bytes = sum(worker.up.bytes for worker in workers)
     result.down_bytes = sum(worker.down.bytes for worker in workers)
     result.worker_steps = sum(worker.count for worker in workers)
-    result.fallbacks = controller.fallbacks
+    result.fallbacks = controller.report(drafted=False).fallbacks
     usage = gateway.generation.usage
     result.accepted, result.by_worker = sum(usage.accepted.values()), list(usage.by_worker.values())
     emitted = gateway.tree.prefix.tokens[len(prompt) :]

@@ -10,9 +10,9 @@ import pytest
 from cloud_gateway.core.policies.actions import Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.amusd import Amusd
 from cloud_gateway.core.policies.colocated import ColocatedTree
-from cloud_gateway.core.policies.registry import WanSpec
 from cloud_gateway.core.policies.rolling_k import RollingK, RollingWanSpec
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.policies.wanspec import WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.lab.sim.theory import best_k, expected_accepted, expected_tokens, printed_overview, speedup
 

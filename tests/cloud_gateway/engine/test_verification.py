@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.verify import rejection
@@ -94,10 +95,10 @@ async def test_rejection_gives_the_targets_distribution(make: Make, policy: str,
     assert accepted > ANSWERS * 0.3 and {usage.verification for usage in usages} == {"rejection"}
 
 
-class Both:
+class Both(Policy):
     """Drafts here and waits for the worker's next frame: candidates of both stand in the trees, at any speed."""
 
-    name, fallbacks, drafts_from_start = "both", 0, True
+    name, drafts_from_start = "both", True
 
     def __init__(self) -> None:
         self.drafted = self.has_frame = False

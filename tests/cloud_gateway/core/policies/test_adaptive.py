@@ -10,7 +10,6 @@ import pytest
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.registry import reads_prompt
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
@@ -36,6 +35,10 @@ def decide(
     policy: Adaptive, tree: CandidateTree, rtt_s: float | None, now: float = 0.0, costs: Costs = COSTS
 ) -> Action:
     return policy.decide(tree, None if rtt_s is None else link(rtt_s), costs, now)
+
+
+def why_not_local(policy: Adaptive) -> str | None:
+    return policy.report(drafted=True).why_not_local
 
 
 def test_what_is_at_hand_is_verified_at_once() -> None:
@@ -157,7 +160,7 @@ def test_a_reason_is_given_where_the_local_draft_is_not_asked(
 ) -> None:
     policy = Adaptive(settings)
     assert not isinstance(decide(policy, CandidateTree([1, 2]), rtt_s, costs=costs), Draft)
-    given = policy.why_not_local
+    given = why_not_local(policy)
     assert given is not None and given.startswith(why)
     assert given.endswith("(other requests in the same passes: 3)") is (costs.sharers == 3)
 
@@ -165,12 +168,12 @@ def test_a_reason_is_given_where_the_local_draft_is_not_asked(
 def test_the_reason_follows_the_rounds() -> None:
     policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
     decide(policy, tree, 0.1, costs=Costs(lambda rows: TT, 2 * TT))
-    assert policy.why_not_local is not None
-    assert isinstance(decide(policy, tree, 0.1), Draft) and policy.why_not_local is None
+    assert why_not_local(policy) is not None
+    assert isinstance(decide(policy, tree, 0.1), Draft) and why_not_local(policy) is None
     for token in range(4):
         tree.add_local(tree.root, 5 + token, -math.log(0.1), 3.0)
     assert isinstance(decide(policy, tree, 0.1, now=TD), Verify)
-    assert policy.why_not_local is None, "it drafted in this round"
+    assert why_not_local(policy) is None, "it drafted in this round"
 
 
 def test_candidates_of_a_source_that_are_dear_to_read_are_a_reason() -> None:
@@ -178,7 +181,7 @@ def test_candidates_of_a_source_that_are_dear_to_read_are_a_reason() -> None:
     for token, chance in ((5, 0.95), (6, 0.02), (7, 0.01), (8, 0.01)):
         tree.add_local(tree.root, token, -math.log(chance), 0.3)
     assert isinstance(decide(policy, tree, None, costs=replace(COSTS, local_token_s=0.5)), Verify)
-    assert str(policy.why_not_local).startswith("to read other sources' candidates takes 500.0 ms, and ")
+    assert str(why_not_local(policy)).startswith("to read other sources' candidates takes 500.0 ms, and ")
 
 
 def suggested(*chances: float) -> CandidateTree:
@@ -236,7 +239,7 @@ def test_a_worker_whose_candidates_are_about_to_come_is_a_reason() -> None:
     policy.decide(tree, near, quick, 0.0)
     policy.received(Merged(known=1, prefix_len=2, reached=2), 0.001)
     assert isinstance(policy.decide(tree, near, quick, 0.001), Wait)
-    assert str(policy.why_not_local).startswith("the worker's next candidates save ")
+    assert str(why_not_local(policy)).startswith("the worker's next candidates save ")
 
 
 def test_a_draft_slower_than_plain_decoding_is_named_by_the_guard() -> None:
@@ -245,7 +248,7 @@ def test_a_draft_slower_than_plain_decoding_is_named_by_the_guard() -> None:
         decide(policy, tree, 0.3, now=3 * TT * token, costs=dear)
         tree.advance([3])
         policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 3 * TT * (token + 1))
-    assert str(policy.why_not_local).startswith("plain decoding takes 10.3 ms per token, with the draft it would be ")
+    assert str(why_not_local(policy)).startswith("plain decoding takes 10.3 ms per token, with the draft it would be ")
 
 
 def test_a_pass_waits_for_a_frame_that_is_nearly_there_and_for_no_other() -> None:
@@ -268,12 +271,12 @@ def test_without_a_worker_offload_drafts_here_unless_there_is_no_draft() -> None
 def test_a_prompt_is_read_ahead_where_that_pays_over_the_tokens_to_come() -> None:
     def ahead(backlog_s: float, tokens: int, *, worker: bool = False) -> bool:
         costs = Costs(lambda rows: TT, TT / 30, local_backlog_s=backlog_s, remaining=tokens)
-        return reads_prompt(Adaptive(), costs, worker=worker)
+        return Adaptive().reads_prompt(costs, worker=worker)
 
     assert ahead(10 * TT, 60) and not ahead(10 * TT, 8), "over few tokens it costs more than it saves"
     assert ahead(2 * TT, 8) and not ahead(200 * TT, 200)
     assert not ahead(2 * TT, 60, worker=True), "waits for the worker are free time to read"
-    assert not reads_prompt(Adaptive(), Costs(lambda rows: TT, 2 * TT, local_backlog_s=TT), worker=False)
+    assert not Adaptive().reads_prompt(Costs(lambda rows: TT, 2 * TT, local_backlog_s=TT), worker=False)
 
 
 def modes(*, paused: bool) -> list[str]:

@@ -11,7 +11,6 @@ from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome, Verify
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.budget import Reference
 from cloud_gateway.core.policies.guard import FIRST_INTERVAL, MIN_TOKENS, UNREADY_TOKENS, Guard, Mode
-from cloud_gateway.core.policies.registry import guard_change
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.verify.candidates import CandidateTree
@@ -97,7 +96,7 @@ def driven(policy: Adaptive, pace: Callable[[int], float], tokens: int = 100) ->
     link = LinkView(0.02, 0.02, TD, ready=True)
     for token in range(tokens):
         policy.decide(tree, link, COSTS, now)
-        if (change := guard_change(policy)) is not None:
+        if (change := policy.change) is not None:
             found.append((token, *change))
         now += pace(token)
         tree.advance([7])

@@ -7,7 +7,7 @@ import json
 from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.memory import MAX_KEPT, Memory, kind_of, temperature_class
-from cloud_gateway.core.policies.registry import POLICIES, learnt, make
+from cloud_gateway.core.policies.registry import POLICIES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 
@@ -31,7 +31,7 @@ def test_a_resumed_policy_decides_as_one_whose_state_was_written_down() -> None:
     first, second = make(PolicySettings(), state), make(PolicySettings(), json.loads(json.dumps(state)))
     tree = CandidateTree([1, 2])
     assert [one.decide(tree, LINK, COSTS, 0.0) for one in (first, second)] == [first.decide(tree, LINK, COSTS, 0.0)] * 2
-    assert learnt(first) == learnt(second)
+    assert first.state() == second.state()
 
 
 def test_a_worker_that_was_wrong_is_not_waited_for_by_the_next_answer() -> None:
@@ -48,7 +48,7 @@ def test_what_is_carried_is_bounded() -> None:
 
 
 def test_policies_that_learn_nothing_have_no_state() -> None:
-    assert {name for name in POLICIES if learnt(make(PolicySettings(name=name)))} == {"adaptive"}
+    assert {name for name in POLICIES if make(PolicySettings(name=name)).state()} == {"adaptive"}
 
 
 def test_the_memory_keeps_the_latest_per_worker_and_class() -> None:

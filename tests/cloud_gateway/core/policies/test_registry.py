@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.policies.registry import (
-    POLICIES,
-    Action,
-    CatchUp,
-    Colocated,
-    Costs,
-    Draft,
-    LinkView,
-    Outcome,
-    Plain,
-    Verify,
-    Wait,
-    WanSpec,
-    make,
-)
+from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.colocated import Colocated, Plain
+from cloud_gateway.core.policies.registry import POLICIES, make
 from cloud_gateway.core.policies.settings import NAMES, PolicySettings
+from cloud_gateway.core.policies.wanspec import WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
 

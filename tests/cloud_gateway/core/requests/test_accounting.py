@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.policies.registry import Plain
+from cloud_gateway.core.policies.colocated import Plain
 from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest

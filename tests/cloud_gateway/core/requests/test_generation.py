@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.core.policies.actions import Costs, LinkView, Verify, Wait
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import steps
@@ -187,8 +188,8 @@ def test_the_worker_diverged_where_the_target_left_its_candidates() -> None:
 def test_the_policy_receives_a_round_before_anything_later() -> None:
     received: list[str] = []
 
-    class Listening:
-        name, fallbacks, drafts_from_start = "listening", 0, False
+    class Listening(Policy):
+        name = "listening"
 
         def decide(self, *_: object) -> Wait:
             received.append("decide")
@@ -201,7 +202,7 @@ def test_the_policy_receives_a_round_before_anything_later() -> None:
             received.append(f"verified {now}")
 
     generation = decoding()
-    generation.controller = Listening()  # type: ignore[assignment]
+    generation.controller = Listening()
     verify(generation, 1.0)
     generation.handle(steps.FrameArrived("w", frame(generation)), 2.0)
     generation.decide(LINK, COSTS, 3.0)

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud_gateway.core.policies.actions import Controller
-from cloud_gateway.core.policies.registry import Plain, make
+from cloud_gateway.core.policies.colocated import Plain
+from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import AnyEvent, Decided, Trace, seal, unseal
 from cloud_gateway.core.trace.play import Player, check
@@ -29,7 +30,7 @@ def shipped(name: str) -> Trace:
     return unseal((FOLDER / f"{name}.trace").read_bytes())[0]
 
 
-def changed(recorded: Trace, **change: object) -> Controller:
+def changed(recorded: Trace, **change: object) -> Policy:
     settings = msgspec.structs.replace(recorded.header.settings, **change)  # type: ignore[arg-type]
     return make(settings)
 
