@@ -10,13 +10,14 @@ CORES := $(shell nproc)
 # each would compile all that it imports, which takes longer than most of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-live test-busy test-faults fuzz attacks traces check bench peers bench-live clean
+.PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz attacks traces check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language
 .PHONY: check-layers
 
 help:
 	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
 	@echo "make setup       .venv, the pinned packages, llama.cpp, the models"
+	@echo "make setup-worker  the same for a worker only, without torch"
 	@echo "make check       format, lint, types, layers, sizes, structure, documents, claims, language"
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
@@ -32,12 +33,18 @@ help:
 
 setup: $(VENV)/.models-ready
 
-$(VENV)/.packages-ready: pyproject.toml constraints.txt tools/setup.sh tools/llama.cmake tools/amx_probe.cpp
+$(VENV)/.packages-ready: pyproject.toml requirements/dev.txt requirements/llama.txt tools/setup.sh tools/llama.cmake tools/amx_probe.cpp
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh packages
 	@touch $@
 
 $(VENV)/.models-ready: $(VENV)/.packages-ready edgespec/shared/models.py edgespec/lab/drafts.py
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh models
+	@touch $@
+
+setup-worker: $(VENV)/.worker-ready
+
+$(VENV)/.worker-ready: pyproject.toml requirements/worker.txt requirements/llama.txt tools/setup.sh tools/llama.cmake tools/amx_probe.cpp
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh worker
 	@touch $@
 
 demo: setup

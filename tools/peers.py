@@ -21,7 +21,7 @@ from edgespec.core.errors import ModelError
 from edgespec.shared import models
 from tools import verbs
 
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
+LOCK = Path(__file__).parents[1] / "requirements" / "llama.txt"
 PACKAGE = "llama-cpp-python"
 TARGET = "llama-server"
 COMMAND = "python -m tools.peers build"
@@ -52,8 +52,8 @@ _EVERY = 10
 
 def version() -> str:
     """The pinned version of llama-cpp-python."""
-    (line,) = (line for line in CONSTRAINTS.read_text().splitlines() if line.startswith(f"{PACKAGE}=="))
-    return line.partition("==")[2]
+    (line,) = (line for line in LOCK.read_text().splitlines() if line.startswith(f"{PACKAGE}=="))
+    return line.partition("==")[2].split()[0]
 
 
 def program() -> Path:
@@ -98,7 +98,8 @@ def download(folder: Path) -> Path:
     """The source archive of the pinned package, by pip and its settings. Raises ModelError."""
     wanted = f"{PACKAGE}=={version()}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", PACKAGE, "--no-input"]
-    command += ["--disable-pip-version-check", "--build-constraint", str(CONSTRAINTS), "--dest", str(folder), wanted]
+    command += ["--disable-pip-version-check", "--no-build-isolation", "--dest", str(folder)]
+    command += ["--require-hashes", "--requirement", str(LOCK)]
     _run(command, f"downloading the source of {wanted} (77 MB)")
     archives = list(folder.glob("*.tar.gz"))
     if len(archives) != 1:
@@ -116,7 +117,7 @@ def extract(archive: Path, folder: Path) -> Path:
         raise ModelError(f"{archive.name} cannot be unpacked ({error}); run `{COMMAND}` again.") from error
     found = [one for one in folder.glob("*/vendor/llama.cpp") if (one / "CMakeLists.txt").is_file()]
     if not found:
-        raise ModelError(f"{archive.name} has no source of llama.cpp; check that constraints.txt pins a known version.")
+        raise ModelError(f"{archive.name} has no source of llama.cpp; check that {LOCK.name} pins a known version.")
     return found[0]
 
 

@@ -53,14 +53,14 @@ sign_of_life() {
 # must not reach that build. What pip kept of a build without that file is not taken.
 build_llama() {
     compile_llama
-    [ -f "$(llama_build)" ] || compile_llama --no-cache-dir --force-reinstall --no-deps
+    [ -f "$(llama_build)" ] || compile_llama --no-cache-dir --force-reinstall
 }
 
 compile_llama() {
     env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" \
         CMAKE_ARGS="-DLLAVA_BUILD=OFF '-DCMAKE_PROJECT_INCLUDE=$PWD/tools/llama.cmake' ${CMAKE_ARGS:-}" \
-        "$VENV/bin/python" -m pip install -v --no-input --constraint constraints.txt --build-constraint constraints.txt \
-        "$@" llama-cpp-python
+        "$VENV/bin/python" -m pip install -v --no-input --no-build-isolation --no-deps "$@" \
+        --require-hashes --requirement requirements/llama.txt
 }
 
 # The file in which tools/llama.cmake says how it was compiled.
@@ -68,11 +68,22 @@ llama_build() {
     "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib") + "/llama_cpp/lib/edgespec.txt")'
 }
 
-pip_install() {
-    "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check --constraint constraints.txt "$@"
+# Only files whose SHA-256 is in requirements/NAME.txt, which lists dependencies of dependencies, too.
+locked() { # NAME
+    pip_install --no-deps --only-binary :all: --require-hashes --requirement "requirements/$1.txt"
 }
 
-packages() {
+locked_packages() { # NAME
+    locked "$1"
+    # The CPU wheel of torch needs no CUDA libraries.
+    ! grep -qs '^Requires-Dist: nvidia' "$VENV"/lib/python*/site-packages/torch-*/METADATA || locked cuda
+}
+
+pip_install() {
+    "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check "$@"
+}
+
+packages() { # NAME of the file in requirements/
     require "$PYTHON" "Python 3.11" python3.11
     require cc "a C compiler" build-essential
     require c++ "a C++ compiler" build-essential
@@ -91,19 +102,20 @@ packages() {
     local started=$SECONDS
     [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c 'import pip' 2> /dev/null ||
         step "1/4 a virtual environment in $VENV" "$PYTHON" -m venv "$VENV"
-    step "2/4 pip and the build tools, as pinned" pip_install pip setuptools
-    step "3/4 llama.cpp, compiled for this processor (2 to 4 minutes on two cores, seconds when pip kept the last build)" build_llama
+    step "2/4 pip and the build tools, as locked" locked build
+    # First what is large and comes as a wheel: when it cannot be had, nobody has waited for the compiler.
+    step "3/4 the Python packages, as locked$([ "$1" = worker ] || echo " (torch alone is about 200 MB)")" locked_packages "$1"
+    step "4/4 llama.cpp, compiled for this processor (2 to 4 minutes on two cores, seconds when pip kept the last build)" build_llama
     echo "  $(cat "$(llama_build)")"
-    step "4/4 the Python packages, as pinned (torch alone is about 200 MB)" pip_install --no-build-isolation --editable '.[gateway,dev]'
     step "    checking that they fit together" check_packages
     echo $((SECONDS - started)) > "$VENV/setup-s"
     echo "packages ready after $((SECONDS - started)) s"
 }
 
 check_packages() {
-    pip_install --no-build-isolation --editable '.[worker,gateway,dev]'
+    pip_install --no-build-isolation --no-deps --editable .
     "$VENV/bin/python" -m pip check
-    "$VENV/bin/python" -c 'import llama_cpp, torch; print(torch.__version__)'
+    "$VENV/bin/python" -c 'import llama_cpp'
 }
 
 models() {
@@ -115,10 +127,16 @@ models() {
     echo "models ready after $((SECONDS - started)) s; set-up took $(($(cat "$VENV/setup-s") + SECONDS - started)) s in all"
 }
 
+worker() {
+    packages worker
+    "$VENV/bin/edgespec" models fetch auto:quantised
+}
+
 case ${1:-} in
-packages | models) "$1" ;;
+packages) packages dev ;;
+models | worker) "$1" ;;
 *)
-    echo "usage: $0 packages|models" >&2
+    echo "usage: $0 packages|models|worker" >&2
     exit 2
     ;;
 esac

@@ -122,16 +122,16 @@ def test_files_functions_and_main_loops_over_their_limit_are_named() -> None:
 
 
 def test_a_dependency_needs_a_declaration_a_pin_and_a_reason(tmp_path: Path) -> None:
-    for folder in ("docs", "edgespec"):
+    for folder in ("docs", "edgespec", "requirements"):
         (tmp_path / folder).mkdir()
     (tmp_path / "pyproject.toml").write_text(
         '[project]\ndependencies = ["numpy>=2", "PyNaCl"]\noptional-dependencies.dev = ["pytest"]\n'
     )
     (tmp_path / "docs" / "dependencies.md").write_text("| `numpy` | `pynacl` |\n")
-    (tmp_path / "constraints.txt").write_text("numpy==2.0\npytest==9.0\n")
+    (tmp_path / "requirements" / "dev.txt").write_text("numpy==2.0\npytest==9.0\n")
     (tmp_path / "edgespec" / "a.py").write_text("import os, nacl.signing\nfrom rich import table\nfrom . import b\n")
     assert list(dependency_faults(tmp_path)) == [
-        "constraints.txt does not pin pynacl",
+        "requirements/ does not lock pynacl: run `python -m tools.lock`",
         "docs/dependencies.md gives no reason for pytest",
         "edgespec/a.py imports rich, which pyproject.toml does not declare",
     ]

@@ -19,12 +19,12 @@ def dependency_faults(root: Path) -> Iterator[str]:
     """One sentence for each dependency without a pin or a reason, and for each import that nothing declares."""
     declared = declared_packages(root)
     reasons = (root / "docs" / "dependencies.md").read_text()
-    pins = (root / "constraints.txt").read_text()
+    pins = "".join(file.read_text() for file in sorted((root / "requirements").glob("*.txt")))
     for package in sorted(declared):
         if f"`{package}`" not in reasons:
             yield f"docs/dependencies.md gives no reason for {package}"
         if not re.search(rf"^{re.escape(package)}==", pins, re.MULTILINE):
-            yield f"constraints.txt does not pin {package}"
+            yield f"requirements/ does not lock {package}: run `python -m tools.lock`"
     distributions = {**UNINSTALLED, **packages_distributions()}
     for module, path in sorted(imported_modules(root).items()):
         packages = {normalised(name) for name in distributions.get(module, [module])}

@@ -1,0 +1,76 @@
+"""The lock files: whole, of one version, and obeyed by set-up."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tools.check.dependencies import normalised
+from tools.lock import FOLDER, ROOT, entries, pinned, with_hashes
+
+FILES = {file.stem: entries(file.read_text()) for file in FOLDER.glob("*.txt")}
+
+
+@pytest.mark.claim("set-up-installs-what-is-locked")
+def test_every_locked_package_has_a_version_and_a_hash() -> None:
+    for name, found in FILES.items():
+        for entry in found.values():
+            assert re.match(r"[\w.-]+==\S+ ", entry) and "--hash=sha256:" in entry, f"{name}: {entry}"
+        assert len(found) == sum("==" in line for line in (FOLDER / f"{name}.txt").read_text().splitlines())
+
+
+def test_a_package_has_one_version_and_the_same_hashes_in_all_files() -> None:
+    for name in ("worker", "gateway", "build"):
+        assert {package: FILES["dev"].get(package, entry) for package, entry in FILES[name].items()} == FILES[name]
+
+
+def test_every_extra_is_locked_with_what_edgespec_itself_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for name, wanted in (
+        ("worker", ["worker"]),
+        ("gateway", ["gateway"]),
+        ("dev", ["worker", "gateway", "survey", "dev"]),
+    ):
+        declared = [*project["dependencies"], *(one for extra in wanted for one in extras[extra])]
+        packages = {normalised(re.split(r"[^\w.-]", one)[0]) for one in declared}
+        assert packages <= {*FILES[name], *FILES["llama"]}
+
+
+def test_hashes_of_another_version_are_not_kept() -> None:
+    entry = "torch==2.1 \\\n    --hash=sha256:aa"
+    assert with_hashes(entry, ["torch==2.1 --hash=sha256:bb", "torch==2.0 --hash=sha256:cc", ""]) == (
+        "torch==2.1 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb"
+    )
+    assert pinned("a==1 ; platform_machine == 'x86_64' \\\n    --hash=sha256:aa") == "a==1"
+
+
+@pytest.mark.claim("set-up-installs-what-is-locked")
+@pytest.mark.parametrize("right", [True, False])
+def test_setup_installs_no_file_with_another_hash(right: bool, tmp_path: Path) -> None:
+    links, requirements = tmp_path / "links", tmp_path / "requirements"
+    links.mkdir()
+    requirements.mkdir()
+    wheel, info = links / "edgespec_test_a-1.0-py3-none-any.whl", "edgespec_test_a-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr("edgespec_test_a.py", "")
+        packed.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: edgespec-test-a\nVersion: 1.0\n")
+        packed.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{info}/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if right else "0" * 64
+    (requirements / "build.txt").write_text(f"edgespec-test-a==1.0 --hash=sha256:{digest}\n")
+    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links), "VENV": "venv"}
+    done = subprocess.run(
+        ["bash", str(ROOT / "tools/setup.sh"), "worker"],
+        cwd=tmp_path, env=os.environ | settings, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    installed = list(tmp_path.glob("venv/lib/*/site-packages/edgespec_test_a.py"))
+    assert done.returncode == 1  # there is no worker.txt
+    assert bool(installed) is right and ("DO NOT MATCH THE HASHES" in done.stderr) is not right

@@ -1,0 +1,148 @@
+"""Locks every package that set-up installs, by version and SHA-256: `python -m tools.lock [--upgrade [NAME ...]]`.
+
+Writes requirements/*.txt with uv (`pip install uv`), which keeps the versions that are there unless it is to upgrade.
+It uses the index, mirrors and folders of pip's settings. A version has the hashes of all its files that the index
+shows, so that one file serves every Python and processor. torch has also those of its wheels in pip's `find-links`
+and those locked before, because the CPU wheel of a version is another file than that of the public index.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edgespec.core.errors import ConfigError
+from tools import verbs
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "requirements"
+ALL = ["worker", "gateway", "survey", "gpu", "dev"]
+"""Resolved together, into dev.txt, so that a package has one version in all files."""
+BUILD = "pip\nsetuptools\nscikit-build-core\ncmake\nninja\n"
+"""What installs the others, and compiles llama.cpp."""
+APART = {
+    "llama": re.compile(r"llama-cpp-python"),
+    "gpu": re.compile(r"nvidia-ml-py"),
+    "cuda": re.compile(r"nvidia-(?!ml-py).*|cuda-.*|triton"),
+}
+"""Packages in a file of their own: compiled, optional, and needed only by torch's wheel for CUDA."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.lock", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--upgrade", nargs="*", metavar="NAME", help="take newer versions, of all or of these packages")
+    parser.set_defaults(run=lock)
+    return verbs.run(parser, argv)
+
+
+def lock(options: argparse.Namespace) -> int:
+    """Writes all files. Raises ConfigError."""
+    if shutil.which("uv") is None:
+        raise ConfigError("The program uv is missing: run `pip install uv`.")
+    before: dict[str, str] = {}
+    for file in sorted(FOLDER.glob("*.txt")):
+        before |= entries(file.read_text())
+    upgrade = [f"--upgrade-package={name}" for name in options.upgrade or ()] or ["--upgrade"]
+    dev = _compiled(ALL, before, upgrade if options.upgrade is not None else [])
+    dev["torch"] = with_hashes(dev["torch"], [before.get("torch", ""), *_local_wheels(pinned(dev["torch"]))])
+    files = {"dev": dev, "build": _compiled([], before | dev)}
+    files |= {extra: _compiled([extra], dev) for extra in ("worker", "gateway")}
+    files["gateway"]["torch"] = dev["torch"]
+    for name, found in files.items():
+        _write(name, {one: text for one, text in found.items() if not any(p.fullmatch(one) for p in APART.values())})
+    for name, pattern in APART.items():
+        _write(name, {one: text for one, text in dev.items() if pattern.fullmatch(one)})
+    return 0
+
+
+def entries(text: str) -> dict[str, str]:
+    """The entries of a requirements file by package, each with the lines of its hashes.
+
+    Of the markers only those of processors stay: the others are Linux, CPython, and a few bytes on some versions of it.
+    """
+    found = re.findall(r"^[a-zA-Z0-9].*(?:\n +.*)*", text, re.MULTILINE)
+    found = [re.sub(r" ;(?!.*platform_machine)[^\n\\]*", " ", entry).replace("  ", " ", 1) for entry in found]
+    return {re.split(r"[^\w.-]", entry)[0]: entry for entry in found}
+
+
+def pinned(entry: str) -> str:
+    """`NAME==VERSION` of an entry."""
+    return re.split(r"[ ;\\]", entry)[0]
+
+
+def with_hashes(entry: str, others: Sequence[str]) -> str:
+    """An entry with the hashes of others too, as far as they are of the same version."""
+    hashes = {
+        one for text in (entry, *others) if pinned(text) == pinned(entry) for one in re.findall(r"sha256:\w+", text)
+    }
+    head = entry.split("\n", maxsplit=1)[0].removesuffix("\\").rstrip()
+    return " \\\n".join([head, *(f"    --hash={one}" for one in sorted(hashes))])
+
+
+def _compiled(extras: Sequence[str], keep: Mapping[str, str], options: Sequence[str] = ()) -> dict[str, str]:
+    """What uv resolves these extras to, with `keep` where that is possible; without extras, the build's tools."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.txt"
+        out.write_text("".join(f"{entry}\n" for entry in keep.values()))
+        command = [
+            "uv",
+            "pip",
+            "compile",
+            "--quiet",
+            "--universal",
+            "--generate-hashes",
+            "--no-annotate",
+            "--no-header",
+        ]
+        command += ["--output-file", str(out), *options, *(f"--extra={extra}" for extra in extras)]
+        source = "pyproject.toml" if extras else "-"
+        done = subprocess.run(
+            [*command, source], cwd=ROOT, input=BUILD, env=_environment(), text=True, capture_output=True, check=False
+        )
+        if done.returncode:
+            raise ConfigError(f"uv found no versions that fit together: {done.stderr.strip()}")
+        return entries(out.read_text())
+
+
+def _environment() -> dict[str, str]:
+    """uv's settings, from pip's."""
+    index, extra = _pip_setting("index-url"), _pip_setting("extra-index-url")
+    found = {"UV_DEFAULT_INDEX": index, "UV_INDEX": extra, "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    return os.environ | {name: value for name, value in found.items() if value}
+
+
+def _local_wheels(requirement: str) -> list[str]:
+    """Entries of torch's wheels of this version in the folders of pip's `find-links`."""
+    name, _, version = requirement.partition("==")
+    wheels = [
+        file for place in _pip_setting("find-links").split() for file in Path(place).glob(f"{name}-{version}[+-]*.whl")
+    ]
+    return [f"{requirement} --hash=sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in wheels]
+
+
+def _pip_setting(key: str) -> str:
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(rf"^[\w:.-]+\.{key}='(.*)'$", listed, re.MULTILINE)
+    return " ".join(dict.fromkeys(" ".join(found).split()))
+
+
+def _write(name: str, found: Mapping[str, str]) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    lines = ["# Written by `python -m tools.lock` (docs/dependencies.md).", *(found[one] for one in sorted(found)), ""]
+    (FOLDER / f"{name}.txt").write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
