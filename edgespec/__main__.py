@@ -244,8 +244,8 @@ def _doctor(args: argparse.Namespace) -> int:
 def _install(args: argparse.Namespace) -> int:
     from edgespec.shared import unit
 
-    config.given(args)  # a service with a wrong configuration would only fail later
-    unit.WORKER.install(args.config, user=args.user, dry_run=args.dry_run)
+    models = [config.given(args).draft.model]
+    unit.WORKER.install(args.config, models, user=args.user, dry_run=args.dry_run)
     return 0
 
 

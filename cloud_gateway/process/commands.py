@@ -50,8 +50,9 @@ def version(args: argparse.Namespace) -> int:
 
 def install_service(args: argparse.Namespace) -> int:
     """`cloud-gateway install-service`."""
-    config.given(args)  # a service with a wrong configuration would only fail later
-    unit.GATEWAY.install(args.config, user=args.user, dry_run=args.dry_run)
+    settings = config.given(args)
+    models = [settings.target.model, settings.local_draft.model]
+    unit.GATEWAY.install(args.config, models, user=args.user, dry_run=args.dry_run)
     return 0
 
 

@@ -15,9 +15,8 @@ from typing import Any
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.lab.drafts import FORMATS, make_draft
 from edgespec.shared import hub, models
+from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir, config_file
-
-DEMO = {"auto:quantised": models.QUANTISED}
 
 
 class Reporter:
@@ -53,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of it")
     check.set_defaults(run=check_pair)
     fetch = verbs.add_parser("fetch", help="download a model")
-    fetch.add_argument("name", metavar="NAME", help="OWNER/NAME, OWNER/NAME/FILE.gguf, or auto:quantised")
+    fetch.add_argument(
+        "name",
+        metavar="NAME",
+        help="OWNER/NAME, OWNER/NAME/FILE.gguf, or one of the demo's: auto:quantised, auto:requantised, auto:dropped",
+    )
     fetch.set_defaults(run=fetch_named)
     make = verbs.add_parser("make", help="make a draft without some layers or in another format, or a deeper target")
     make.add_argument("--drop", type=_layers, default=[], metavar="N[,N...]", help="layers to drop, counted from 0")
@@ -166,12 +169,22 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
 
 def fetch_named(options: argparse.Namespace) -> int:
     """Fetches one model and prints where it is. Raises ModelError."""
-    if options.name in DEMO:
-        path = models.fetch(DEMO[options.name], Reporter())
+    if options.name in AUTO_MODELS:
+        path = _fetch_demo(options.name)
     else:
         path = hub.fetch_from_hub(options.name, models.model_dir())
     print(json.dumps({"name": options.name, "path": str(path)}) if options.json else f"{options.name}: {path}")
     return 0
+
+
+def _fetch_demo(name: str) -> Path:
+    """The demo's model, or the draft of this name, which is made of it unless it is there."""
+    source = models.fetch(models.QUANTISED, Reporter())
+    layers, fmt = {"auto:quantised": ([], None), "auto:requantised": ([], "q4_0"), "auto:dropped": ([10], None)}[name]
+    path = models.model_dir() / models.draft_name(source.name, layers, fmt)
+    if not path.is_file():
+        make_draft(source, path, layers, fmt)
+    return path
 
 
 def make_named(options: argparse.Namespace) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
+import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
+from edgespec.shared.fields import AUTO_MODELS
+from edgespec.shared.hub import hub_place
 from edgespec.shared.installed import shipped_text
 
 _SYSTEM_ONLY = re.compile(
@@ -19,6 +22,12 @@ _SYSTEM_ONLY = re.compile(
     r"CapabilityBoundingSet|AmbientCapabilities|Protect\w+|Private\w+|Device\w+|RemoveIPC)="
 )
 """A user's systemd may not do these without privileges; folders are then those of the user."""
+_USER_AND_FOLDERS = "DynamicUser|User|UMask|(?:State|Cache)Directory(?:Mode)?|Environment"
+"""What another program needs to write where the service reads."""
+_HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))  # noqa: S108  nothing is written there
+"""What ProtectHome= and PrivateTmp= hide from the system's service."""
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,9 @@ class Unit:
     def text(self, config: Path | None, *, user: bool) -> str:
         """The unit. Raises ConfigError."""
         unit = shipped_text(self.name)
-        command = f"{self.program} {self.command.split()[1]}" + (f" --config {config}" if config else "")
+        words = [self.command.split()[1], *(["--config", str(config)] if config else [])]
+        program = quoted(str(self.program)).replace("$$", "$")  # systemd expands variables in its arguments only
+        command = " ".join([program, *map(quoted, words)])
         unit = re.sub(r"^ExecStart=.*$", lambda found: f"ExecStart={command}", unit, flags=re.MULTILINE)
         if not user:
             return unit
@@ -50,29 +61,83 @@ class Unit:
         """Where the unit belongs."""
         return (folders.expand("~/.config/systemd/user") if user else Path("/etc/systemd/system")) / self.name
 
-    def install(self, config: Path | None, *, user: bool, dry_run: bool) -> None:
-        """Writes the unit and starts the service; prints each step. Raises ConfigError."""
-        unit, content = self.place(user=user), self.text(config.resolve() if config else None, user=user)
+    def install(self, config: Path | None, models: Sequence[str], *, user: bool, dry_run: bool) -> None:
+        """Writes the unit, fetches the models that it lacks, and starts the service; prints each step.
+
+        `models`: as configured. Raises ConfigError.
+        """
+        config = config.resolve() if config else None
+        unit, content = self.place(user=user), self.text(config, user=user)
+        if not user:
+            for warning in _warnings(
+                [self.program, Path(sys.executable).resolve(), _PACKAGE, *([config] if config else [])]
+            ):
+                print(f"warning: {warning}", file=sys.stderr)
+        if dry_run:
+            print(content, end="")
         _do(f"write {unit}", lambda: _write(unit, content), dry_run)
         _systemctl(user, dry_run, "daemon-reload")
+        for model in dict.fromkeys(models):
+            if model in AUTO_MODELS or (hub_place(model, Path()) and not Path(model).exists()):
+                self._fetch(model, user, dry_run)
         _systemctl(user, dry_run, "enable", "--now", self.name)
+
+    def _fetch(self, model: str, user: bool, dry_run: bool) -> None:
+        """Fetches a model unless it is there: into the cache, and as the user, of the service."""
+        command = [str(self.program.with_name("edgespec")), "models", "fetch", model]
+        if not user:
+            system = self.text(None, user=False)
+            kept = re.findall(rf"^((?:{_USER_AND_FOLDERS})=.*)$", system, re.MULTILINE)
+            command = ["systemd-run", "--quiet", "--pipe", "--wait", *(f"--property={line}" for line in kept), *command]
+        _do(" ".join(command), lambda: _run(command, shown=True), dry_run)
 
     def uninstall(self, state_dir: str, *, user: bool, dry_run: bool) -> None:
         """Stops the service and removes the unit and, of the system's variant, its folders in /var/cache and /run.
 
         Prints each step. `state_dir`: as configured. Raises ConfigError.
         """
-        unit = self.place(user=user)
+        unit, name = self.place(user=user), self.name.removesuffix(".service")
         if not unit.exists():
             raise ConfigError(f"{unit} does not exist, so there is nothing to uninstall.")
         _systemctl(user, dry_run, "disable", "--now", self.name)
         if not user:
+            print(f"next: remove /var/cache/{name} (fetched and converted models) and /run/edgespec/{self.role}")
             _systemctl(user, dry_run, "clean", self.name)
         _do(f"remove {unit}", unit.unlink, dry_run)
         _systemctl(user, dry_run, "daemon-reload")
-        system = Path("/var/lib") / self.name.removesuffix(".service")
-        state = folders.state_dir(self.role, state_dir) if user or state_dir else system
+        state = folders.state_dir(self.role, state_dir) if user or state_dir else Path("/var/lib") / name
         print(f"kept: {state} (keys and pairings; remove it to leave nothing)")
+        if user:
+            print(f"kept: {folders.cache_dir()} (fetched and converted models)")
+
+
+def quoted(word: str) -> str:
+    """A word of a command line as systemd reads it (systemd.service(5)). Raises ConfigError."""
+    if not word.isprintable():
+        raise ConfigError(f"{word!r} has characters that a unit cannot hold: use a folder without them.")
+    word = word.replace("%", "%%").replace("$", "$$")
+    return (
+        word if re.fullmatch(r"[\w@%+=:,./$-]+", word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    )
+
+
+def _warnings(paths: Sequence[Path]) -> Iterator[str]:
+    """What hinders the system's service, or lets others than root change what it runs."""
+    for path in paths:
+        if any(path.is_relative_to(hidden) for hidden in _HIDDEN):
+            yield f"{path} is hidden from the service by ProtectHome= or PrivateTmp=: install elsewhere, as in /opt."
+    for part in dict.fromkeys(one for path in paths for one in (path, *path.parents)):
+        if _others_may_write(part):
+            yield f"{part} can be changed by others than root, and with it what the service runs: make it root's own."
+
+
+def _others_may_write(path: Path) -> bool:
+    try:
+        state = path.stat()
+    except OSError:
+        return False
+    shared = state.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not state.st_mode & stat.S_ISVTX
+    return state.st_uid != 0 or bool(shared)
 
 
 WORKER = Unit("worker", "edgespec.service", "edgespec run")
@@ -84,12 +149,14 @@ def _systemctl(user: bool, dry_run: bool, *arguments: str) -> None:
     _do(" ".join(command), lambda: _run(command), dry_run)
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], *, shown: bool = False) -> None:
+    """`shown`: what it prints goes to the terminal."""
     if shutil.which(command[0]) is None:
-        raise ConfigError("systemctl is not installed: this machine does not run systemd.")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+        raise ConfigError(f"{command[0]} is not installed: this machine does not run systemd.")
+    done = subprocess.run(command, capture_output=not shown, text=True, check=False)
     if done.returncode:
-        raise ConfigError(f"`{' '.join(command)}` failed: {done.stderr.strip() or 'no reason given'}")
+        reason = "see above" if shown else done.stderr.strip() or "no reason given"
+        raise ConfigError(f"`{' '.join(command)}` failed: {reason}")
 
 
 def _write(unit: Path, content: str) -> None:

@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(1400)]
 WORKER, GATEWAY = "edgespec.service", "cloud-gateway.service"
 OWNER = "owner"
 TOKENS = 60
+CONFIGS = f"{FILES}/a b 50%n $HOME ${{HOME}} \"'\\\\ --set x=1"
+"""A folder whose name systemd would take apart if it were not quoted."""
 ASK = f"""
 import sys
 from edgespec.lab.rig.chat import ChatClient, greedy
@@ -34,12 +36,14 @@ def machine(folder: Path) -> Iterator[Booted]:
     root.mkdir()
     make_tiny_gguf(files / "target.gguf")
     make_tiny_gguf(files / "draft.gguf", unlike=0.05)
-    (files / "gateway.toml").write_text(
+    configs = files / Path(CONFIGS).name
+    configs.mkdir()
+    (configs / "gateway.toml").write_text(
         f'[target]\nmodel = "{FILES}/target.gguf"\nengine = "llamacpp"\ndtype = "float32"\nexact = "yes"\n'
         'context = 512\nslots = 2\nthreads = 1\n[local_draft]\nmodel = ""\n'
         '[link]\nhost = "127.0.0.1"\nmdns = false\nname = "campus"\n'
     )
-    (files / "worker.toml").write_text(
+    (configs / "worker.toml").write_text(
         f'[draft]\nmodel = "{FILES}/draft.gguf"\ncontext = 1024\nthreads = 1\n[owner]\nmode = "always"\n'
         "[gateway]\ndiscover = false\n"
     )
@@ -60,7 +64,7 @@ def adjust(on: Booted, unit: str, *lines: str) -> None:
 def install(on: Booted, unit: str) -> None:
     """`install-service` of a program."""
     name, role = ("cloud_gateway", "gateway") if unit == GATEWAY else ("edgespec", "worker")
-    on.python("-m", name, "install-service", "--config", f"{FILES}/{role}.toml")
+    on.python("-m", name, "install-service", "--config", f"{CONFIGS}/{role}.toml")
 
 
 def pair(on: Booted, *command: str, user: str = "") -> None:
@@ -106,6 +110,7 @@ def campus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
         yield on
 
 
+@pytest.mark.claim("a-path-in-a-unit-is-one-word")
 def test_both_services_are_ready_and_draft(campus: Booted) -> None:
     status = campus.run("systemctl", "status", "--no-pager", WORKER, GATEWAY)
     assert 'Status: "serving target"' in status and 'Status: "linked to campus"' in status
@@ -146,7 +151,7 @@ def test_a_worker_that_is_stopped_leaves_the_gateway(campus: Booted) -> None:
 
 
 def test_what_a_restart_cannot_repair_is_not_tried_again(campus: Booted) -> None:
-    config = f"{FILES}/worker.toml"
+    config = f"{CONFIGS}/worker.toml"
     right = campus.run("cat", config)
     campus.write(config, right.replace("draft.gguf", "none.gguf"))
     campus.run("systemctl", "restart", WORKER, code=1)
@@ -182,7 +187,7 @@ def test_a_users_systemd_runs_the_users_variant(campus: Booted) -> None:
     text = "\n".join(["[Service]", *(f"Environment={one}" for one in CODE), ""])
     campus.write(f"/home/{OWNER}/.config/systemd/user/{WORKER}.d/here.conf", text, user=OWNER)
     pair(campus, sys.executable, "-m", "edgespec", user=OWNER)
-    campus.python("-m", "edgespec", "install-service", "--user", "--config", f"{FILES}/worker.toml", user=OWNER)
+    campus.python("-m", "edgespec", "install-service", "--user", "--config", f"{CONFIGS}/worker.toml", user=OWNER)
     campus.wait(lambda: linked(campus, OWNER))
     campus.python("-m", "edgespec", "uninstall", "--user", user=OWNER)
     assert campus.show(WORKER, "LoadState", OWNER) == "not-found"
