@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="OWNER/NAME, OWNER/NAME/FILE.gguf, or one of the demo's: auto:quantised, auto:requantised, auto:dropped",
     )
+    fetch.add_argument("--revision", metavar="REV", help="of a hub: a branch, tag or commit, kept from then on")
     fetch.set_defaults(run=fetch_named)
     make = verbs.add_parser("make", help="make a draft without some layers or in another format, or a deeper target")
     make.add_argument("--drop", type=_layers, default=[], metavar="N[,N...]", help="layers to drop, counted from 0")
@@ -172,7 +173,7 @@ def fetch_named(options: argparse.Namespace) -> int:
     if options.name in AUTO_MODELS:
         path = _fetch_demo(options.name)
     else:
-        path = hub.fetch_from_hub(options.name, models.model_dir())
+        path = hub.fetch_from_hub(options.name, models.model_dir(), revision=options.revision)
     print(json.dumps({"name": options.name, "path": str(path)}) if options.json else f"{options.name}: {path}")
     return 0
 

@@ -13,8 +13,8 @@ Public, by module:
 - `counted`: `connected`
 - `desk`: `PairingDesk`
 - `digests`: `model_digest`
-- `fields`: `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`, `machine_name`,
-  `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
+- `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
+  `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `read_private`, `write_private`
 - `folders`: all
 - `guarded`: `CountedClient`, `GuardedClient`, `PinnedClient`
@@ -27,7 +27,7 @@ Public, by module:
 - `occasional`: `Occasional`
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedPeer`, `PairedPeers`, `PairedWorker`, `PairedWorkers`
 - `procstat`: `task_stat`, `TaskStat`
-- `reduced`: `cause`, `kind_of`, `origin`, `places`
+- `reduced`: `cause`, `clean`, `kind_of`, `origin`, `places`
 - `sdnotify`: all
 - `settings`: all
 - `starting`: `on_stop_signals`, `Starting`, `Stopped`

@@ -24,9 +24,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgespec.core.errors import ModelError
+from edgespec.shared.digests import model_digest
 from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir, expand
-from edgespec.shared.hub import hub_place
+from edgespec.shared.hub import check_fetched, hub_place
 
 Progress = Callable[[str, int, int], None]  # current step, bytes done, bytes in total
 
@@ -61,7 +62,7 @@ def model_dir() -> Path:
 
 def quantised() -> Path:
     """SmolLM2-135M-Instruct in Q4_1: the demo's target (its weights, in torch) and its matching draft (as it is)."""
-    return _present(model_dir() / QUANTISED.file, QUANTISED.fetch_command, QUANTISED.size)
+    return _present(model_dir() / QUANTISED.file, QUANTISED.fetch_command, QUANTISED.sha256)
 
 
 def requantised(fmt: str = "q4_0") -> Path:
@@ -117,7 +118,7 @@ def resolve_model(configured: str) -> Path:
     """The file or folder of a checked `ModelPath`; the existence of a path is not checked.
 
     `OWNER/NAME` and `OWNER/NAME/FILE.gguf`, where there is no such path, are models that were fetched from a hub.
-    Raises ModelError where such a model or an `auto:` one was not fetched or made, with the command that does it.
+    Raises ModelError with the command that helps where such a model is missing or its SHA-256 has changed.
     """
     if configured in AUTO:
         return AUTO[configured]()
@@ -126,14 +127,15 @@ def resolve_model(configured: str) -> Path:
         return path
     if not fetched.exists():
         raise ModelError(f"There is no {configured} here; if it is a hub's, run `edgespec models fetch {configured}`.")
+    check_fetched(configured, fetched)
     return fetched
 
 
-def _present(path: Path, command: str, size: int | None = None) -> Path:
+def _present(path: Path, command: str, sha256: str | None = None) -> Path:
     if not path.is_file():
         raise ModelError(f"The model {path} is missing; run `{command}`.")
-    if size is not None and path.stat().st_size != size:
-        raise ModelError(f"The model {path} is damaged (it should have {size} bytes); run `{command}`.")
+    if sha256 is not None and model_digest(path).hex() != sha256:
+        raise ModelError(f"The model {path} is damaged, or not the pinned one (by its SHA-256); run `{command}`.")
     return path
 
 

@@ -147,6 +147,18 @@ def test_a_cut_off_model_is_damaged_not_present(tmp_path: Path, monkeypatch: pyt
         models.quantised()
 
 
+@pytest.mark.claim("a-fetched-model-is-what-was-fetched")
+def test_another_model_of_the_same_size_is_not_the_demos(
+    model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "QUANTISED", model)
+    path = models.fetch(model, silent)
+    assert models.quantised() == path
+    path.write_bytes(CONTENT[:-1] + b"x")
+    with pytest.raises(ModelError, match="not the pinned one"):
+        models.quantised()
+
+
 def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert models.model_dir() == Path.home() / ".cache" / "edgespec" / "models"
