@@ -39,6 +39,7 @@ from edgespec.core.protocol.messages import (
     step_curve,
 )
 from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
 from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, PAIR_PATH, SHARE
 from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
@@ -79,6 +80,8 @@ class Links:
         self.inbox: Inbox
         """Where events go; set before `start`, since the engine is made with these links."""
         self._pair, self._timers = pair, timers
+        self.start_s = 0.0
+        """How long this gateway took to start, and so how long a restart of it takes."""
         self.rejected: Counter[str] = Counter()
         """How often each reason for a refusal occurred."""
         self._lines = Occasional(log)
@@ -101,10 +104,10 @@ class Links:
             raise AddressError(f"Cannot listen on {host} port {port}: {error.strerror or error}.") from None
 
     async def stop(self) -> None:
-        """Sends `Bye` to every worker and stops serving."""
+        """Sends `Bye` to every worker, says in the close when it is back if it is started again, and stops serving."""
         for worker in self.workers():
             self._hang_up(worker, Bye("stopping"), why="stopping")
-        await self._server.stop()
+        await self._server.stop(CloseCode.RESTART, restart_reason(self.start_s))
 
     async def _serve(self, ws: GuardedConnection) -> None:
         try:

@@ -185,6 +185,7 @@ class Gateway:
         except AddressError as error:
             raise AddressError(f"{error} Change `link.port` in the configuration.") from error
         closing.push_async_callback(links.stop)
+        links.start_s = self.starting.seconds
         if settings.link.mdns:
             where = settings.link.host, self.link_port
             advertiser = Advertiser(self.name, self.identity.public, self.tls.spki_hash, *where)

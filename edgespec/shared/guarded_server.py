@@ -15,6 +15,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from edgespec.core.admission import AdmissionLimits
+from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.shared.acceptor import Acceptor, Seat
 from edgespec.shared.guarded import Guarded
@@ -87,10 +88,10 @@ class GuardedServer:
         self._server = await Server(listen, self._run, self._quiet)
         return int(self._acceptor.sockets[0].getsockname()[1])
 
-    async def stop(self) -> None:
+    async def stop(self, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
         """Stops listening and closes all connections."""
         if self._server is not None:
-            self._server.close()
+            self._server.close(code=code, reason=reason)
             self._acceptor.drop_unproven()  # a stalled handshake would delay the end by seconds
             await self._server.wait_closed()
 

@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -24,6 +25,7 @@ from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, Worker
 from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, Share, ToWorker, WorkerBody
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.reasons import shown
+from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
 from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, SHARE, Address
 from edgespec.shared.guarded import PinnedClient
@@ -42,10 +44,14 @@ LOW_BYTES = 2048
 _LOOK_EVERY_S = 0.003
 UNTRIED_S = 1.0
 """Maximum wait before a round with addresses that were never dialled: they have caused no load yet."""
-SETTLED_S = 60.0
-"""A link that was authenticated for this long resets the back-off."""
 RELAYED_SETTLED_S = 5.0
-"""The same for a link through a peer: peers come and go with their owners, and another one is to be taken at once."""
+"""In place of `SETTLED_S` for a link through a peer: peers come and go with their owners, and another one is to be
+taken at once."""
+STOPPED = "bye: stopping"
+CLOSE_S = 2.0
+"""For the gateway's close frame after that."""
+LOST = ("connection lost", "silent")
+"""Ends of a link as of a gateway, or its machine, that was ended; through a peer, it may be the peer that was."""
 
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
 """The gateway's possible addresses, best first: last reached, configured, announced by mDNS."""
@@ -124,6 +130,8 @@ class _Attempt:
         """What the gateway has against this worker, where that does not end its attempts."""
         self.link: Link | None = None
         self.linked_s = 0.0
+        self.restart_s: float | None = None
+        """For how long the gateway is expected back, where the link ended because it went away."""
         self.why = ""
         """Why it ended, as text for the log; empty if another address won."""
         self._race, self._handler, self._clock = race, handler, clock
@@ -178,7 +186,14 @@ class _Attempt:
             if self.link is not None:
                 self.linked_s = self._clock() - self._linked_at
                 self._handler.on_down(why)
+            if why == STOPPED:
+                with suppress(TimeoutError):  # the gateway closes; its close frame says when it is back
+                    await asyncio.wait_for(wire.ws.wait_closed(), CLOSE_S)
             await wire.close(code, why)
+            closed = wire.ws.protocol.close_rcvd
+            self.restart_s = restart_s(closed.code, closed.reason) if closed is not None else None
+            if why == STOPPED or (why in LOST and not isinstance(self.address, Relayed)):
+                self.restart_s = self.restart_s or RESTART_S[0]
 
     def _take(self, event: Event) -> None:
         match event:
@@ -197,25 +212,6 @@ class _Attempt:
                 me, reason = key_id(self._me.key.public), shown(event.reason)
                 self.notice = quarantine_notice(me) if reason == "quarantined" else ""
                 self._final = final_error(event.reason, f"The gateway ended the link of this worker, {me} ({reason}).")
-
-
-class Backoff:
-    """Back-off between attempts: full jitter under a ceiling that doubles from 1 to 90 s."""
-
-    def __init__(self, rng: random.Random, first_s: float = 1.0, longest_s: float = 90.0) -> None:
-        self._rng, self._first_s, self._longest_s = rng, first_s, longest_s
-        self._ceiling_s = first_s
-
-    def next_s(self) -> float:
-        """How long to wait now; the next wait may be twice as long."""
-        wait_s = self._rng.uniform(0, self._ceiling_s)
-        self._ceiling_s = min(2 * self._ceiling_s, self._longest_s)
-        return wait_s
-
-    def linked_for(self, seconds: float, settled_s: float = SETTLED_S) -> None:
-        """A link lasted this long after authentication: from `settled_s` on the next waits are short again."""
-        if seconds >= settled_s:
-            self._ceiling_s = self._first_s
 
 
 async def keep_linked(
@@ -241,7 +237,7 @@ async def keep_linked(
     PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError (`version`), and whatever `addresses`
     raises.
     """
-    backoff, clock = Backoff(rng), clock or asyncio.get_running_loop().time
+    redial, clock = Redial(rng.uniform), clock or asyncio.get_running_loop().time
     tried: set[Address] = set()
     while True:
         found = await addresses()
@@ -256,10 +252,12 @@ async def keep_linked(
                 noticed(attempt.notice)
             if attempt.link is not None:
                 pin = replace(attempt.link.pin, proven_at=time.time())
-                backoff.linked_for(attempt.linked_s, RELAYED_SETTLED_S if is_relayed else SETTLED_S)
+                redial.ended(attempt.linked_s, RELAYED_SETTLED_S if is_relayed else SETTLED_S)
+                if attempt.restart_s is not None:
+                    redial.restarts(clock(), attempt.linked_s, attempt.restart_s)
             if attempt.why and (attempt.link is None or is_relayed):
                 failed(attempt.address)
         tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])
-        wait_s = rng.uniform(0, UNTRIED_S) if set(found) - tried else backoff.next_s()
+        wait_s = rng.uniform(0, UNTRIED_S) if set(found) - tried else redial.wait_s(clock())
         log.info("next attempt in %.1f s", wait_s)
         await sleep(wait_s)

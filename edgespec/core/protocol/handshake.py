@@ -30,6 +30,7 @@ class CloseCode(enum.IntEnum):
     NORMAL = 1000
     GOING_AWAY = 1001
     OURS = 1011
+    RESTART = 1012
     SLOW = 1013
     PROTOCOL = 4400
     UNPAIRED = 4401

@@ -21,7 +21,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Timers
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
-from edgespec.worker.link import Addresses, Backoff, keep_linked
+from edgespec.worker.link import Addresses, keep_linked
 from tests.support.links import HASH, Daemon, GatewayUnderTest, make_certificate, serving, some_tree, worker_identity
 from tests.support.until import until
 
@@ -285,22 +285,10 @@ async def test_only_a_link_of_a_minute_resets_the_back_off(tmp_path: Path) -> No
             for attempt, lasted_s in enumerate([5.0] * 6 + [61.0], 1):
                 await until(lambda n=attempt: len(gateway.seen.of("up")) == n and daemon.link)
                 now[0] += lasted_s
-                gateway.links.workers()[0].wire.ws.transport.abort()
+                assert daemon.link is not None
+                daemon.link.end(RemoteProtocolError("prefix", "an end that is no restart"))
                 await until(lambda n=attempt: len(sleeps.waits_s) == n)
     assert max(sleeps.waits_s[:6]) > 3 and sleeps.waits_s[6] <= 1.0
-
-
-def test_back_off_has_full_jitter_between_1_and_90_seconds() -> None:
-    fleet = [Backoff(random.Random(seed)) for seed in range(300)]
-    for ceiling in (1, 2, 4, 8, 16, 32, 64, 90, 90):
-        now = [backoff.next_s() for backoff in fleet]
-        assert 0 <= min(now) < 0.1 * ceiling and 0.9 * ceiling < max(now) <= ceiling
-    for backoff in fleet:
-        backoff.linked_for(59.9)
-    assert max(backoff.next_s() for backoff in fleet) > 80
-    for backoff in fleet:
-        backoff.linked_for(60.0)
-    assert max(backoff.next_s() for backoff in fleet) <= 1
 
 
 # --- back-pressure -----------------------------------------------------------------------------------------------
