@@ -4,7 +4,7 @@ Public, by module:
 
 - `admission`: `Admission`, `AdmissionLimits`, `Refused`, `share_descriptors`
 - `errors`: all
-- `eviction`: `first_to_go`, `Kept`
+- `eviction`: `first_to_go`, `gives_way`, `Holding`, `Kept`
 - `numbers`: `between`, `interpolate`
 - `presence`: `DAY_S`, `IDLE_S`, `OwnerPolicy`, `Presence`, `Verdict`
 """

@@ -20,7 +20,7 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_REQUESTS
 from edgespec.core.errors import ConfigError, EdgespecError
-from edgespec.core.eviction import Kept, first_to_go
+from edgespec.core.eviction import Holding, Kept, first_to_go, gives_way
 from edgespec.llamacpp.context import Context, Row
 from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows, common_prefix
 from edgespec.shared.digests import model_digest
@@ -163,14 +163,14 @@ class Drafter:
         """Evaluates at most `limit` pending tokens in one batch, but never the last one, whose logits a step needs.
 
         Returns how many remain: a long prompt is split into batches, so that other requests and commits are served
-        between them (WANSpec section 4.5). Raises DraftMemoryError.
+        between them (WANSpec section 4.5). Raises DraftMemoryError as `step` does.
         """
         r = self._open[request]
         start, end = r.evaluated, min(len(r.tokens) - 1, r.evaluated + limit)
         if start < end:
             self._now += 1
             self._require_room(end)
-            self._decode([Row(r.tokens[i], i, (r.trunk,)) for i in range(start, end)])
+            self._decode(r, [Row(r.tokens[i], i, (r.trunk,)) for i in range(start, end)])
             r.evaluated = end
         return max(len(r.tokens) - 1 - r.evaluated, 0)
 
@@ -197,8 +197,9 @@ class Drafter:
     ) -> list[Proposal]:
         """Evaluates the leaves and all their missing ancestors in one decode; one proposal per path, in order.
 
-        Raises DraftMemoryError where there is no room even after all cached prefixes and idle tips were dropped (the
-        caller may close the request or retry); ValueError: no or too many leaves, no committed token, a bad token.
+        Raises DraftMemoryError where there is no room although all cached prefixes, all idle tips and the KV of younger
+        requests of the scope that holds most were dropped (the caller may close the request or retry); ValueError: no
+        or too many leaves, no committed token, a bad token.
         """
         r, unique = self._open[request], list(dict.fromkeys(paths))
         if not r.tokens or not 1 <= len(unique) <= self.sequences:
@@ -210,7 +211,7 @@ class Drafter:
         forks = self._place(r, leaves)
         rows, row_of = batch_rows(r, leaves)
         try:
-            self._decode(rows)
+            self._decode(r, rows)
         except Exception:  # whatever failed, the forks hold cells of the cache; the error goes on
             for sequence in forks:
                 self._drop(sequence)
@@ -262,11 +263,12 @@ class Drafter:
             elif leaf.sequence != r.trunk:
                 r.tips.append(Tip(leaf.sequence, leaf.path, self._now))
 
-    def _decode(self, rows: Sequence[Row]) -> None:
-        """One decode; drops cached prefixes, then idle tips, while the cells do not suffice."""
+    def _decode(self, asker: Request, rows: Sequence[Row]) -> None:
+        """One decode; drops cached prefixes, then idle tips, then the KV of an open request, while the cells do not
+        suffice."""
         began = self._clock()
         while not self._llama.decode(rows):
-            if not (self._drop_cached() or self._drop_idle_tip()):
+            if not (self._drop_cached() or self._drop_idle_tip() or self._drop_open(asker, len(rows))):
                 raise DraftMemoryError(f"the draft model's {self._llama.cells} KV cells are full with open requests")
             began = self._clock()
         self.passes += 1
@@ -297,6 +299,20 @@ class Drafter:
         _, sequence, r = min(idle, key=lambda entry: entry[:2])
         r.tips = [tip for tip in r.tips if tip.id != sequence]
         self._drop(sequence)
+        return True
+
+    def _drop_open(self, asker: Request, rows: int) -> bool:
+        """Drops the KV of the youngest request of the scope that holds most, which may be read again later; False where
+        that is the asker."""
+        open_, needs = list(self._open.values()), max(asker.size + rows, len(asker.tokens))
+        held = [Holding(r.owner, needs if r is asker else r.size, order) for order, r in enumerate(open_)]
+        loser = gives_way(held, held[open_.index(asker)])
+        if loser is None or (r := open_[loser.order]) is asker:
+            return False
+        for tip in r.tips:
+            self._drop(tip.id)
+        self._llama.trim(r.trunk, 0)
+        r.tips, r.evaluated = [], 0
         return True
 
     def _drop_cached(self, spared: Request | None = None) -> bool:

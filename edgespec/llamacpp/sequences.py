@@ -6,7 +6,7 @@ that shares its ancestors' cells and has cells of its own below. Forking and dro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.core.drafting.proposals import TokenPath
@@ -33,6 +33,16 @@ class Request:
     scope: bytes = b""
     """Only requests of the same scope share tokens, and none where it is empty."""
     used_at: float = 0.0
+
+    @property
+    def owner(self) -> Hashable:
+        """Whom its cells count for: its scope, or itself where that is empty."""
+        return self.scope or id(self)
+
+    @property
+    def size(self) -> int:
+        """Cells at most: those that it shares count, too."""
+        return self.evaluated + sum(len(tip.path) for tip in self.tips)
 
     def shared_with(self, other: Request) -> int:
         """How many of the other's first tokens are evaluated here, and may be shared with it."""

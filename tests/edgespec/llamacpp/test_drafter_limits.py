@@ -169,6 +169,78 @@ def test_old_prefixes_give_way_to_newer_ones(drafter: Drafter) -> None:
     assert shared == [0, 0, 0, 0, 40, 40, 40, 40], "the newest, and others in a quarter of 512 cells"
 
 
+# --- cells of several scopes --------------------------------------------------------------------------------------
+
+LARGE, SMALL = [i % 50 for i in range(248)], [i % 7 for i in range(40)]
+CLAIM = pytest.mark.claim(
+    "Isolation between keys", "No API key's prompts take the draft model's memory from a key that holds less of it."
+)
+
+
+def crowded(model: Path) -> Drafter:
+    """Three prompts of one scope in 768 cells."""
+    drafter = Drafter(model, context=768, sequences=4, requests=8)
+    for name in "xyz":
+        drafter.open(name, [ord(name) % 64, *LARGE], b"large")
+        drafter.catch_up(name, 999)
+    return drafter
+
+
+@CLAIM
+def test_a_small_scope_gets_cells_from_the_one_that_holds_most(model: Path, slow: SlowDrafter) -> None:
+    drafter = crowded(model)
+    drafter.open("v", SMALL, b"small")
+    slow.check([*SMALL, 1], drafter.step("v", [(1,)], 2)[0], TOLERANCE)
+    assert [drafter.backlog(name) for name in "xyz"] == [1, 1, 249], "the youngest of the others gave way"
+    for name in "xy":
+        slow.check([ord(name) % 64, *LARGE, 1], drafter.step(name, [(1,)], 2)[0], TOLERANCE)
+    with pytest.raises(DraftMemoryError, match="768 KV cells are full"):
+        drafter.catch_up("z", 999)
+    drafter.close("v")
+    drafter.close("y", keep=False)
+    drafter.catch_up("z", 999)
+    slow.check([ord("z") % 64, *LARGE, 1], drafter.step("z", [(1,)], 2)[0], TOLERANCE)
+    drafter.shutdown()
+
+
+@CLAIM
+def test_a_small_request_that_drafts_loses_nothing_to_large_prompts(model: Path, slow: SlowDrafter) -> None:
+    drafter = Drafter(model, context=768, sequences=4, requests=8)
+    drafter.open("v", SMALL, b"small")
+    drafter.step("v", [(1,), (2,)], 1)
+    for number, name in enumerate("wxyz"):
+        drafter.open(name, [number, *LARGE], b"large")
+        if number < 2:
+            drafter.catch_up(name, 999)
+        else:
+            with pytest.raises(DraftMemoryError):
+                drafter.catch_up(name, 999)
+                drafter.step(name, [(1,) * 9, (2,) * 9, (3,) * 9, (4,) * 9], 1)
+    rows = drafter.rows
+    for path, proposal in zip([(1, 5), (2, 5)], drafter.step("v", [(1, 5), (2, 5)], 2), strict=True):
+        slow.check([*SMALL, *path], proposal, TOLERANCE)
+    assert drafter.rows - rows <= 4, "its prompt was still there"
+    drafter.shutdown()
+
+
+@CLAIM
+def test_requests_of_equal_need_do_not_take_cells_back_and_forth(model: Path) -> None:
+    drafter = Drafter(model, context=768, sequences=4, requests=8)
+    for name in "wxyz":
+        drafter.open(name, [ord(name) % 64, *LARGE], name.encode())
+    refused = []
+    for _ in range(5):
+        for name in "wxyz":
+            try:
+                drafter.catch_up(name, 999)
+                drafter.step(name, [(1,), (2,)], 1)
+            except DraftMemoryError:
+                refused.append(name)
+    assert set(refused) == {"z"}
+    assert drafter.rows <= 3 * (249 + 5 * 2)
+    drafter.shutdown()
+
+
 # --- bad files ----------------------------------------------------------------------------------------------------
 
 
