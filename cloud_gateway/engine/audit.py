@@ -1,11 +1,14 @@
 """The audit log: which worker was given which request, when, and how that ended. No text, no tokens.
 
-Lines of JSON in `audit/audit.jsonl` of the state folder, readable by its owner only; a full file is renamed to
-`audit.jsonl.1`, and so on. The engine's thread appends to a queue; a separate thread writes.
+Lines of JSON in the folder `audit` of the state folder, readable by its owner only. Each API key has files of its own,
+so that no key's requests push out what was recorded of another's: `audit-KEY.jsonl`, which is renamed to
+`audit-KEY.jsonl.1` when it is full, and so on; `audit.jsonl` has what belongs to no key. The engine's thread appends to
+a queue; a separate thread writes.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
 import os
@@ -29,12 +32,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("cloud_gateway.engine.audit")
 
 FILE_NAME = "audit.jsonl"
+"""Of the entries without a key."""
 MAX_PENDING = 10_000
 """Entries that may wait for the disk, about 3 MB; further ones are dropped and counted."""
 MAX_BATCH = 500
 """Entries of one write."""
-MAX_LINE_BYTES = 4096
-"""Ten times the length of an entry; a longer line was not written by the gateway."""
 
 Kind = Literal["assigned", "released", "declined", "moved", "quarantined", "lifted"]
 
@@ -134,10 +136,12 @@ class AuditLog:
                 self._write(batch)
 
     def _write(self, batch: Sequence[Entry]) -> None:
-        try:
-            append(self._folder / FILE_NAME, batch, self._max_bytes, self._keep)
-        except OSError as error:
-            self._lose(len(batch), cause(error))
+        for key, found in itertools.groupby(sorted(batch, key=_key), _key):
+            entries = list(found)
+            try:
+                append(self._folder / file_name(key), entries, self._max_bytes, self._keep)
+            except OSError as error:
+                self._lose(len(entries), cause(error))
 
     def _lose(self, count: int, why: str) -> None:
         self._lost += count
@@ -180,18 +184,31 @@ def _rotate(path: Path, keep: int) -> None:
 
 def entries(folder: Path, since: float = 0.0) -> Iterator[Entry]:
     """The entries from `since` (Unix seconds) on, oldest first; damaged lines are skipped. Raises OSError."""
+    names = {path.name.partition(".jsonl")[0] for path in folder.glob("audit*.jsonl*")}
+    return heapq.merge(*(_of_one(folder, f"{name}.jsonl", since) for name in names), key=lambda entry: entry.time)
+
+
+def file_name(key: str) -> str:
+    """The file of a key's entries."""
+    return f"audit-{key}.jsonl" if key else FILE_NAME
+
+
+def _key(entry: Entry) -> str:
+    return entry.key
+
+
+def _of_one(folder: Path, name: str, since: float) -> Iterator[Entry]:
     decode = msgspec.json.Decoder(Entry).decode
-    for path in sorted(folder.glob(f"{FILE_NAME}*"), key=_age, reverse=True):
-        with path.open("rb") as file:
-            while line := file.readline(MAX_LINE_BYTES):
-                try:
-                    entry = decode(line)
-                except UNDECODABLE:
-                    continue
-                if entry.time >= since:
-                    yield entry
+    for path in sorted(folder.glob(f"{name}*"), key=_age, reverse=True):
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                entry = decode(line)
+            except UNDECODABLE:
+                continue
+            if entry.time >= since:
+                yield entry
 
 
 def _age(path: Path) -> int:
-    number = path.name.removeprefix(FILE_NAME).removeprefix(".")
+    number = path.name.rpartition(".")[2]
     return int(number) if number.isdigit() else 0

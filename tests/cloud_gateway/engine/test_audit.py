@@ -16,7 +16,7 @@ import pytest
 from cloud_gateway.__main__ import main
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.steps import Declined
-from cloud_gateway.engine.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries
+from cloud_gateway.engine.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries, file_name
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.commands import since
 from tests.support.engines import complete, engines
@@ -123,6 +123,26 @@ def test_files_are_the_owners_alone_and_bounded(tmp_path: Path) -> None:
     assert len(numbers) >= 2 * (limit // 250)
 
 
+@pytest.mark.claim("Isolation between keys", "No API key's requests push out what the audit log has of another key's.")
+def test_one_keys_many_requests_leave_the_record_of_others(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path, 150_000, 2)
+    alice, flood = (GenerationRequest([1], 1, id=f"req_{key}", key=key, key_name=key) for key in ("alice", "flood"))
+    audit.assigned(alice, "7ba1073c5e2f9d40", "lab-7")
+    for _ in range(2500):
+        audit.assigned(flood, "7ba1073c5e2f9d40", "lab-7")
+        audit.released(flood, "7ba1073c5e2f9d40", "lab-7", "stop", 1)
+        audit.worker("quarantined", "7ba1073c5e2f9d40", "lab-7", "why")
+    audit.released(alice, "7ba1073c5e2f9d40", "lab-7", "stop", 2)
+    audit.close()
+    found = list(entries(tmp_path))
+    assert [one.event for one in found if one.key == "alice"] == ["assigned", "released"]
+    assert [one.time for one in found] == sorted(one.time for one in found)
+    assert {one.key for one in found} == {"", "alice", "flood"}
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert len(sizes) == 1 + 2 * 3
+    assert max(sizes.values()) <= 150_000
+
+
 def test_a_symbolic_link_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
@@ -220,6 +240,7 @@ def test_since_takes_spans_and_dates() -> None:
 async def test_the_audit_log_has_no_other_field(make: Make, tmp_path: Path) -> None:
     await end_of(make(named()))
     await until(lambda: len(read(tmp_path)) == 2)
-    fields = {name for line in (tmp_path / "audit" / FILE_NAME).read_text().splitlines() for name in json.loads(line)}
+    text = (tmp_path / "audit" / file_name("3kTq9XwZ")).read_text()
+    fields = {name for line in text.splitlines() for name in json.loads(line)}
     known = {"time", "event", "request", "key", "key_name", "worker", "worker_name", "reason", "frames"}
     assert fields == known
