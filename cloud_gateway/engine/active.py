@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cloud_gateway.core.limits.cells import Room
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.steps import Status
@@ -19,8 +20,10 @@ class Active:
 
     generation: Generation
     stream: Stream
-    room: int
-    """Entries of the target's KV cache that it may take: prompt, completion and the candidates of a pass."""
+    room: Room
+    """Its part of the target's KV cache."""
+    ran: bool = False
+    """Whether it had a slot before, from which it was preempted."""
     slot: int = -1
     """Of the target; -1 while it has none."""
     local: bool = False

@@ -41,7 +41,7 @@ class LocalDrafting:
             self.refuse(active, "there is no local draft (`local_draft.model`)")
         elif active.generation.controller.name != "plain":
             with _Spared(self, active):  # too many requests, or too long a prompt
-                self.model.open(active.id, active.request.tokens, active.request.cache_scope)
+                self.model.open(active.id, active.generation.reading, active.request.cache_scope)
                 active.local = True
 
     def refuse(self, active: Active, why: str) -> None:

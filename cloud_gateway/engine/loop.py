@@ -30,6 +30,7 @@ from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
 from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.admission import Admission
 from cloud_gateway.engine.caught import Caught, describe_fault
 from cloud_gateway.engine.events import ClientLeft, InboxEvent, WorkerReady
 from cloud_gateway.engine.local_draft import LocalDrafting
@@ -103,6 +104,9 @@ class Engine:
         self.queue_drafts = QueueDrafts(self.local, settings.sources, target.eos, self.offloading.queued)
         self.recovery = Recovery(target, self.offloading, self.stats, steering)
         steering.offloading, steering.recovery = self.offloading, self.recovery
+        self.admission = Admission(
+            steering, self._queue, self._active, self.queue_drafts, 1 + settings.policy.verify_nodes
+        )
         pace = Pace(settings.prefill_chunk, settings.prefill_ms / 1000)
         self.prefill = Prefill(steering, self.local, self._active, clock, pace)
         self._steering, self._verifier = steering, Verifier(steering, self._verify_s)
@@ -150,9 +154,10 @@ class Engine:
                 code="context_length_exceeded",
             )
         active = self._make_active(request)
-        if active.room > self.target.kv_tokens:
+        longest = active.room.longest
+        if longest > self.target.kv_tokens:
             raise ClientError(
-                f"Prompt, completion and candidates may take {active.room} tokens of KV cache, and this gateway has "
+                f"Prompt, completion and candidates may take {longest} tokens of KV cache, and this gateway has "
                 f"{self.target.kv_tokens}; shorten the prompt or lower 'max_tokens'.",
                 param="max_tokens",
                 code="context_length_exceeded",
@@ -195,8 +200,7 @@ class Engine:
         if self.recorder is not None:
             self.recorder.listen(generation, settings, self._verify_s)
         stream = Stream(lambda: self.post(ClientLeft(active)))
-        longest = min(len(request.tokens) + request.max_tokens, self.target.context)
-        active = Active(generation, stream, longest + 1 + settings.verify_nodes)
+        active = Active(generation, stream, self.admission.room(generation))
         return active
 
     # --- the engine's thread -------------------------------------------------------------------------------------
@@ -223,7 +227,7 @@ class Engine:
         """One turn of the loop; returns when to wake, or None when there may be more to do at once."""
         began, modelled = self.clock(), self.stats.target_s + self.stats.draft_s
         self._take_in()
-        self._admit()
+        self.admission.turn()
         self.offloading.share()
         self.queue_drafts.ask(self._queue)
         self._flush()  # a worker can read the prompt while the target does
@@ -270,21 +274,6 @@ class Engine:
                 self.offloading.declined(event)
             case ClientLeft(active):
                 self._cancel(active)
-
-    def _admit(self) -> None:
-        """Moves requests from the queue into free slots and asks a worker to draft for them meanwhile.
-
-        Each has the KV cache for its longest completion from the start, so that none must make way later.
-        """
-        while len(self._active) < self.target.slots and (active := self._queue.take(self._fits)) is not None:
-            self._active[active.id] = active
-            self.stats.requests += 1
-            self.queue_drafts.give(active)
-            if self.recovery.open(active):
-                self.local.open(active)
-
-    def _fits(self, active: Active) -> bool:
-        return active.room + sum(other.room for other in self._active.values()) <= self.target.kv_tokens
 
     def _read(self, computed: bool, wake: float) -> float | None:
         """One chunk of a prompt, where it is due; returns when to wake, or None after a chunk.
@@ -336,8 +325,8 @@ class Engine:
 
     def _finish(self, active: Active, finish: Finish, error: str | None) -> None:
         """Frees everything that the request holds and ends the client's stream."""
-        if self._active.pop(active.id, None) is not None:
-            self._queue.ended(active)
+        if active.id in self._active:
+            self.admission.ended(active)
             self.recovery.close_slot(active)
             self.local.close(active)
         generation = active.generation

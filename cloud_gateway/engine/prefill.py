@@ -136,4 +136,4 @@ class Prefill:
 def _limits(active: Active, since: float | None) -> float:
     """How many times `prefill_ms` a chunk of its prompt may take beside completions that run `since` then: without end
     where none runs."""
-    return math.inf if since is None else BURST if active.generation.submitted <= since else 1.0
+    return math.inf if since is None else BURST if active.room.since <= since else 1.0

@@ -72,7 +72,7 @@ class QueueDrafts:
         """The request gets its slot: an unfinished answer is as good as it goes, and earlier ones are looked up."""
         began = self._local.clock()
         self._stop(active, "admitted")
-        if (source := source_of(active)) is not None:
+        if not active.ran and (source := source_of(active)) is not None:
             for completion in self._archive.find(active.request.cache_scope, active.request.tokens):
                 source.add(completion)
             now = self._local.clock()
@@ -131,7 +131,11 @@ class QueueDrafts:
 
     def _claim(self, waiting: Sequence[Active], may: May) -> Wanted | None:
         """The next answer: every request gets its first one before any gets a second one."""
-        known = ((self._askings.setdefault(one.id, Askings()), one) for one in waiting if source_of(one) is not None)
+        known = (
+            (self._askings.setdefault(one.id, Askings()), one)
+            for one in waiting
+            if not one.ran and source_of(one) is not None
+        )
         most = self._settings.queued_answers
         found = [pair for pair in known if pair[0].next < most and may(pair[1], pair[0].lost_by)]
         if not found:

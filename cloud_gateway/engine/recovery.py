@@ -118,7 +118,7 @@ class Recovery:
         """Gives the request a slot for all its tokens so far; whether there was one."""
         generation = active.generation
         with Caught() as caught:
-            active.slot, reused = self._target.open(generation.reading, active.request.cache_scope, active.room)
+            active.slot, reused = self._target.open(generation.reading, active.request.cache_scope, active.room.size)
         if caught.error is None:
             self._steering.step(active, Admitted(reused))
         else:

@@ -39,6 +39,9 @@ class Stats:
     retries: int = 0
     """Requests put into a fresh slot after such a pass."""
 
+    preemptions: int = 0
+    """Times that a request's KV cache went to another one."""
+
     def add(self, usage: Usage) -> None:
         """Takes in an answer that has ended."""
         for mine, total in ((usage.drafted, self.drafted), (usage.accepted, self.accepted)):

@@ -40,10 +40,15 @@ class Waiting:
                 )
             self._turns.add(request.key, active, request.max_running)
 
-    def take(self, fits: Callable[[Active], bool]) -> Active | None:
-        """The next one for a free slot, or None, also where it does not fit; say `ended` when it has left its slot."""
+    def take(self, fits: Callable[[Active], bool], is_next: Callable[[Active], bool]) -> Active | None:
+        """The next one for a free slot that fits, or None; say `ended` when it has left its slot."""
         with self._lock:
-            return self._turns.take(fits)
+            return self._turns.take(fits, is_next)
+
+    def put_back(self, active: Active) -> None:
+        """One that was taken waits again, before all others of its key, also where the queue is full."""
+        with self._lock:
+            self._turns.put_back(active.request.key, active)
 
     def ended(self, active: Active) -> None:
         """A request that was taken is over."""

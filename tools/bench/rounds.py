@@ -80,6 +80,9 @@ class InstantTarget:
     def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         return 0, len(tokens)
 
+    def resize(self, slot: int, room: int) -> None:
+        """Nothing to do."""
+
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         """Nothing to do."""
 

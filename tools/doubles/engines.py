@@ -49,6 +49,11 @@ class TableTarget:
         self.held[slot], self.rooms[slot] = [], room
         return slot, 0
 
+    def resize(self, slot: int, room: int) -> None:
+        """Asserts that the others leave so much."""
+        self.rooms[slot] = room
+        assert sum(self.rooms.values()) <= self.kv_tokens
+
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         self.held[slot] += tokens
 

@@ -60,6 +60,7 @@ class WatchedTarget:
         self.vocab_size, self.context, self.eos = target.vocab_size, target.context, target.eos
         self.slots, self.kv_tokens = target.slots, target.kv_tokens
         self.open, self.prefill, self.close = target.open, target.prefill, target.close
+        self.resize = target.resize
         self.rounds: list[tuple[int, int]] = []
         """(tokens drafted, tokens accepted) of every round."""
         self._depth = 0

@@ -2,6 +2,7 @@
 
 Public, by module:
 
+- `cells`: `Cells`, `Room`
 - `conduct`: `Conduct`
 - `probation`: `Probation`
 - `quota`: `KeyLimits`, `Quotas`, `Visit`

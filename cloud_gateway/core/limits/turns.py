@@ -42,22 +42,30 @@ class Turns(Generic[T]):
         self._waiting.setdefault(key, deque()).append(item)
         self._most[key] = most
 
-    def take(self, fits: Callable[[T], bool] = lambda item: True) -> T | None:
+    def take(
+        self, fits: Callable[[T], bool] = lambda item: True, is_next: Callable[[T], bool] = lambda item: False
+    ) -> T | None:
         """The next item, which is then under way; None where nothing waits that may begin.
 
-        Where the next one does not fit, none is taken: it would wait for ever if smaller ones overtook it.
+        Where it does not fit, the next one of another key may, unless it is one that nobody may overtake (`is_next`).
         """
         ready = [key for key in self._waiting if self._may_begin(key)]
-        if not ready:
-            return None
-        key = min(ready, key=lambda key: (self._running[key], self._last.get(key, 0)))
-        if not fits(self._waiting[key][0]):
-            return None
-        item = self._waiting[key].popleft()
-        self._forget_empty(key)
-        self._running[key] += 1
-        self._last[key] = next(self._turn)
-        return item
+        for key in sorted(ready, key=lambda key: (self._running[key], self._last.get(key, 0))):
+            item = self._waiting[key][0]
+            if fits(item):
+                self._waiting[key].popleft()
+                self._forget_empty(key)
+                self._running[key] += 1
+                self._last[key] = next(self._turn)
+                return item
+            if is_next(item):
+                return None
+        return None
+
+    def put_back(self, key: str, item: T) -> None:
+        """An item that was under way waits again, before all others of its key."""
+        self._waiting.setdefault(key, deque()).appendleft(item)
+        self.ended(key)
 
     def ended(self, key: str) -> None:
         """An item of this key that was taken is over."""

@@ -47,7 +47,7 @@ class Account:
     first_token: float | None = field(default=None, init=False)
     _read: float | None = field(default=None, init=False)
     """When target and local draft had read the prompt; reading after the first token is a part of decoding."""
-    _admitted: float = field(default=0.0, init=False)
+    _admitted: float | None = field(default=None, init=False)
     _names: dict[str, str] = field(default_factory=dict, init=False)
     """Names of workers by their ids, of all that were assigned."""
 
@@ -58,9 +58,12 @@ class Account:
         """What it was submitted with."""
         self.usage.prompt_tokens, self.usage.policy = prompt_tokens, policy
 
-    def admitted(self, now: float) -> None:
-        """It was given its first slot."""
-        self._admitted, self.usage.queued_s = now, now - self.submitted
+    def admitted(self, now: float, waited_s: float) -> None:
+        """It was given a slot; `waited_s`: since it was preempted."""
+        if self._admitted is None:
+            self._admitted, self.usage.queued_s = now, now - self.submitted
+        else:
+            self.usage.queued_s += waited_s
 
     def prefilled(self, seconds: float) -> None:
         """The target has read a part of the prompt."""
@@ -125,7 +128,7 @@ class Account:
         self._credit(flat.nodes, usage.drafted, "verified")
         self._credit([flat.nodes[row - 1] for row in taken.rows[1:]], usage.accepted, "accepted")
         self.first_token = self.first_token or now
-        usage.total_s = now - self._admitted
+        usage.total_s = now - (self._admitted or 0.0)
         usage.decode_s = usage.total_s if self._read is None else now - self._read
 
     def _credit(self, nodes: Sequence[Node], counts: dict[str, int], what: str) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
+from cloud_gateway.core.policies.actions import Outcome
 from cloud_gateway.core.requests.steps import Assigned, Diverged, Released, Send
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.flatten import FlatTree
-from edgespec.core.protocol.messages import MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
+from edgespec.core.protocol.messages import MAX_DEPTH, MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
 from edgespec.core.protocol.prefix import Prefix
 
 OPEN_TOKENS = 4096
@@ -87,13 +88,14 @@ class Assignments:
         return [Send(one.worker, close), one.released(why), *self._shares()]
 
     def commit(
-        self, prefix: Prefix, tokens: list[int], times: tuple[int, int], depth: int, *, at_leaf: bool
+        self, prefix: Prefix, tokens: list[int], times: tuple[int, int], outcome: Outcome
     ) -> Sequence[Diverged | Send]:
         """Sends all workers what the target chose (step 5 of WANSpec's figure 6). `times`: the round's period and pass,
-        microseconds; `at_leaf`: the target did not leave the candidates."""
+        microseconds."""
         start, outputs = len(prefix) - len(tokens), list[Diverged | Send]()
+        depth = min(outcome.depth, MAX_DEPTH)
         for one in self.given:
-            if not at_leaf:
+            if not outcome.at_leaf:
                 outputs.append(Diverged(one.worker))
             body = Commit(self.request, one.epoch, start, tokens, prefix.digest, *times, depth)
             outputs.append(Send(one.worker, body))

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome, Verify
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
 from cloud_gateway.core.policies.colocated import Plain
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.assignment import Assignment, Assignments
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
-from cloud_gateway.core.requests.rounds import RoundBudget, RoundTimes
+from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.requests.steps import (
     SPENT,
     TABLE,
@@ -40,6 +40,7 @@ from cloud_gateway.core.requests.steps import (
     NoWorker,
     Output,
     PassFailed,
+    Preempted,
     Prefilled,
     Punish,
     Reopen,
@@ -62,7 +63,7 @@ from cloud_gateway.core.verify.logprobs import walk_logprobs
 from cloud_gateway.core.verify.verification import Verification
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import MAX_DEPTH, Sampling
+from edgespec.core.protocol.messages import Sampling
 
 MAX_RETRIES = 2
 """Retries of one request in fresh slots; after the last one its passes stay its own."""
@@ -105,18 +106,15 @@ class Generation:
     plain_since_fault: bool = field(default=False, init=False)
     listener: Listener | None = field(default=None, init=False)
     _account: Account = field(init=False)
-    _rounds: RoundBudget = field(init=False)
-    _times: RoundTimes = field(default_factory=RoundTimes, init=False)
+    _rounds: Rounds = field(init=False)
     _guide: Guide | None = field(default=None, init=False)
     """For an answer with a constraint that helps to draft."""
-    _unheard: tuple[Outcome, float] | None = field(default=None, init=False)
-    """The last round's outcome, until it is passed to the policy."""
 
     def __post_init__(self) -> None:
         self.tree = CandidateTree(self.request.tokens)
         self.reading = self.request.tokens
         self.assignments = Assignments(self.id, not self.request.constraint)
-        self._rounds = RoundBudget(self.verify_nodes)
+        self._rounds = Rounds(self.verify_nodes)
         self._account = Account(self.submitted, self.usage, self.frames)
         self._account.submitted_with(len(self.request.tokens), self.controller.name)
         constraint = self.request.constraint
@@ -157,12 +155,13 @@ class Generation:
         """Takes in what happened. Raises ValueError for what cannot happen in this status."""
         if type(step) not in TABLE[self.status]:
             raise ValueError(f"{type(step).__name__} cannot happen to a request that is {self.status.value}")
+        own = self._rounds.own.at(now)
         if isinstance(step, SPENT):
-            self._account.charge(step, now)
+            self._account.charge(step, own)
             return ()
         if self.status is Status.FINISHED:
             return ()
-        outputs = self._take_in(step, now)
+        outputs = self._take_in(step, own)
         if self.listener is not None:
             self.listener.handled(step, outputs, now)
         return outputs
@@ -185,14 +184,12 @@ class Generation:
 
     def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
-        self._inform()
+        self._rounds.inform(self.controller)
         if self.sources is not None:
             list(self.sources.ask(self.tree, self.usage.sources, self.listener))  # those that nobody has asked
-        wanted = self.controller.decide(self.tree, link, replace(costs, remaining=self.remaining), now)
-        action = self._rounds.bound(wanted, self.tree, now)
+        limited = replace(costs, remaining=self.remaining)
+        action = self._rounds.decide(self.controller, self.tree, link, limited, now)
         self._account.decided(self.controller)
-        if isinstance(action, Verify):
-            self._times.begins(now)
         if self.listener is not None:
             self.listener.decided(link, costs, now, action)
         return action
@@ -216,18 +213,17 @@ class Generation:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def _read(self, step: Admitted | Prefilled, now: float) -> Sequence[Output]:
-        first = isinstance(step, Admitted) and not self.retries
         if isinstance(step, Prefilled):
             self.prefilled += step.tokens
             self._account.prefilled(step.seconds)
         else:
             self.prefilled = step.reused
-            if first:
-                self._account.admitted(now)
+            self._account.admitted(now, self._rounds.own.stopped_s)
         self.status = Status.PREFILL if self.prefilled < len(self.reading) - 1 else Status.DECODE
         if self.status is Status.DECODE:
+            self._rounds.own.resume()
             self._account.decodes(now)
-        return (WorkerWanted(),) if first and self.offload else ()
+        return (WorkerWanted(),) if isinstance(step, Admitted) and self.offload else ()
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
@@ -272,7 +268,7 @@ class Generation:
         if given is None:
             self.frames.count("stale")
             return (FrameTaken("stale", step.worker),)
-        self._inform()
+        self._rounds.inform(self.controller)
         try:
             merged = self.tree.merge(given.epoch, step.frame, given.worker)
         except RemoteProtocolError as error:
@@ -294,22 +290,23 @@ class Generation:
 
     def _verified(self, step: Verified, now: float) -> Sequence[Output]:
         """Walks the verified tree and commits what the target chose."""
-        self._inform()
+        self._rounds.inform(self.controller)
         self.alone = self.retries >= MAX_RETRIES
         try:
-            taken = self._accept(step.tree, step.rows, now)
+            taken, outcome = self._accept(step.tree, step.rows, now)
         except ConstraintError as error:
             return self._finish("error", str(error))
         tokens, finish = taken.tokens, self._finish_of(taken.tokens)
         answer = tokens[:-1] if finish == "stop" else tokens
-        outputs: list[Output] = [Keep(taken.rows, tokens), *self._commit(tokens)]
+        commits = self.assignments.commit(self.tree.prefix, tokens, self._rounds.times.latest, outcome)
+        outputs: list[Output] = [Keep(taken.rows, tokens), *commits]
         if answer and not self.cancelled:
             top = self.request.top_logprobs
             logprobs = None if top is None else walk_logprobs(step.rows.logits, taken, top)[: len(answer)]
             outputs.append(Emit(TokensEvent(tuple(answer), logprobs)))
         return outputs if finish is None else [*outputs, *self._finish(finish)]
 
-    def _accept(self, flat: FlatTree, rows: Rows, now: float) -> Walk:
+    def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
         """Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
         taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
@@ -324,24 +321,9 @@ class Generation:
             if self.listener is not None:
                 self.listener.proposed(forced)
         entropy, position = rows.entropy(taken.rows[-1]), self.tree.root.position
-        self._unheard = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position), now
-        self._rounds.verified()
-        self._times.ended(now)
-        return taken
-
-    def _commit(self, tokens: list[int]) -> Sequence[Output]:
-        """Sends the target's choice to the workers."""
-        if self._unheard is None:
-            return ()
-        outcome, times = self._unheard[0], (self._times.period_us, self._times.pass_us)
-        depth = min(outcome.depth, MAX_DEPTH)
-        return self.assignments.commit(self.tree.prefix, tokens, times, depth, at_leaf=outcome.at_leaf)
-
-    def _inform(self) -> None:
-        """Passes the last round to the policy, before any later event."""
-        if self._unheard is not None:
-            (outcome, then), self._unheard = self._unheard, None
-            self.controller.verified(outcome, then)
+        outcome = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position)
+        self._rounds.ended(outcome, now)
+        return taken, outcome
 
     def _forbade(self, flat: FlatTree, row: int) -> bool:
         """Whether the constraint forbade a candidate after this row, which was then a wrong one."""
@@ -370,6 +352,8 @@ class Generation:
             case Cancelled():
                 self.cancelled = True
                 return self._finish("cancelled") if self.status is Status.QUEUED else ()
+            case Preempted():
+                return self._preempt()
             case _:
                 assert isinstance(step, Stopped)
                 return self._finish("cancelled")
@@ -380,15 +364,26 @@ class Generation:
             return self._finish("error", f"The target model failed on this request ({step.what}); please try again.")
         self.retries, self.alone = self.retries + 1, True
         outputs = self._decode_plainly("a pass of the target model failed")
-        self.reading, self.prefilled, self.status = list(self.tree.prefix.tokens), 0, Status.QUEUED
+        self._read_again()
         return [*outputs, Reopen()]
+
+    def _preempt(self) -> Sequence[Output]:
+        """Gives up slot, workers and local draft until it is admitted again; policy, candidates and draws stay."""
+        if self.cancelled:
+            return self._finish("cancelled")
+        self._rounds.own.stop()
+        self._read_again()
+        return [*self._release_all("preempted"), DropDraft()]
+
+    def _read_again(self) -> None:
+        self.reading, self.prefilled, self.status = list(self.tree.prefix.tokens), 0, Status.QUEUED
 
     def _decode_plainly(self, why: str) -> Sequence[Output]:
         """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker."""
         outputs = [*self._release_all("moved"), DropDraft()]
         self._account.policy_ended(self.controller)
         self._account.decodes_plainly(f"decoded plainly since {why}")
-        self.controller, self._guide, self.sources, self.offload, self._unheard = Plain(), None, None, False, None
+        self.controller, self._guide, self.sources, self.offload = Plain(), None, None, False
         self.tree = CandidateTree(self.tree.prefix.tokens)
         self.plain_since_fault = True
         return outputs

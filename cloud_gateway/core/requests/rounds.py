@@ -1,8 +1,12 @@
-"""Bounds on one round of one request, whatever its policy decides: passes of the local draft, and time."""
+"""How a request's policy is asked: within bounds on a round, on the request's own time, and after it has been given the
+outcome of the round before."""
 
 from __future__ import annotations
 
-from cloud_gateway.core.policies.actions import Action, Verify, Wait
+from dataclasses import replace
+
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.protocol.messages import MAX_MICROS
 
@@ -50,6 +54,11 @@ class RoundTimes:
         self._began: float | None = None
         self._ended: float | None = None
 
+    @property
+    def latest(self) -> tuple[int, int]:
+        """Period and pass."""
+        return self.period_us, self.pass_us
+
     def begins(self, now: float) -> None:
         """A pass over candidates begins."""
         self._began = now
@@ -58,6 +67,80 @@ class RoundTimes:
         self.period_us = micros(0.0 if self._ended is None else now - self._ended)
         self.pass_us = min(micros(0.0 if self._began is None else now - self._began), self.period_us or MAX_MICROS)
         self._ended = now
+
+
+class OwnTime:
+    """A request's own time: it stands still from a preemption until the request's tokens are read again, so that no
+    policy, worker or figure is charged with the wait."""
+
+    def __init__(self) -> None:
+        self._now = self._lost = 0.0
+        self._stopped: float | None = None
+        self._read_s = self._skipped_s = 0.0
+        self._resumed = False
+
+    def at(self, now: float) -> float:
+        """Own time at this moment on the driver's clock."""
+        self._now = now
+        return (now if self._stopped is None else self._stopped) - self._lost
+
+    def driver(self, own: float) -> float:
+        """The moment on the driver's clock."""
+        return own + self._lost
+
+    def stop(self) -> None:
+        """It stands still from the latest moment on."""
+        if self._stopped is None:
+            self._stopped = self._now
+
+    def resume(self) -> None:
+        """It goes on, where it stands still."""
+        if self._stopped is not None:
+            self._lost, self._stopped, self._resumed = self._lost + self._now - self._stopped, None, True
+
+    @property
+    def stopped_s(self) -> float:
+        """Seconds for which it has stood still now."""
+        return 0.0 if self._stopped is None else self._now - self._stopped
+
+    def costs(self, costs: Costs) -> Costs:
+        """The same without the reading in `Costs.paused_s` that went on while it stood still."""
+        if self._resumed:
+            self._skipped_s, self._resumed = self._skipped_s + costs.paused_s - self._read_s, False
+        self._read_s = costs.paused_s
+        return replace(costs, paused_s=costs.paused_s - self._skipped_s) if self._skipped_s else costs
+
+
+class Rounds:
+    """One request's rounds as its policy sees them. `now` is the driver's in `decide`, the request's own elsewhere."""
+
+    def __init__(self, verify_nodes: int) -> None:
+        """`verify_nodes`: most candidates of the verify pass that ends a round whose budget is used up."""
+        self.own, self.times = OwnTime(), RoundTimes()
+        self._budget = RoundBudget(verify_nodes)
+        self._unheard: tuple[Outcome, float] | None = None
+
+    def decide(
+        self, controller: Policy, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float
+    ) -> Action:
+        """What the policy wants next, within the bounds of a round."""
+        own = self.own.at(now)
+        action = self._budget.bound(controller.decide(tree, link, self.own.costs(costs), own), tree, own)
+        if isinstance(action, Verify):
+            self.times.begins(own)
+        return Wait(self.own.driver(action.until)) if isinstance(action, Wait) else action
+
+    def ended(self, outcome: Outcome, now: float) -> None:
+        """A round ended; its policy is given the outcome before any later event (`inform`)."""
+        self._unheard = outcome, now
+        self._budget.verified()
+        self.times.ended(now)
+
+    def inform(self, controller: Policy) -> None:
+        """Gives the policy the last round's outcome, where it has not been given it."""
+        if self._unheard is not None:
+            unheard, self._unheard = self._unheard, None
+            controller.verified(*unheard)
 
 
 def micros(seconds: float) -> int:

@@ -36,7 +36,7 @@ class Status(enum.Enum):
     """Where a request stands."""
 
     QUEUED = "queued"
-    """It has no slot: it waits for its first one, or for a fresh one after a failed pass."""
+    """It has no slot: it waits for its first one, or for another one after it was preempted or a pass failed."""
     PREFILL = "prefill"
     DECODE = "decode"
     FINISHED = "finished"
@@ -159,6 +159,10 @@ class PassFailed(Struct, frozen=True):
     what: str
 
 
+class Preempted(Struct, frozen=True):
+    """Its part of the KV cache goes to another request: it waits for a slot again, to go on where it is."""
+
+
 class SpeculationFailed(Struct, frozen=True):
     """Something in speculating for it failed; its tokens can be chosen without."""
 
@@ -183,7 +187,8 @@ class Stopped(Struct, frozen=True):
 
 Input = (
     Admitted | Prefilled | Assigned | NoWorker | FrameArrived | WorkerGone | Declined | Withdrawn | Drafted | LocalWork
-    | Asked | NoLocalDraft | HostTime | Wrote | Verified | PassFailed | SpeculationFailed | Ended | Cancelled | Stopped
+    | Asked | NoLocalDraft | HostTime | Wrote | Verified | Preempted | PassFailed | SpeculationFailed | Ended
+    | Cancelled | Stopped
 )  # fmt: skip
 SPENT = (Asked, HostTime, LocalWork, NoLocalDraft, Wrote)
 """Inputs that are booked and change nothing else, so that no trace holds them."""
@@ -321,7 +326,7 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
         **dict.fromkeys(_ABOUT_WORKERS, frozenset({Status.PREFILL})),
         **dict.fromkeys(_SPENT_RUNNING, frozenset({Status.PREFILL})),
         **dict.fromkeys((SpeculationFailed, Cancelled), frozenset({Status.PREFILL})),
-        PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
+        **dict.fromkeys((PassFailed, Preempted), frozenset({Status.QUEUED, Status.FINISHED})),
         Ended: frozenset({Status.FINISHED}),
         Stopped: frozenset({Status.FINISHED}),
     },
@@ -330,7 +335,7 @@ TABLE: dict[Status, dict[type, frozenset[Status]]] = {
         **dict.fromkeys(_SPENT_RUNNING, frozenset({Status.DECODE})),
         **dict.fromkeys((SpeculationFailed, Cancelled, Drafted), frozenset({Status.DECODE})),
         Verified: frozenset({Status.DECODE, Status.FINISHED}),
-        PassFailed: frozenset({Status.QUEUED, Status.FINISHED}),
+        **dict.fromkeys((PassFailed, Preempted), frozenset({Status.QUEUED, Status.FINISHED})),
         Ended: frozenset({Status.FINISHED}),
         Stopped: frozenset({Status.FINISHED}),
     },

@@ -84,7 +84,7 @@ class Step(Event, tag="step", frozen=True):
     now: float
     what: Literal[
         "Admitted", "Prefilled", "Assigned", "WorkerGone", "Declined", "Withdrawn", "PassFailed", "SpeculationFailed",
-        "Cancelled", "Ended", "Stopped",
+        "Cancelled", "Ended", "Stopped", "Preempted",
     ]  # fmt: skip
     value: int
     """Tokens reused or read; a worker's index in the header's `workers`; 1 for a failed pass of its own; else 0."""

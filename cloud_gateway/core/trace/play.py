@@ -184,7 +184,7 @@ class Player:
     def _plain(self, event: trace.Step) -> steps.Input:
         value = event.value
         match event.what:
-            case "Cancelled" | "Stopped":
+            case "Cancelled" | "Stopped" | "Preempted":
                 arguments: list[Any] = []
             case "SpeculationFailed" | "Ended":
                 arguments = [""]

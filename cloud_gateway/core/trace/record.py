@@ -23,6 +23,7 @@ VALUES: dict[type, str] = {
     steps.Admitted: "reused", steps.Prefilled: "tokens", steps.PassFailed: "alone", steps.Assigned: "worker",
     steps.WorkerGone: "worker", steps.Declined: "worker", steps.Withdrawn: "worker",
     steps.SpeculationFailed: "", steps.Cancelled: "", steps.Ended: "", steps.Stopped: "",
+    steps.Preempted: "",
 }  # fmt: skip
 """Inputs that are written as a `Step`, and the field that is its value."""
 COSTS = {field.name: field.default for field in fields(actions.Costs) if field.name != "verify_s"}

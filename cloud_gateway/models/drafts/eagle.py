@@ -218,9 +218,9 @@ class EagleDrafts:
         self._target, self._lines = target, dict[int, Line]()
         target.show_states(self)
 
-    def open(self, slot: int, donor: int, reused: int, room: int) -> None:
+    def open(self, slot: int, donor: int, reused: int) -> None:
         """See `StateReader`."""
-        line = Line(self._head, self._target.embedding, room)
+        line = Line(self._head, self._target.embedding, self._target.context)
         if reused:
             line.continue_from(self._lines[donor], reused)
         self._lines[slot] = line

@@ -80,6 +80,9 @@ class Target(Protocol):
         others leave too little room.
         """
 
+    def resize(self, slot: int, room: int) -> None:
+        """Changes the entries that a slot in use may take. Raises IndexError where the others leave too little room."""
+
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         """Appends these committed tokens' keys and values; the caller cuts long prompts into chunks."""
 

@@ -158,6 +158,11 @@ class LlamaCppTarget:
             self._llama.copy(claim.donor, claim.slot, 0, claim.reused)
         return claim.slot, claim.reused
 
+    def resize(self, slot: int, room: int) -> None:
+        """See `Target.resize`."""
+        for evicted in self._table.resize(slot, room):
+            self._drop(evicted, 0)
+
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         """Appends these committed tokens' keys and values; no logits are computed."""
         if not tokens:

@@ -85,6 +85,16 @@ class SlotTable:
         self._slots[slot] = _Slot(list(tokens[:reused]), scope, True, room, self._clock())
         return Claim(slot, reused, donor if reused else slot, evicted)
 
+    def resize(self, slot: int, room: int) -> Sequence[int]:
+        """Gives a busy slot so much room; returns the free slots whose entries were dropped for it.
+
+        Raises IndexError where the busy ones leave too little.
+        """
+        if room + sum(one.room for i, one in enumerate(self._slots) if one.busy and i != slot) > self._capacity:
+            raise IndexError(f"the KV cache has no room for {room} entries in one slot")
+        self._slots[slot].room = room
+        return self._evict(slot, slot, self._slots[slot].scope)
+
     def extend(self, slot: int, tokens: Sequence[int]) -> None:
         """Notes tokens whose keys and values were added."""
         self._slots[slot].tokens.extend(tokens)

@@ -64,8 +64,8 @@ class StateReader(Protocol):
     in at once and evaluates nothing: it is called within a pass.
     """
 
-    def open(self, slot: int, donor: int, reused: int, room: int) -> object:
-        """A request of at most `room` tokens begins. Its first `reused` ones are those of slot `donor`, maybe its own.
+    def open(self, slot: int, donor: int, reused: int) -> object:
+        """A request begins. Its first `reused` tokens are those of slot `donor`, maybe its own.
 
         Their states are not given again.
         """
@@ -137,10 +137,7 @@ class TorchTarget:
     def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         """See `Target.open`; the beginning may also be copied from another slot, even one in use."""
         claim = self._table.claim(tokens, scope, room)
-        for slot in claim.evicted:
-            self._kv[slot] = self._new_kv()
-            if self._reader is not None:
-                self._reader.drop(slot)
+        self._forget(claim.evicted)
         donor = self._kv[claim.donor]
         if self._kv[claim.slot].capacity > (room or sys.maxsize):  # larger than what it may take now
             self._kv[claim.slot] = self._new_kv()
@@ -151,8 +148,19 @@ class TorchTarget:
         else:
             kv.copy_from(donor, claim.reused)
         if self._reader is not None:
-            self._reader.open(claim.slot, claim.donor, claim.reused, kv.limit)
+            self._reader.open(claim.slot, claim.donor, claim.reused)
         return claim.slot, claim.reused
+
+    def resize(self, slot: int, room: int) -> None:
+        """See `Target.resize`."""
+        self._forget(self._table.resize(slot, room))
+        self._kv[slot].limit = room
+
+    def _forget(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._kv[slot] = self._new_kv()
+            if self._reader is not None:
+                self._reader.drop(slot)
 
     @torch.inference_mode()
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cloud_gateway.core.limits import cells
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model.torch import TorchTarget
@@ -83,7 +84,10 @@ def settings_of(files: tuple[Path, Path], engine: str, **target: str) -> Gateway
 
 
 @pytest.mark.parametrize("kind", ["torch", "llamacpp"])
-async def test_both_engines_keep_within_the_room_and_change_no_token(files: tuple[Path, Path], kind: str) -> None:
+async def test_both_engines_keep_within_the_room_and_change_no_token(
+    files: tuple[Path, Path], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "STEP", 16)
     settings = settings_of(files, kind, kv_tokens=str(ROOM))
     models = load_models(settings)
     assert models.target.kv_tokens == ROOM
@@ -96,11 +100,12 @@ async def test_both_engines_keep_within_the_room_and_change_no_token(files: tupl
         )[1]  # fmt: skip
     with started(engine):
         # The second half continues beginnings of the first, whose slots must give way to others at the same time.
-        asked = [request(n % 5, 90 + n, cache_scope=b"one" if n % 2 else b"two") for n in range(10)]
+        asked = [request(n % 5, 90 + n, cache_scope=b"one" if n % 2 else b"two", key="ab"[n % 2]) for n in range(10)]
         together = await asyncio.gather(*(complete(engine, one) for one in asked))
         assert engine.stats.failed_passes == engine.stats.retries == 0
+        assert engine.stats.preemptions > 0
         assert [(await complete(engine, one))[0] for one in asked] == [tokens for tokens, _ in together]
         assert [len(tokens) for tokens, _ in together] == [90 + n for n in range(10)]
     if kind == "torch":
-        assert 1 < max(running) <= 4
+        assert max(running) > 1
         assert max(taken) <= ROOM

@@ -90,6 +90,9 @@ class SleepingTarget:
         self._open[slot] = self._answers.of(tokens)
         return slot, 0
 
+    def resize(self, slot: int, room: int) -> None:
+        """There is room for all."""
+
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         self.sleeper.until(time.perf_counter() + self._prefill_s)
 

@@ -98,8 +98,8 @@ def test_it_is_shown_the_states_of_prompt_and_completion(architecture: Architect
     class Reader:
         opened: tuple[int, ...] = ()
 
-        def open(self, slot: int, donor: int, reused: int, room: int) -> None:
-            self.opened = (slot, donor, reused, room)
+        def open(self, slot: int, donor: int, reused: int) -> None:
+            self.opened = (slot, donor, reused)
 
         def add(self, slot: int, states: torch.Tensor) -> None:
             seen.append(states)
@@ -109,7 +109,7 @@ def test_it_is_shown_the_states_of_prompt_and_completion(architecture: Architect
     reader = Reader()
     target.show_states(reader)
     slot, _ = target.open(PROMPT, room=40)
-    assert reader.opened == (slot, slot, 0, 40)
+    assert reader.opened == (slot, slot, 0)
     target.prefill(slot, PROMPT[:5])
     target.prefill(slot, PROMPT[5:-1])
     target.verify([Work(slot, FlatTree([PROMPT[-1], 7, 8, 9], [-1, 0, 0, 2], [0, 1, 1, 2]))])

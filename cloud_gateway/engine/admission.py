@@ -1,0 +1,104 @@
+"""Which requests have a slot and how much of the KV cache, by the rules of core/limits. Lives on the engine's thread.
+
+A request that is preempted gives up its slot and waits again, with its tokens, its policy and its draws as they are;
+when it is admitted again, the target reads prompt and completion and goes on. Its stream pauses, its text is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from cloud_gateway.core.limits.cells import Cells, Room
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.steps import Preempted
+from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.caught import Caught
+from cloud_gateway.engine.queue_drafts import QueueDrafts
+from cloud_gateway.engine.steering import Steering
+from cloud_gateway.engine.waiting import Waiting
+
+log = logging.getLogger("cloud_gateway.engine.admission")
+
+
+class Admission:
+    """Moves requests between the queue and the slots."""
+
+    def __init__(
+        self,
+        steering: Steering,
+        queue: Waiting,
+        active: dict[int, Active],
+        queue_drafts: QueueDrafts,
+        rows: int,
+    ) -> None:
+        """`active`: the requests in slots, which this object changes; `rows`: the most that a pass takes for one."""
+        self._steering, self._queue, self._active, self._queue_drafts = steering, queue, active, queue_drafts
+        self._cells = Cells(steering.target.kv_tokens, rows)
+        self._preempted: Sequence[Room] = ()
+
+    def room(self, generation: Generation) -> Room:
+        """What a new request will need."""
+        request, tokens = generation.request, len(generation.request.tokens)
+        longest = min(tokens + request.max_tokens, generation.context) + self._cells.rows
+        return Room(request.key, generation.id, tokens, longest, generation.submitted)
+
+    def turn(self) -> None:
+        """Before a pass: each request that runs has room for it, and those that wait get the free slots."""
+        now = self._steering.clock()
+        for active in self._active.values():
+            active.room.tokens = len(active.generation.tree.prefix)
+        for room in self._cells.running:
+            if room.size and self._cells.lacks(room):  # none has been preempted for an older one
+                self._preempt(self._cells.grow(room, now))
+                self._resize(room)
+        while len(self._active) < self._steering.target.slots:
+            entered = self._queue.take(
+                lambda active: self._enters(active, now), lambda active: self._cells.is_next(active.room, now)
+            )
+            if entered is None:
+                return
+            self._preempt(self._preempted)
+            self._begin(entered)
+
+    def ended(self, active: Active) -> None:
+        """A request in a slot is over."""
+        del self._active[active.id]
+        self._cells.leave(active.room)
+        self._queue.ended(active)
+
+    def _enters(self, active: Active, now: float) -> bool:
+        preempted = self._cells.enter(active.room, now)
+        self._preempted = preempted or ()
+        return preempted is not None
+
+    def _begin(self, active: Active) -> None:
+        """Gives it a slot, and asks a worker to draft for it meanwhile."""
+        steering = self._steering
+        self._active[active.id] = active
+        steering.stats.requests += not active.ran
+        self._queue_drafts.give(active)
+        if steering.recovery.open(active):
+            steering.local.open(active)
+
+    def _resize(self, room: Room) -> None:
+        active = self._active.get(room.order)
+        if active is None:
+            return
+        with Caught() as caught:
+            self._steering.target.resize(active.slot, room.size)
+        if caught.error is not None:
+            self._steering.recovery.pass_failed([active], caught.error)
+
+    def _preempt(self, rooms: Sequence[Room]) -> None:
+        for room in rooms:
+            active = self._active[room.order]
+            self._steering.step(active, Preempted())
+            if active.ended:  # its client had left
+                continue
+            log.info("request %d waits after %d tokens for room in the KV cache", active.id, room.tokens)
+            self._steering.recovery.close_slot(active)
+            self._steering.stats.preemptions += 1
+            active.ran = True
+            del self._active[active.id]
+            self._queue.put_back(active)
