@@ -124,6 +124,7 @@ models() {
     "$VENV/bin/edgespec" models fetch auto:quantised
     "$VENV/bin/edgespec" models make --drop 10
     "$VENV/bin/edgespec" models make --format q4_0
+    for model in auto:quantised auto:requantised auto:dropped; do "$VENV/bin/edgespec" models check $model; done
     echo "models ready after $((SECONDS - started)) s; set-up took $(($(cat "$VENV/setup-s") + SECONDS - started)) s in all"
 }
 

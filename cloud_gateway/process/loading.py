@@ -17,6 +17,7 @@ from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target
 from edgespec import __version__
 from edgespec.shared.folders import expand
+from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     """Loads target and local draft; `plan` is what `check_models` returned, where it was called before; `doing` is
     called with each step.
 
-    Raises ModelError, TokenizerMismatch.
+    Raises ModelError, TokenizerMismatch, LibraryError.
     """
     plan = plan or check_models(settings)
     doing(f"loading the target {plan.path.name} by {plan.engine}")
@@ -87,6 +88,7 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
         assert isinstance(target, TorchTarget)  # held by check_models
         return SelfDraft(target, options.layers, requests=requests, prefix_cache=options.prefix_cache)
     path = resolve_model(options.model)
+    require_known_answer(path, options.n_gpu_layers)
     from cloud_gateway.models.drafts.gguf import LocalDraft
 
     draft = LocalDraft(

@@ -16,6 +16,7 @@ from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
 from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.shared.folders import expand
+from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import available_memory, resolve_model
 from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
 
@@ -203,7 +204,7 @@ def check_same_tokenizer(target: Path, draft: Path) -> None:
 
 
 def load_target(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
-    """Loads the target as `check_models` planned. Raises ModelError."""
+    """Loads the target as `check_models` planned. Raises ModelError, LibraryError."""
     return (_with_llamacpp if plan.engine == "llamacpp" else _with_torch)(settings, plan)
 
 
@@ -236,6 +237,7 @@ def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
     from cloud_gateway.models.target_model.load import load_vocabulary
 
     options, path = settings.target, plan.path
+    require_known_answer(path, options.n_gpu_layers)
     vocabulary = load_vocabulary(path)
     target = LlamaCppTarget(
         path,

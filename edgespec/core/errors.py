@@ -1,7 +1,7 @@
 """Every error that a user can see: whose fault it is, what to do, and the exit code of the process.
 
 ```
-EdgespecError                     exit  fault
+EdgespecError                     exit  fault (75, ours, where no other is given: a restart may help)
 ├── ConfigError                     78  operator   a configuration value is missing or wrong
 ├── ModelError                      66  operator   a model file is missing, corrupt or unsuitable
 ├── TokenizerMismatch               65  operator   draft and target do not share a tokenizer
@@ -12,7 +12,8 @@ EdgespecError                     exit  fault
 ├── PairingError                    77  operator   wrong, expired or burnt code; unpaired or revoked key
 ├── KeyStoreError                   73  operator   keys cannot be read or written
 ├── ClientError                     64  client     an API request that cannot be served as asked
-├── LocalProtocolError              70  ours       this side tried to break the protocol: a bug
+├── LibraryError                    70  operator   llama.cpp crashes, hangs or computes wrongly on this machine
+├── LocalProtocolError              75  ours       this side tried to break the protocol: a bug
 └── RemoteProtocolError             76  peer       the other side broke the protocol; ends the link
 ```
 
@@ -34,7 +35,7 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 class EdgespecError(Exception):
     """Base of all errors that edgespec raises on purpose."""
 
-    exit_code: ClassVar[int] = 70
+    exit_code: ClassVar[int] = 75
     fault: ClassVar[Fault] = "ours"
 
 
@@ -49,6 +50,13 @@ class ModelError(EdgespecError):
     """A model file is missing, corrupt or cannot be used for this purpose."""
 
     exit_code = 66
+    fault = "operator"
+
+
+class LibraryError(EdgespecError):
+    """llama.cpp crashes, hangs or computes wrongly on this machine; it has to be compiled again."""
+
+    exit_code = 70
     fault = "operator"
 
 

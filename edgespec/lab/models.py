@@ -1,6 +1,6 @@
 """`edgespec models`: which models are here, whether two of them pair, fetching them, and making others of them.
 
-`check` reads headers and tokenizers only, no weights, and applies the checks of a gateway's start.
+`check` reads headers and tokenizers, applies the checks of a gateway's start, and tries llama.cpp with both.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.errors import ConfigError, EdgespecError, ModelError
 from edgespec.lab.drafts import FORMATS, make_draft
 from edgespec.shared import hub, models
 from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir, config_file
+from edgespec.shared.known_answer import require_known_answer
 
 
 class Reporter:
@@ -45,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
     listing = verbs.add_parser("list", help="show the models that are here or configured")
     listing.set_defaults(run=show)
-    check = verbs.add_parser("check", help="say whether a draft can draft for a target, without loading weights")
+    check = verbs.add_parser("check", help="say whether a draft can draft for a target, and try llama.cpp with both")
     check.add_argument("target", metavar="TARGET", help="a GGUF file, a folder with safetensors, or a fetched name")
-    check.add_argument("draft", metavar="DRAFT", help="a GGUF file")
+    check.add_argument("draft", metavar="DRAFT", nargs="?", help="a GGUF file; left out: only try llama.cpp")
     check.add_argument("--config", type=Path, metavar="PATH", help="gateway.toml, for engine, slots and context")
     check.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of it")
     check.set_defaults(run=check_pair)
@@ -120,6 +121,8 @@ def _configured() -> list[dict[str, Any]]:
 
 def check_pair(options: argparse.Namespace) -> int:
     """Prints what both are, or raises the error with which a gateway would refuse them."""
+    if options.draft is None:
+        return _try(options)
     try:
         facts = _facts(options)
     except EdgespecError as error:
@@ -140,6 +143,17 @@ def check_pair(options: argparse.Namespace) -> int:
     return 0
 
 
+def _try(options: argparse.Namespace) -> int:
+    from cloud_gateway.process import config
+    from edgespec.shared.settings import assigned
+
+    path = models.resolve_model(options.target)
+    if not require_known_answer(path, assigned(config.load(options.config), options.set).target.n_gpu_layers):
+        raise ModelError(f"llama.cpp cannot load {path}: name a GGUF file of a decoder-only transformer.")
+    print(json.dumps({"model": str(path)}) if options.json else f"{path.name}: llama.cpp computes what it should")
+    return 0
+
+
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
     from cloud_gateway.models.families import family_of
     from cloud_gateway.process import config
@@ -151,6 +165,9 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     settings = overridden(assigned(config.load(options.config), options.set), named)
     plan, draft = check_models(settings), models.resolve_model(options.draft)
     target = plan.path
+    require_known_answer(draft, settings.local_draft.n_gpu_layers)
+    if plan.engine == "llamacpp":
+        require_known_answer(target, settings.target.n_gpu_layers)
     need, shared = need_of(settings.target, plan.engine, target, settings.sources.heads), vocabulary(target)
     return {
         "engine": plan.engine,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,10 +47,12 @@ class Context:
         outputs: int = 0,
         gpu_layers: int = 0,
         exact: bool = False,
+        progress: Callable[[], None] | None = None,
     ) -> None:
         """`sequences`: ids; `batch`: maximum rows computed at once; `outputs`: maximum rows with logits of a decode
         (at least `sequences`); `gpu_layers`: layers computed on a GPU, 0 for the CPU alone; `exact`: with
-        the attention code whose sums over cells follow the order of the cells.
+        the attention code whose sums over cells follow the order of the cells; `progress` is called often while the
+        model loads, and from then on at each operation on the CPU.
 
         Raises ModelError: llama.cpp cannot load the file, the model cannot evaluate trees, memory does not suffice, or
         there is no GPU.
@@ -58,7 +60,7 @@ class Context:
         _quiet()
         cells = -(-cells // 256) * 256  # as llama.cpp rounds; a batch may then fill them
         self._context = None
-        self._model = _load(path, gpu_layers)
+        self._model = _load(path, gpu_layers, progress)
         if not gpu_layers:
             self._require_memory(path, cells)
         params = llama.llama_context_default_params()
@@ -75,6 +77,9 @@ class Context:
         if self._context is None:
             self.close()
             raise ModelError(f"no memory for {cells} tokens of context with {path}: lower `context`{_reason()}")
+        if progress is not None:
+            self._on_operation = llama.ggml_abort_callback(lambda _: bool(progress()))  # held here, as C calls it
+            llama.llama_set_abort_callback(self._context, self._on_operation, None)
         self._memory = llama.llama_get_memory(self._context)
         self.vocab_size = int(llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model)))
         self.trained_context = int(llama.llama_model_n_ctx_train(self._model))
@@ -198,10 +203,12 @@ class Context:
         self._context = self._model = None
 
 
-def _load(path: Path, gpu_layers: int) -> llama.llama_model_p:
+def _load(path: Path, gpu_layers: int, progress: Callable[[], None] | None) -> llama.llama_model_p:
     require_gpu(gpu_layers)
     params = llama.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
+    if progress is not None:
+        params.progress_callback = llama.llama_progress_callback(lambda _share, _: not progress())
     _errors.clear()
     model = llama.llama_model_load_from_file(os.fsencode(path), params)
     if model is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -69,7 +70,12 @@ def add_config_verb(verbs: _SubParsersAction[ArgumentParser], file: str) -> None
 
 
 def run(parser: ArgumentParser, argv: Sequence[str] | None) -> int:
-    """Runs the verb that the arguments name, by its `run`, and returns the exit code."""
+    """Runs the verb that the arguments name, by its `run`, and returns the exit code.
+
+    A crash in native code prints the Python places of all threads from here on.
+    """
+    if not faulthandler.is_enabled():
+        faulthandler.enable(2)
     args = parser.parse_args(argv)
     with logs.policy():
         try:

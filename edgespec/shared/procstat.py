@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,3 +30,21 @@ def task_stat(folder: Path) -> TaskStat:
     fields = (folder / "stat").read_text().rpartition(")")[2].split()  # the name in brackets may contain anything
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     return TaskStat(fields[0], int(fields[11]) * tick_s, int(fields[12]) * tick_s, int(fields[16]))
+
+
+def ran_s(pid: int) -> float:
+    """Seconds that a process's threads have run so far (Linux schedstat, first figure); 0.0 where it has ended."""
+    return _schedstat(pid, 0)
+
+
+def waited_s(pid: int) -> float:
+    """Seconds that they could run and waited for a core (second figure)."""
+    return _schedstat(pid, 1)
+
+
+def _schedstat(pid: int, figure: int) -> float:
+    total = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread may have ended since
+            total += int(file.read_text().split()[figure])
+    return total / 1e9

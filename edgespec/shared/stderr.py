@@ -22,8 +22,9 @@ JOIN_S = 1.0
 class Withheld:
     """File descriptor 2 redirected, from `begin` to `end`. `stream` is what it was."""
 
-    def __init__(self, stream: TextIO, reader: threading.Thread) -> None:
-        self.stream, self._reader = stream, reader
+    def __init__(self, stream: TextIO, reader: threading.Thread, crashes: bool) -> None:
+        """`crashes`: whether crashes were printed before, to descriptor 2."""
+        self.stream, self._reader, self._crashes = stream, reader, crashes
 
     @classmethod
     def begin(cls, wrote: Callable[[int], None]) -> Withheld | None:
@@ -39,16 +40,20 @@ class Withheld:
         reader = threading.Thread(target=_read, args=(out, wrote), name="stderr", daemon=True)
         reader.start()
         stream = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        crashes = faulthandler.is_enabled()
         faulthandler.enable(stream)
-        return cls(stream, reader)
+        return cls(stream, reader, crashes)
 
     def end(self) -> None:
         """Restores descriptor 2."""
-        faulthandler.disable()
         with contextlib.suppress(OSError, ValueError):  # its reader has gone
             sys.stderr.flush()
             self.stream.flush()
         os.dup2(self.stream.fileno(), 2)
+        if self._crashes:
+            faulthandler.enable(2)
+        else:
+            faulthandler.disable()
         self._reader.join(JOIN_S)
         with contextlib.suppress(OSError):
             self.stream.close()

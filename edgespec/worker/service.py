@@ -29,6 +29,7 @@ from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, sdnotify
 from edgespec.shared.keystore import KeyStore
+from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.worker import priority
@@ -347,10 +348,11 @@ class Service:
 
 
 def load_drafter(settings: WorkerSettings) -> Drafter:
-    """The draft model that the configuration names. Raises ModelError and ConfigError."""
-    draft = settings.draft
+    """The draft model that the configuration names. Raises ModelError, ConfigError and LibraryError."""
+    draft, path = settings.draft, resolve_model(settings.draft.model)
+    require_known_answer(path, draft.n_gpu_layers)
     return Drafter(
-        resolve_model(draft.model),
+        path,
         context=draft.context,
         sequences=draft.sequences or MAX_STEP_LEAVES,
         threads=draft.threads,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.process.serve import EngineFailedError
 from edgespec.core import errors
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -61,12 +62,14 @@ def test_what_only_a_person_can_repair_is_not_tried_again(name: str) -> None:
     hopeless = (
         errors.ConfigError,
         errors.ModelError,
+        errors.LibraryError,
         errors.TokenizerMismatch,
         errors.PairingError,
         errors.KeyStoreError,
     )
     assert {error.exit_code for error in hopeless} <= never
     passing = (errors.AddressError, errors.NoGatewayError, errors.LocalProtocolError, errors.RemoteProtocolError)
+    passing = (*passing, errors.EdgespecError, EngineFailedError)
     assert never.isdisjoint({error.exit_code for error in passing})
 
 

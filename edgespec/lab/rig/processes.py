@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
+from edgespec.shared import procstat
 
 END_S = 15.0
 """Longest wait for a process to end by itself before it is killed."""
@@ -86,7 +87,7 @@ class Processes:
         ended = [other for other, process in self._running.items() if other != name and process.poll() is not None]
         name = name if not self.runs(name) or not ended else ended[0]
         tail = "\n".join(self.log(name).splitlines()[-TAIL_LINES:])
-        return RigError(f"The {name} did not get ready or ended early. It wrote:\n{tail or 'nothing'}")
+        return RigError(f"The {name} {_end(self._running[name].poll())}. It wrote:\n{tail or 'nothing'}")
 
     def stop(self, name: str, sig: signal.Signals | None = signal.SIGTERM) -> str:
         """Ends one process and waits until it has gone; returns what is left of its piped output.
@@ -128,6 +129,13 @@ class Processes:
         return path.read_text(errors="replace") if path.exists() else ""
 
 
+def _end(code: int | None) -> str:
+    """How a process ended, from its exit status; None: it runs."""
+    if code is None:
+        return "did not get ready"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended early, with exit code {code}"
+
+
 def module(name: str) -> list[str]:
     """The command that runs a Python module."""
     return [sys.executable, "-m", name]
@@ -135,20 +143,12 @@ def module(name: str) -> list[str]:
 
 def cpu_time_s(pids: Iterable[int]) -> float:
     """Seconds that these processes' threads have run so far (Linux schedstat, first figure)."""
-    return _schedstat(pids, 0)
+    return sum(map(procstat.ran_s, pids))
 
 
 def waited_s(pids: Iterable[int]) -> float:
     """Seconds that these processes' threads could run and waited for a core (schedstat, second figure)."""
-    return _schedstat(pids, 1)
-
-
-def _schedstat(pids: Iterable[int], figure: int) -> float:
-    total = 0
-    for path in [path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]:
-        with suppress(OSError):  # a thread may have ended since
-            total += int(path.read_text().split()[figure])
-    return total / 1e9
+    return sum(map(procstat.waited_s, pids))
 
 
 def machine_time_s() -> float:

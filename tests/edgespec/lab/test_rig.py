@@ -62,6 +62,13 @@ def test_a_process_that_ends_early_is_named_with_its_last_lines(tmp_path: Path) 
         until(lambda: not processes.runs("worker"))
         with pytest.raises(RigError, match="The worker .*ended early"):
             processes.wait_for("gateway", lambda: False, 0.0)  # it only waits for the worker
+        processes.stop("worker")
+        with pytest.raises(RigError, match="The gateway did not get ready"):
+            processes.wait_for("gateway", lambda: False, 0.0)
+        processes.start("worker", python("import os; os.kill(os.getpid(), 4)"))
+        until(lambda: not processes.runs("worker"))
+        with pytest.raises(RigError, match="The worker was killed by SIGILL"):
+            processes.wait_for("gateway", lambda: False, 0.0)
 
 
 def test_a_neighbour_drafts_only_while_it_is_asked_to(tmp_path: Path) -> None:

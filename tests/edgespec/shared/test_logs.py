@@ -266,3 +266,25 @@ def test_a_native_crash_still_names_the_place() -> None:
     )
     assert done.returncode == -6
     assert 'File "<string>", line 5 in <module>' in done.stderr
+
+
+COMMAND = """
+import argparse, os
+from edgespec.shared import command, logs
+def verb(_):
+    BEFORE
+    os.abort()
+parser = argparse.ArgumentParser()
+parser.set_defaults(run=verb)
+command.run(parser, [])
+"""
+
+
+@pytest.mark.parametrize("before", ["'it loads its models'", "with logs.policy(): logs.serving()  # and has ended"])
+def test_a_native_crash_of_a_command_names_the_place(before: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND.replace("BEFORE", before)],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == -6
+    assert 'File "<string>", line 6 in verb' in done.stderr

@@ -1,0 +1,148 @@
+"""A trial of llama.cpp with a model before it is trusted: one batch against single steps, in a child process.
+
+A library that was compiled wrongly, or for another processor, ends its process by a signal, hangs, or computes other
+numbers in batches than in single steps. The child (`edgespec.llamacpp.known_answer`) meets that in our place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.errors import EdgespecError, LibraryError
+from edgespec.shared.digests import model_digest
+from edgespec.shared.folders import cache_dir
+from edgespec.shared.models import KNOWN_FROM, known_tokens
+from edgespec.shared.procstat import waited_s
+
+CHILD = "edgespec.llamacpp.known_answer"
+MAX_DIFFERENCE = 0.7
+"""Root mean square between the logits of one row in a batch and alone, in standard deviations of the row's logits.
+
+At most 0.28 in 13 formats, K-quants most, as their batches round otherwise. Unrelated logits differ by 1.4, zeros by 1.
+"""
+HANG_S = 30.0
+"""Without progress, the time not counted in which the child waits for a core."""
+INSTRUCTIONS = ("avx", "fma", "f16c", "amx", "asimd", "sve", "i8mm", "bf16")
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+
+
+def require_known_answer(path: Path, gpu_layers: int = 0, hang_s: float = HANG_S) -> bool:
+    """Raises LibraryError where llama.cpp dies, hangs or computes wrongly with this model; it takes about a second.
+
+    A trial that was passed is remembered for the same library, model, processor and `gpu_layers`. False where the
+    model cannot be loaded, which is left to the program itself: its error names the cause.
+    """
+    found = find_spec("llama_cpp")
+    if found is None or found.origin is None or not path.is_file():
+        return False
+    library = Path(found.origin).parent / "lib"
+    passed = _passed(library, path, gpu_layers)
+    if passed.exists():
+        return True
+    fault = _fault(path, gpu_layers, hang_s)
+    if fault is None:
+        with suppress(OSError):  # a folder that cannot be written costs the next start a second
+            passed.parent.mkdir(parents=True, exist_ok=True)
+            passed.touch()
+    elif fault:
+        raise LibraryError(_sentence(path, gpu_layers, library, fault))
+    return fault is None
+
+
+def _passed(library: Path, path: Path, gpu_layers: int) -> Path:
+    """An empty file that is there after a passed trial."""
+    files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(library.glob("*"))]
+    gpu = Path("/proc/driver/nvidia/version")
+    facts = [files, model_digest(path).hex(), processor(), gpu_layers, gpu.read_text() if gpu.exists() else ""]
+    return cache_dir() / "known-answers" / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _fault(path: Path, gpu_layers: int, hang_s: float) -> str | None:
+    """What the child did wrong; None for nothing, "" for an error that the program will meet too.
+
+    Raises EdgespecError where somebody else ended the child.
+    """
+    tokens = known_tokens(path)
+    command = [sys.executable, "-P", "-m", CHILD, str(path), str(gpu_layers), *map(str, tokens[:-1])]
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as child,
+    ):
+        try:
+            said = _read(child, hang_s)
+        except BaseException:
+            child.kill()
+            raise
+        errors.seek(0)
+        reason = errors.readline(200).decode(errors="replace").strip()
+    if said is None:
+        return f"makes no progress for {hang_s:g} s"
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        if name in ("SIGKILL", "SIGTERM", "SIGINT"):
+            raise EdgespecError(f"The trial of llama.cpp with {path.name} was ended by {name}; memory may be short.")
+        return f"is killed by {name}" + (f" ({reason})" if reason else "")
+    return _judged(json.loads(said.splitlines()[-1]), tokens) if child.returncode == 0 else ""
+
+
+def _read(child: subprocess.Popen[bytes], hang_s: float) -> bytes | None:
+    """What the child writes until it ends; None: it hung and was killed."""
+    assert child.stdout is not None
+    output = select.poll()  # not select(), which is limited to 1024 descriptors
+    output.register(child.stdout)
+    said, since, waited = b"", time.monotonic(), waited_s(child.pid)
+    while True:
+        if output.poll(min(1.0, hang_s) * 1e3):
+            data = os.read(child.stdout.fileno(), 65536)
+            if not data:
+                return said
+            said, since, waited = said + data, time.monotonic(), waited_s(child.pid)
+        elif time.monotonic() - since - (waited_s(child.pid) - waited) > hang_s:
+            child.kill()
+            return None
+
+
+def _judged(answer: dict[str, Any], tokens: Sequence[int]) -> str | None:
+    if not answer["difference"] <= MAX_DIFFERENCE:  # NaN too
+        return f"computes other logits in a batch than in single steps (by {answer['difference']:.2f} of their spread)"
+    if tokens and answer["after"][KNOWN_FROM:] != list(tokens[KNOWN_FROM + 1 :]):
+        return "computes other tokens than those stored for this model"
+    return None
+
+
+def _sentence(path: Path, gpu_layers: int, library: Path, fault: str) -> str:
+    package = f"llama-cpp-python=={version('llama-cpp-python')}"
+    flags = f"-DCMAKE_C_FLAGS='{NO_AMX}' -DCMAKE_CXX_FLAGS='{NO_AMX}'"
+    cmake = f'CMAKE_ARGS="-DLLAVA_BUILD=OFF {flags}" ' if platform.machine() == "x86_64" else ""
+    install = f"{cmake}{sys.executable} -m pip install --force-reinstall --no-cache-dir --no-deps {package}"
+    file = (library / "libggml-cpu.so").resolve()
+    gpu = ", or set `n_gpu_layers` to 0" if gpu_layers else ""
+    where = f"{file} ({package}) does not suit this processor ({processor()})"
+    return f"llama.cpp {fault} in a trial with {path.name}: {where}; compile it again with `{install}`{gpu}."
+
+
+def processor() -> str:
+    """Its name, and which of the instructions it has that llama.cpp is compiled for."""
+    try:
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    except OSError:
+        return platform.machine()
+    facts = {key.strip(): value.strip() for key, _, value in reversed(lines)}
+    flags = facts.get("flags") or facts.get("Features") or ""
+    known = [flag for flag in flags.split() if flag.startswith(INSTRUCTIONS)]
+    return f"{facts.get('model name', platform.machine())}: {' '.join(known)}"

@@ -1,0 +1,162 @@
+"""The trial of llama.cpp in a child process: each kind of fault has its sentence, and a passed one is remembered."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgespec.__main__ import main
+from edgespec.core.errors import EdgespecError, LibraryError
+from edgespec.shared import known_answer
+from edgespec.shared.known_answer import MAX_DIFFERENCE, require_known_answer
+from edgespec.shared.models import ALPHABET, known_tokens
+from edgespec.shared.settings import override
+from edgespec.worker.config import WorkerSettings
+from edgespec.worker.service import load_drafter
+from tests.support.faulty_llama import CRASH, HANG, PAST_THE_TRIAL, SLOW, WRONG, plant
+from tests.support.tiny_gguf import make_tiny_gguf
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where passed trials are remembered: nothing yet."""
+    monkeypatch.setattr(known_answer, "cache_dir", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of-processes"))
+    return tmp_path / "known-answers"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return make_tiny_gguf(tmp_path / "tiny.gguf")
+
+
+def sentence(model: Path, hang_s: float = 60.0) -> str:
+    """The one of the error."""
+    with pytest.raises(LibraryError) as error:
+        require_known_answer(model, hang_s=hang_s)
+    assert error.value.exit_code == 70 and "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (WRONG, "computes other logits in a batch than in single steps"),
+        (CRASH, "is killed by SIGILL"),
+        ("sys.stderr.write('GGML_ASSERT(x) failed\\n'); " + CRASH[: CRASH.index("signal.raise")] + "os.abort()",
+         "is killed by SIGABRT (GGML_ASSERT(x) failed)"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_one_sentence_with_library_processor_and_cure(
+    fault: str, says: str, model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, tmp_path / "planted", fault)
+    said = sentence(model)
+    assert said.startswith(f"llama.cpp {says}") and "in a trial with tiny.gguf" in said
+    assert "/llama_cpp/lib/libggml-cpu.so" in said and "llama-cpp-python==" in said
+    assert known_answer.processor() in said and "-m pip install --force-reinstall --no-cache-dir" in said
+    assert not cache.exists()  # the next start tries again
+
+
+def test_a_hang_is_ended_and_a_slow_model_is_not(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, tmp_path / "planted", SLOW)
+    require_known_answer(model, hang_s=3.0)  # it takes 4 s: six passes of 0.7 s
+    other = make_tiny_gguf(tmp_path / "other.gguf", seed=1)
+    plant(monkeypatch, tmp_path / "planted", HANG)
+    assert "makes no progress for 3 s" in sentence(other, hang_s=3.0)
+
+
+def test_a_trial_is_remembered_for_library_model_and_layers(
+    model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_known_answer(model)
+    plant(monkeypatch, tmp_path / "planted", WRONG)
+    require_known_answer(model)  # does not run again
+    sentence(make_tiny_gguf(tmp_path / "other.gguf", seed=1))
+    monkeypatch.setattr(known_answer, "processor", lambda: "another")
+    sentence(model)
+    monkeypatch.undo()
+    monkeypatch.setattr(known_answer, "cache_dir", lambda: tmp_path)
+    (passed,) = cache.iterdir()
+    assert known_answer._passed(Path(sys.prefix), model, 0) != passed
+    assert known_answer._passed(Path(sys.prefix), model, 0) != known_answer._passed(Path(sys.prefix), model, 9)
+
+
+def test_the_demos_models_are_held_against_stored_tokens(
+    quantised_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert known_tokens(quantised_model.with_name("other.gguf")) == ()
+    monkeypatch.setattr(known_answer, "known_tokens", lambda _: (*ALPHABET[:-1], ALPHABET[0]))
+    assert "other tokens than those stored" in sentence(quantised_model)
+    monkeypatch.setattr(known_answer, "known_tokens", lambda _: ALPHABET)
+    require_known_answer(quantised_model)
+
+
+def test_no_number_counts_as_a_difference() -> None:
+    assert known_answer._judged({"difference": float("nan"), "after": []}, ()) is not None
+    assert known_answer._judged({"difference": MAX_DIFFERENCE, "after": []}, ()) is None
+
+
+def test_who_ends_the_child_does_not_condemn_the_library(
+    model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, tmp_path / "planted", CRASH.replace("SIGILL", "SIGKILL"))
+    with pytest.raises(EdgespecError, match="was ended by SIGKILL") as error:
+        require_known_answer(model)
+    assert error.value.exit_code == 75 and not cache.exists()
+
+
+def test_a_worker_does_not_load_what_failed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, tmp_path / "planted", WRONG)
+    with pytest.raises(LibraryError):
+        load_drafter(override(WorkerSettings(), "draft.model", str(model)))
+
+
+def gateway(tmp_path: Path, model: Path, engine: str, draft: str) -> subprocess.CompletedProcess[str]:
+    """`cloud-gateway serve` with this model as target."""
+    given = {"target.model": str(model), "target.engine": engine, "local_draft.model": draft}
+    given |= {"daemon.state_dir": str(tmp_path / "state"), "link.mdns": "false", "target.threads": "1"}
+    command = [sys.executable, "-m", "cloud_gateway", "serve", "--port=0", "--link-port=0", "--metrics-port=0"]
+    command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
+    environment = os.environ | {"XDG_CONFIG_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(("role", "fault"), [("target", WRONG), ("draft", CRASH)])
+def test_a_gateway_ends_with_the_sentence_and_exit_code_70(
+    role: str, fault: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, tmp_path / "planted", fault)
+    done = gateway(tmp_path, model, *(("llamacpp", "") if role == "target" else ("torch", str(model))))
+    assert done.returncode == 70, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("cloud-gateway: llama.cpp ") and "API" not in done.stdout
+
+
+def test_a_crash_while_a_gateway_loads_shows_its_places(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, tmp_path / "planted", PAST_THE_TRIAL + CRASH)
+    done = gateway(tmp_path, model, "llamacpp", "")
+    assert done.returncode == -4, done.stderr
+    assert "Fatal Python error: Illegal instruction" in done.stderr and "process/targets.py" in done.stderr
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_check_of_models_tries_them(
+    models: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["models", "check", *[str(model)] * models]
+    plant(monkeypatch, tmp_path / "planted", CRASH)
+    assert main(command) == 70 and "is killed by SIGILL" in capsys.readouterr().err
+    plant(monkeypatch, tmp_path / "planted", "")
+    assert main(command) == 0
+
+
+def test_a_file_that_is_no_model_is_not_called_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "no.gguf").write_bytes(b"GGUF")
+    assert main(["models", "check", str(tmp_path / "no.gguf")]) == 66
+    assert "llama.cpp cannot load" in capsys.readouterr().err

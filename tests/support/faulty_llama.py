@@ -1,0 +1,32 @@
+"""Faults planted into llama.cpp's Python package, in every process that a test starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+WRONG = "llama.llama_decode = lambda context, batch: wrong(batch) or real(context, batch)"
+"""Each batch of two or more rows is computed for other tokens."""
+CRASH = "llama.llama_model_load_from_file = lambda *_: signal.raise_signal(signal.SIGILL)"
+HANG = "llama.llama_decode = lambda *_: time.sleep(600)"
+SLOW = "llama.llama_decode = lambda context, batch: time.sleep(0.7) or real(context, batch)"
+PAST_THE_TRIAL = "if 'edgespec.llamacpp.known_answer' not in sys.orig_argv:\n    "
+"""Before a fault: only in the program itself."""
+
+_SITE = """
+import os, signal, sys, time
+import llama_cpp as llama
+real = llama.llama_decode
+def wrong(batch):
+    if batch.n_tokens > 1:
+        for row in range(batch.n_tokens):
+            batch.token[row] = (batch.token[row] + 7) % 32
+"""
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, folder: Path, fault: str) -> None:
+    """Until the end of the test; processes that run already are unaffected."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sitecustomize.py").write_text(_SITE + fault + "\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
