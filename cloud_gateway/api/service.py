@@ -64,14 +64,14 @@ class Text(Protocol):
 class Schema(Protocol):
     """A compiled JSON schema (cloud_gateway/models/grammar.py)."""
 
-    def constraint(self) -> Constraint: ...
+    def beside(self) -> Constraint: ...
 
 
 class Grammars(Protocol):
     """Compiles JSON schemas (cloud_gateway/models/grammar.py)."""
 
-    def compile(self, schema: Mapping[str, Any], param: str = ...) -> Schema:
-        """Raises ClientError 400."""
+    def compile(self, schema: Mapping[str, Any], scope: bytes = ...) -> Schema:
+        """What is kept belongs to a cache scope. Raises ClientError 400."""
 
     def close(self) -> None:
         """Ends compilations at once."""
@@ -181,7 +181,7 @@ class Api:
             self.limits.api.check(body.edgespec)
             backend = self._named(body.model)
             visit.expect_answers(check_size(body, backend.model, self.limits))
-            schema = await self._schema(key.id, body, backend)
+            schema = await self._schema(key, body, backend)
             prepared = await self._encoding.run(key.id, lambda: prepare(body, backend))
             visit.release_bytes()
             answers += self._submit(body, backend, replace(prepared, schema=schema), request, visit)
@@ -189,14 +189,14 @@ class Api:
         finally:
             visit.end(sum(answer.used_tokens for answer in answers))
 
-    async def _schema(self, key: str, body: Common, backend: Backend) -> Schema | None:
+    async def _schema(self, key: Key, body: Common, backend: Backend) -> Schema | None:
         """The JSON schema that the completion must satisfy, compiled. Raises ClientError 400."""
         wanted, grammars = wanted_schema(body), backend.grammars
         if wanted is None:
             return None
         if grammars is None:
             raise refusal("response_format", "this gateway has no grammars", "unsupported_parameter")
-        return await self._schemas.run(key, lambda: grammars.compile(wanted))
+        return await self._schemas.run(key.id, lambda: grammars.compile(wanted, self._scopes.of(key)))
 
     async def _respond(
         self,
@@ -226,7 +226,7 @@ class Api:
         self, body: Common, backend: Backend, prepared: Prepared, request: web.Request, visit: Visit
     ) -> list[Answer]:
         """All choices of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
-        key, constraint = request[KEY], prepared.schema.constraint if prepared.schema else None
+        key, constraint = request[KEY], prepared.schema.beside if prepared.schema else None
         workers = frozenset(key.groups if key.offload else ()) | backend.own_groups
         requests = generations(
             body,

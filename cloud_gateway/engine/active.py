@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,3 +47,8 @@ class Active:
     def ended(self) -> bool:
         """Whether the request is over."""
         return self.generation.status is Status.FINISHED
+
+    def ready(self, wake: Callable[[], None]) -> bool:
+        """Whether a pass can bring it a token; where its constraint has no mask yet, `wake` is called once it has."""
+        constraint = self.request.constraint
+        return constraint is None or constraint.ready((), wake)

@@ -297,7 +297,7 @@ class Engine:
         for active in list(self._active.values()):
             if active.generation.cancelled:
                 self._steering.step(active, Stopped())
-            elif self.local.decodes(active):
+            elif self.local.decodes(active) and active.ready(self._wake.set):
                 action = self._action(active, sharers, now)
                 active.rows = 1 + len(action.nodes) if isinstance(action, Verify) else 0
                 if isinstance(action, Verify):

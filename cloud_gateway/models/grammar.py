@@ -1,7 +1,8 @@
 """JSON schemas as masks of allowed tokens (docs/api.md, "JSON"), with llguidance underneath.
 
-    schema = grammars.compile({"type": "object", ...})      once per request; refuses what is not supported
-    constraint = schema.constraint()                        once per completion, for `GenerationRequest.constraint`
+    schema = grammars.compile({"type": "object", ...}, scope)   once per request; refuses what is not supported
+    constraint = schema.beside()                    once per completion, for `GenerationRequest.constraint` (masks.py)
+    constraint = schema.constraint()                its slow twin, which computes each mask when it is asked for
 
 The layout is fixed (`{"a": 1, "b": [2, 3]}`), as Python's `json.dumps` writes it: with free white space small models
 indent without end, and each choice of white space would need a candidate.
@@ -9,16 +10,19 @@ indent without end, and each choice of white space would need a candidate.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.interface import ConstraintError
+from cloud_gateway.core.verify.interface import Constraint, ConstraintError
+from cloud_gateway.models.masks import Lane, MasksBeside
 from cloud_gateway.models.schema_limits import MAX_SCHEMA_BYTES, check_size, finite
 from cloud_gateway.models.trial import TOO_COMPLEX, Trial
 from edgespec.core.errors import ClientError
@@ -30,6 +34,8 @@ MAX_KEPT = 64
 """Schemas whose compilations or faults are cached."""
 MAX_KEPT_BYTES = 8 * MAX_SCHEMA_BYTES
 """Of all cached schemas together: their compilations take some 100 times as much, so 50 MB."""
+MAX_SHARE = 4
+"""One scope holds at most the fourth part of both, so that no key displaces all schemas of others."""
 _LAYOUT = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
@@ -55,83 +61,118 @@ class Grammars:
     """Compiles schemas for one tokenizer. Used from one thread at a time."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> None:
-        """`tokenizer` is transformers' fast one; `vocab_size` the model's, which may have more rows."""
-        self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, eos
-        self._trial = Trial(_LAYOUT)
-        self._judged: dict[bytes, tuple[int, Schema | str]] = {}
-        """Size and result of the latest schemas by their digest, in the order of their last use."""
+        """`tokenizer` is transformers' fast one; `vocab_size` the model's, which may have more rows.
 
-    def compile(self, schema: Mapping[str, Any], param: str = "response_format") -> Schema:
+        Takes ~1 s for 50,000 tokens.
+        """
+        self._vocab_size, self._eos = vocab_size, eos
+        self._tokens = _ll_tokenizer(tokenizer, vocab_size, eos)
+        self._trial = Trial(_LAYOUT)
+        self._judged: dict[tuple[bytes, bytes], tuple[int, Schema | str]] = {}
+        """Size and result of the latest schemas by scope and digest, in the order of their last use."""
+        self._lanes: WeakValueDictionary[bytes, Lane] = WeakValueDictionary()
+        """By scope, as long as a schema of it is kept or used."""
+
+    def compile(self, schema: Mapping[str, Any], scope: bytes = b"", param: str = "response_format") -> Schema:
         """Raises ClientError 400 naming `param` where no value satisfies the schema, a keyword is not supported, or the
-        schema is too large or too complex; 503 where the machine is too busy to find out."""
+        schema is too large or too complex; 503 where the machine is too busy to find out.
+
+        What was compiled or refused before is found within the same `scope` only: the time would show it to others.
+        """
         large = check_size(schema)
         if large is not None:
             raise _refusal(param, large)
         text = json.dumps(schema)
         if len(text) > MAX_SCHEMA_BYTES:
             raise _refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
-        digest = hashlib.sha256(text.encode()).digest()
-        if digest not in self._judged:
-            self._judged[digest] = (len(text), self._compiled(text, schema, param))
-            while len(self._judged) > MAX_KEPT or sum(size for size, _ in self._judged.values()) > MAX_KEPT_BYTES:
-                self._judged.pop(next(iter(self._judged)))
-        self._judged[digest] = self._judged.pop(digest)  # moves it to the end: the first ones are dropped first
-        _, compiled = self._judged[digest]
+        name = scope, hashlib.sha256(text.encode()).digest()
+        if name not in self._judged:
+            self._judged[name] = (len(text), self._compiled(text, schema, scope, param))
+            self._make_room([one for one in self._judged if one[0] == scope], MAX_SHARE)
+            self._make_room(list(self._judged), 1)
+        self._judged[name] = self._judged.pop(name)  # moves it to the end: the first ones are dropped first
+        _, compiled = self._judged[name]
         if isinstance(compiled, str):
             raise _refusal(param, compiled)
         return compiled
+
+    def _make_room(self, names: Sequence[tuple[bytes, bytes]], share: int) -> None:
+        """Drops the first of these schemas while they hold more than one `share`-th of what may be kept."""
+        size = sum(self._judged[name][0] for name in names)
+        for number, name in enumerate(names[:-1]):
+            if len(names) - number <= MAX_KEPT // share and size <= MAX_KEPT_BYTES // share:
+                break
+            size -= self._judged.pop(name)[0]
 
     def close(self) -> None:
         """Ends the process in which schemas are compiled first."""
         self._trial.close()
 
-    def _compiled(self, text: str, schema: Mapping[str, Any], param: str) -> Schema | str:
+    def _compiled(self, text: str, schema: Mapping[str, Any], scope: bytes, param: str) -> Schema | str:
         """The schema, or a sentence about its fault; never the library's texts, which quote the schema."""
         from llguidance import LLMatcher
 
         if not finite(schema):
             return "no finite value satisfies the schema, which requires itself"
-        tokens, fault = self._tokens(param), self._trial.fault(text)
+        tokens = self._tokens
+        if tokens is None:
+            raise ClientError(
+                "This model's tokenizer cannot be constrained by a grammar.", param=param, code="unsupported_model"
+            )
+        fault = self._trial.fault(text)
         if fault is not None:
             return fault
         grammar = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)  # type: ignore[arg-type]
-        matcher = LLMatcher(tokens, grammar, log_level=0)
+        make = partial(LLMatcher, tokens, grammar, log_level=0)
+        matcher = make()
         if not _mask(matcher, self._vocab_size).any():
             return TOO_COMPLEX if matcher.is_error() else "no value satisfies the schema"
-        return Schema(matcher, self._vocab_size, self._eos)
-
-    def _tokens(self, param: str) -> LLTokenizer:
-        try:
-            return self._ll_tokenizer
-        except (AttributeError, ValueError):
-            raise ClientError(
-                "This model's tokenizer cannot be constrained by a grammar.", param=param, code="unsupported_model"
-            ) from None
-
-    @functools.cached_property
-    def _ll_tokenizer(self) -> LLTokenizer:
-        from llguidance import LLTokenizer
-
-        backend = self._tokenizer.backend_tokenizer.to_str()  # ~0.5 s for 50,000 tokens, so only when first asked
-        return LLTokenizer(backend, n_vocab=self._vocab_size, eos_token=sorted(self._eos))
+        lane = self._lanes.setdefault(scope, Lane())
+        return Schema(matcher, make, lane, self._vocab_size, self._eos)
 
 
+def _ll_tokenizer(tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> LLTokenizer | None:
+    """None where the tokenizer cannot be constrained."""
+    from llguidance import LLTokenizer
+
+    try:
+        return LLTokenizer(tokenizer.backend_tokenizer.to_str(), n_vocab=vocab_size, eos_token=sorted(eos))
+    except (AttributeError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Schema:
     """A compiled schema, for any number of completions at a time."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> None:
-        self._matcher, self._vocab_size, self._eos = matcher, vocab_size, eos
+    _matcher: LLMatcher
+    _make: Callable[[], LLMatcher]
+    _lane: Lane
+    _vocab_size: int
+    _eos: frozenset[int]
 
     def constraint(self) -> GrammarConstraint:
         """A new constraint for one completion."""
-        return GrammarConstraint(self._matcher.deep_copy(), self._vocab_size, self._eos)
+        return GrammarConstraint(self._matcher.deep_copy(), self._make, self._vocab_size, self._eos)
+
+    def beside(self) -> MasksBeside:
+        """The same, computed on the thread of the schema's scope. Copies of a matcher share a lock, so that none of
+        them may be used elsewhere meanwhile."""
+        return MasksBeside(self.constraint, self._lane)
 
 
-class GrammarConstraint:
-    """One completion's position in its grammar, for any node of the candidate tree (`core.request.Constraint`)."""
+class GrammarConstraint(Constraint):
+    """One completion's position in its grammar, for any node of the candidate tree.
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> None:
-        self._matcher, self._vocab_size, self._eos = matcher, vocab_size, eos
+    A grammar may become too complex by what candidates explored. Then a fresh matcher takes over, which saw the
+    committed tokens only: so whether a completion ends with that error depends on its own tokens alone.
+    """
+
+    def __init__(self, matcher: LLMatcher, make: Callable[[], LLMatcher], vocab_size: int, eos: frozenset[int]) -> None:
+        """`make` compiles the grammar again."""
+        self._matcher, self._make, self._vocab_size, self._eos = matcher, make, vocab_size, eos
+        self._tokens: list[int] = []
+        """Committed, without an end of sequence."""
         self._ahead: list[int] = []
         """Tokens after the committed ones that the matcher has consumed; `_go_to` rolls them back."""
 
@@ -142,6 +183,9 @@ class GrammarConstraint:
         """
         self._go_to(path)
         allowed = _mask(self._matcher, self._vocab_size)
+        if self._matcher.is_error():
+            self._go_to(path)
+            allowed = _mask(self._matcher, self._vocab_size)
         if not allowed.any():
             raise ConstraintError(self._fault())
         return allowed
@@ -166,9 +210,13 @@ class GrammarConstraint:
         """Moves on by committed tokens. Raises ConstraintError where the grammar does not allow them."""
         ended = bool(tokens) and tokens[-1] in self._eos  # a matcher at its end does not consume it
         self._go_to(tokens[:-1] if ended else tokens)
+        self._tokens += self._ahead
         self._ahead.clear()
 
     def _go_to(self, path: Sequence[int]) -> None:
+        if self._matcher.is_error():
+            self._matcher, self._ahead = self._make(), []
+            self._matcher.try_consume_tokens(self._tokens)
         common = _common(self._ahead, path)
         back = len(self._ahead) - common
         if back:

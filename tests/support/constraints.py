@@ -8,10 +8,11 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.verify.interface import Constraint
 from tools.doubles.model import VOCAB
 
 
-class ForcesFive:
+class ForcesFive(Constraint):
     """Forces the token 5 after each of some tokens."""
 
     def __init__(self, prompt: Sequence[int], after: Collection[int] = (4,)) -> None:

@@ -16,7 +16,7 @@ CHARACTERS = '\x00 {}[]":,-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 
 def constraint_of(schema: Mapping[str, Any]) -> Callable[[], Constraint]:
     """Makes a fresh constraint for each answer; raises ClientError 400 as the gateway does."""
-    return _compiled(json.dumps(schema)).constraint
+    return _compiled(json.dumps(schema)).beside
 
 
 @functools.lru_cache(maxsize=16)

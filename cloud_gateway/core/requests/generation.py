@@ -57,7 +57,7 @@ from cloud_gateway.core.sources.asking import Sources
 from cloud_gateway.core.verify.accept import Walk, at_open_end, walk
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree, flatten
-from cloud_gateway.core.verify.guide import Guide
+from cloud_gateway.core.verify.guide import Guide, ready_at
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.logprobs import walk_logprobs
 from cloud_gateway.core.verify.verification import Verification
@@ -117,9 +117,8 @@ class Generation:
         self._rounds = Rounds(self.verify_nodes)
         self._account = Account(self.submitted, self.usage, self.frames)
         self._account.submitted_with(len(self.request.tokens), self.controller.name)
-        constraint = self.request.constraint
-        if constraint is not None and self.verification.by_match and self.controller.name != "plain":
-            self._guide = Guide(constraint)
+        if self.request.constraint and self.verification.by_match and self.controller.name != "plain":
+            self._guide = Guide(self.request.constraint)
 
     @property
     def wants_worker(self) -> bool:
@@ -309,13 +308,14 @@ class Generation:
     def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
         """Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
-        taken = walk(flat, self.verification.at(flat, rows), stop=stops.__contains__, limit=self.remaining)
+        choose, constraint = self.verification.at(flat, rows), self.request.constraint
+        taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining, ready=ready_at(flat, constraint))
         self._account.round(flat, taken, now, self.assignments.given)
         at_leaf = at_open_end(flat, taken) and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
-        if self.request.constraint is not None:
-            self.request.constraint.committed(taken.tokens)
+        if constraint is not None:
+            constraint.committed(taken.tokens)
         if self._guide is not None and taken.tokens[-1] not in self.eos:
             forced = self._guide.propose(self.tree)
             if self.listener is not None:

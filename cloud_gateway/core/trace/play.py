@@ -80,6 +80,13 @@ class Recorded:
     def committed(self, tokens: Sequence[int]) -> None:
         """Nothing depends on it."""
 
+    def ready(self, path: Sequence[int], wake: object = None) -> bool:
+        """Whether the target chose a token after this candidate too."""
+        return len(path) < len(self.tokens)
+
+    def ahead(self, paths: object) -> None:
+        """Nothing depends on it."""
+
     def allowed(self, path: Sequence[int]) -> int:
         """Whether the constraint had left this candidate out: 0, else all of it."""
         return 0 if tuple(path) in self.left_out else len(path)

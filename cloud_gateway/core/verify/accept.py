@@ -30,11 +30,13 @@ def walk(
     *,
     stop: Callable[[int], bool] = lambda token: False,
     limit: int = 2**31,
+    ready: Callable[[int], bool] = lambda row: True,
 ) -> Walk:
     """Follows the target's choices from row 0 until one is not among the candidates.
 
     `choose(row)` is the target's token after that row, asked once per row passed, in order of depth; `stop(token)`
-    ends the walk after that token (end of sequence), `limit` after so many tokens.
+    ends the walk after that token (end of sequence), `limit` after so many tokens. The walk also ends before a row
+    below row 0 that is not `ready` to be asked; the next pass begins there.
     """
     children = flat.children()
     row, rows, tokens = 0, [0], []
@@ -42,7 +44,7 @@ def walk(
         token = choose(row)
         tokens.append(token)
         following = children[row].get(token)
-        if following is None or stop(token) or len(tokens) >= limit:
+        if following is None or stop(token) or len(tokens) >= limit or not ready(following):
             return Walk(tokens, rows, at_leaf=not children[row])
         row = following
         rows.append(row)

@@ -6,10 +6,12 @@ much (punctuation, the names of its fields), and a draft that does not know the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.core.verify.shared_noise import path_to
 from edgespec.core.drafting.tree import Node
 
 GRAMMAR = "grammar"
@@ -41,6 +43,7 @@ class Guide:
         ]:  # in their order: costs may be equal
             end = min(below, key=lambda node: node.cost)
         forced = self._force(tree, end, min(MAX_FORCED, room - len(chosen)))
+        self._constraint.ahead([node.path(tree.root) for node in forced])
         return [*chosen, *(node for node in forced if node not in known)]
 
     def forbade(self, node: Node) -> bool:
@@ -50,10 +53,11 @@ class Guide:
     def _allowed(self, root: Node, nodes: Sequence[Node]) -> list[Node]:
         self._missing.clear()
         reachable, chosen = {root}, []
-        for node in sorted(nodes, key=lambda node: node.position):
+        paths = {node: node.path(root) for node in sorted(nodes, key=lambda node: node.position)}
+        self._constraint.ahead(list(paths.values()))
+        for node, path in paths.items():
             if node.parent not in reachable:
                 continue
-            path = node.path(root)
             if self._constraint.allowed(path) == len(path):
                 reachable.add(node)
                 chosen.append(node)
@@ -70,3 +74,8 @@ class Guide:
             node = added
             forced.append(node)
         return forced
+
+
+def ready_at(flat: FlatTree, constraint: Constraint | None) -> Callable[[int], bool]:
+    """Whether the target can choose after a row, as `accept.walk` wants it."""
+    return lambda row: constraint is None or constraint.ready(path_to(flat, row))

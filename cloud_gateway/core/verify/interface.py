@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -26,8 +26,16 @@ class Constraint(Protocol):
     def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
         """A mask over the vocabulary of what may follow the committed tokens and then `path`; None allows all.
 
-        Raises ConstraintError where nothing may.
+        Raises ConstraintError where nothing may. Waits where it is not `ready`.
         """
+
+    def ready(self, path: Sequence[int], wake: Callable[[], None] | None = None) -> bool:
+        """Whether the mask after `path` is there; where not, `wake` is called once it is, on any thread."""
+        return True
+
+    def ahead(self, paths: Sequence[Sequence[int]]) -> None:
+        """These paths are about to be asked for: one may begin with their masks."""
+        return
 
     def allowed(self, path: Sequence[int]) -> int:
         """How many tokens of `path`, one by one, may follow the committed ones, the end of the answer aside."""

@@ -9,6 +9,7 @@ distribution; docs/numerics.md compares how much they accept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.flatten import FlatTree
-from cloud_gateway.core.verify.interface import Constraint, Method
+from cloud_gateway.core.verify.interface import Constraint, ConstraintError, Method
 from cloud_gateway.core.verify.rejection import RejectionChooser
 from cloud_gateway.core.verify.shared_noise import Chooser, Rows
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -55,10 +56,11 @@ class SharedNoise:
         self.at = self.chooser.at
 
     def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
-        """As the protocol says; of what the constraint allows, unless it forbids `path` already."""
+        """As the protocol says; of what the constraint allows, unless it forbids `path` or has no mask yet."""
         allowed = None
-        if self.constraint is not None and self.constraint.allowed(path) == len(path):
-            allowed = self.constraint(path)
+        if self.constraint is not None and self.constraint.ready(path):
+            with suppress(ConstraintError):
+                allowed = self.constraint(path)
         if allowed is not None:
             logits, width = np.where(allowed, logits, -np.inf), min(width, int(allowed.sum()))
         return self.ranker(logits, path, width)

@@ -14,7 +14,7 @@ import pytest
 
 from cloud_gateway.api import Backend, ServedModel
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models import trial
+from cloud_gateway.models import grammar, trial
 from cloud_gateway.models.grammar import Grammars, Schema
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.target_model.torch import TorchTarget
@@ -40,11 +40,11 @@ class Gated(Grammars):
         super().__init__(*args)
         self.begun, self.gate = threading.Event(), threading.Event()
 
-    def compile(self, schema: Mapping[str, Any], param: str = "response_format") -> Schema:
+    def compile(self, schema: Mapping[str, Any], *others: Any) -> Schema:
         if schema == NESTED:
             self.begun.set()
             assert self.gate.wait(60)
-        return super().compile(schema, param)
+        return super().compile(schema, *others)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,48 @@ async def test_what_was_refused_once_is_not_tried_again(
         status, body, _ = await post(tiny, asking(schema))
         assert status == 400 and "too complex" in body["error"]["message"]
         monkeypatch.setattr(grammars._trial, "fault", None)  # another try would fail
+
+
+@pytest.mark.claim("a-schema-is-compiled-again-for-another-key")
+@pytest.mark.parametrize("schema", [NESTED, MAKERS["allOf of patterns"](32)], ids=["taken", "refused"])
+async def test_a_schema_is_compiled_again_for_another_key(
+    tiny: Echo, grammars: Gated, monkeypatch: pytest.MonkeyPatch, schema: Mapping[str, Any]
+) -> None:
+    grammars.gate.set()
+    tried, fault = list[str](), grammars._trial.fault
+    monkeypatch.setattr(grammars._trial, "fault", lambda text: (tried.append(text), fault(text))[1])
+    keys = [tiny.key, tiny.keys.create("other")[1]]
+    for _ in range(2):
+        for key in keys:
+            await post(tiny, asking(schema), Authorization=f"Bearer {key}")
+    assert len(tried) == len(keys)
+
+
+@pytest.mark.claim("a-late-mask-keeps-its-own-completion-waiting-and-no-other")
+async def test_a_late_mask_keeps_its_own_completion_waiting_and_no_other(
+    tiny: Echo, grammars: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars.gate.set()
+    _, before, _ = await post(tiny, asking(NESTED, seed=1))
+    begun, gate, mask = threading.Event(), threading.Event(), grammar._mask
+
+    def late(*of: Any) -> Any:
+        if not threading.current_thread().name.startswith("schema"):
+            begun.set()
+            assert gate.wait(60)
+        return mask(*of)
+
+    monkeypatch.setattr(grammar, "_mask", late)
+    slow = asyncio.ensure_future(post(tiny, asking(NESTED, seed=1)))
+    try:
+        await asyncio.to_thread(begun.wait, 30)
+        async with asyncio.timeout(30):
+            status, _, _ = await post(tiny, CHAT)
+        assert status == 200 and not slow.done()
+    finally:
+        gate.set()
+        _, after, _ = await slow
+    assert after["choices"] == before["choices"]
 
 
 @pytest.mark.claim("a-refusal-is-a-fixed-text-and-quotes-nothing")

@@ -16,6 +16,7 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model import Work
 from edgespec.core.protocol.messages import Sampling
@@ -78,7 +79,7 @@ PROMPTS = [[3, 1, 4], [1, 5, 9], [2, 6, 5]]
 BAD = [POISON, 7, 7]
 
 
-class Limits:
+class Limits(Constraint):
     """A constraint that allows everything, or fails at one of its methods."""
 
     def __init__(self, fails: str = "", after: int = 0) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
-from cloud_gateway.core.verify.interface import ConstraintError
+from cloud_gateway.core.verify.interface import Constraint, ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
 from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
+from cloud_gateway.models.masks import Lane, MasksBeside
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
@@ -212,6 +214,96 @@ def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -
     grammars.close()
 
 
+@pytest.mark.claim("a-schema-is-compiled-again-for-another-key")
+def test_one_keys_schemas_displace_none_of_another_key(tokenizer: Any) -> None:
+    grammars = Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+    mine = grammars.compile(LIST, b"mine")
+    for n in range(MAX_KEPT):
+        grammars.compile({"const": n}, b"theirs")
+    for n in range(MAX_KEPT_BYTES // 60_000 + 1):
+        grammars.compile({"const": n, "description": "x" * 60_000}, b"theirs")
+    assert grammars.compile(LIST, b"mine") is mine
+    grammars.close()
+
+
+def test_no_tokenizer_is_built_while_schemas_are_compiled(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+    monkeypatch.delattr("llguidance.LLTokenizer")
+    assert grammars.compile(NESTED).constraint()(()).any()
+    grammars.close()
+
+
+class Delayed(Lane):
+    """Each job takes a time of its own, and the engine waits for none of them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+
+    def submit(self, job: Callable[[], Any]) -> Any:
+        pause_s = self._random.choice((0, 0, 0.001, 0.004))
+        return super().submit(lambda: (time.sleep(pause_s), job())[1])
+
+    def done(self, job: Any) -> bool:
+        return bool(job.done())
+
+
+@pytest.mark.claim("a-late-mask-keeps-its-own-completion-waiting-and-no-other")
+@pytest.mark.parametrize("policy", ["plain", "wanspec", "colocated", "adaptive"])
+async def test_a_completion_is_the_same_however_late_its_masks_are(grammars: Grammars, policy: Any) -> None:
+    schema = grammars.compile(NESTED)
+    for seed in range(2):
+        sampling, answers = Sampling(temperature=seed, seed=seed, top_p=0.95), []
+        speculation = Speculation(policy=policy, k=2)
+        late = [MasksBeside(schema.constraint, Delayed(1000 * seed + n)) for n in range(2)]
+        for constraint in (schema.constraint(), schema.beside(), *late):
+            request = GenerationRequest([*PROMPT, seed], 60, sampling, constraint=constraint, speculation=speculation)
+            tokens, done, _ = await answer(request, LoopWorker(model=Letters(0.9)), draft())
+            assert done.error is None
+            answers.append(tokens)
+        assert answers[1:] == answers[:1] * 3
+
+
+def test_masks_beside_are_those_of_the_slow_twin(grammars: Grammars) -> None:
+    schema, rng = grammars.compile(NESTED), random.Random(2)
+    full = walk(schema.constraint(), rng)[:-1]
+    beside, twin = schema.beside(), schema.constraint()
+    while full:
+        paths = [full[:n] for n in range(1, 5)] + [[*full[:2], 7]]
+        beside.ahead(paths)
+        for path in paths:
+            beside._looked.result()
+            assert beside.allowed(path) == twin.allowed(path) and list(beside.forced(path)) == list(twin.forced(path))
+            if twin.allowed(path) == len(path):
+                assert np.array_equal(beside(path), twin(path))
+        taken = rng.randrange(1, 4)
+        for one in (beside, twin):
+            one.committed(full[:taken])
+        full = full[taken:]
+    with pytest.raises(ConstraintError):
+        beside.committed([5, 6, 7])
+        beside(())
+
+
+def test_what_candidates_explore_makes_no_grammar_too_complex(grammars: Grammars, tokenizer: Any) -> None:
+    """In the library a fault of one matcher is that of all its copies."""
+    schema = grammars.compile({"type": "string", "pattern": "^(xA(a?){600}a{600}|x[a-z]*)$"})
+    begun, complex_, more = (tokenizer.encode(text, add_special_tokens=False) for text in ('"x', "A", "a"))
+    explored, beside, twin = schema.constraint(), schema.constraint(), schema.constraint()
+    for constraint in (explored, beside, twin):
+        constraint.committed(begun)
+    expected = twin(())
+    with pytest.raises(ConstraintError, match="too complex"):
+        for count in range(50):
+            explored([*complex_, *more * count])
+    assert np.array_equal(explored(()), expected) and np.array_equal(beside(()), expected)
+    with pytest.raises(ConstraintError, match="too complex"):  # the completion itself cannot go on there
+        explored.committed(complex_)
+        for _ in range(50):
+            explored(())
+            explored.committed(more)
+
+
 async def test_classic_rejection_keeps_the_schema_too(grammars: Grammars, tokenizer: Any) -> None:
     schema = grammars.compile(NESTED)
     for seed in range(4):
@@ -228,7 +320,7 @@ async def test_classic_rejection_keeps_the_schema_too(grammars: Grammars, tokeni
 
 
 async def test_a_constraint_that_breaks_ends_its_own_answer_and_no_other() -> None:
-    class Breaks:
+    class Breaks(Constraint):
         def __call__(self, path: Any) -> None:
             raise ConstraintError("The JSON schema cannot be followed any further (too complex).")
 

@@ -9,12 +9,13 @@ import pytest
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
 from cloud_gateway.core.verify.flatten import flatten
 from cloud_gateway.core.verify.guide import GRAMMAR, MAX_FORCED, Guide
+from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.drafting.tree import Node
 
 PROMPT = [1, 2, 3]
 
 
-class Rules:
+class Rules(Constraint):
     """Forbids the token 9 everywhere, and says what is forced after which path."""
 
     def __init__(self, forced: dict[tuple[int, ...], list[int]] | None = None) -> None:
