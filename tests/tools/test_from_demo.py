@@ -37,7 +37,9 @@ def test_each_arm_is_compared_with_the_reference_on_its_prompt(folder: Path) -> 
     row = from_demo.row(every, "balanced-20", times)
     arm, base = every[0]["balanced-20"], every[0]["colocated_k2"]
     assert row["live"] == pytest.approx(arm.ms_per_token / base.ms_per_token, abs=1e-3)
-    assert 0.2 < row["sim"] < 5 and row["points"] == pytest.approx((row["live"] - row["sim"]) * 100, abs=0.02)
+    assert row["sim"] == pytest.approx(row["live"], abs=0.1) and row["sim_passes"] == pytest.approx(arm.passes, rel=0.2)
+    assert row["points"] == pytest.approx((row["live"] - row["sim"]) * 100, abs=0.02)
+    assert from_demo.row(every, "colocated_k2", times)["sim"] == 1
     with pytest.raises(TraceError, match="latency-20"):
         from_demo.row(every, "latency-20", times)
 

@@ -28,7 +28,8 @@ def test_adaptive_is_nowhere_slower_than_colocated_decoding(rows: list[Row]) -> 
     assert pareto.verdict(rows)["over_102"] == []
 
 
-def test_no_phi_of_wanspec_is_better_in_both_measures(rows: list[Row]) -> None:
+def test_no_phi_with_wanspecs_own_worker_is_better_in_both_measures(rows: list[Row]) -> None:
+    """With the worker of `adaptive` some are, at 0 ms (docs/sweep.md)."""
     assert pareto.dominated(rows) == []
 
 

@@ -119,7 +119,8 @@ def missed(at: dict[tuple[str, float], Row], targets: dict[int, tuple[float, flo
 
 
 def dominated(rows: Sequence[Row]) -> list[str]:
-    """Rows of `adaptive` than which some phi of `wanspec` is better in one measure and not worse in the other."""
+    """Rows of `adaptive` than which some phi of `wanspec` with the paper's worker is better in one measure and not
+    worse in the other. `wanspec` with the worker of `adaptive` is not compared."""
     found = []
     for mine in rows:
         if mine["group"] != "adaptive" or "no gateway" in mine["config"]:

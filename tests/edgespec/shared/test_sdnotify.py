@@ -48,9 +48,16 @@ async def test_the_watchdog_is_notified_twice_a_period(tmp_path: Path, monkeypat
         alive.cancel()
 
 
-async def test_without_a_watchdog_for_this_process_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
-    await asyncio.wait_for(keep_alive(), 5)
-    monkeypatch.setenv("WATCHDOG_USEC", "40000")
-    monkeypatch.setenv("WATCHDOG_PID", "1")
-    await asyncio.wait_for(keep_alive(), 5)
+@pytest.mark.parametrize("watchdog", [{}, {"WATCHDOG_USEC": "40000", "WATCHDOG_PID": "1"}], ids=["none", "another's"])
+async def test_without_a_watchdog_for_this_process_nothing_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watchdog: dict[str, str]
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+        for name, value in ({"NOTIFY_SOCKET": str(tmp_path / "notify")} | watchdog).items():
+            monkeypatch.setenv(name, value)
+        await asyncio.wait_for(keep_alive(), 5)
+        with pytest.raises(BlockingIOError):
+            systemd.recv(100)

@@ -23,11 +23,13 @@ def test_it_corrects_an_overconfident_draft() -> None:
     assert calibrator(-math.log(0.05), 0.5, 1) < 0.05
 
 
-def test_few_observations_move_it_little() -> None:
+@pytest.mark.parametrize("hit", [None, 0])
+@pytest.mark.parametrize("q", [0.8, 0.5, 0.3])
+def test_one_observation_moves_a_probability_by_at_most_a_twentieth(q: float, hit: int | None) -> None:
     calibrator = Calibrator()
-    for _ in range(3):
-        calibrator.observe([-math.log(0.8)], 1.0, None)
-    assert calibrator(-math.log(0.8), 1.0, 0) > 0.5
+    calibrator.observe([-math.log(q)], 1.0, hit)
+    moved = calibrator(-math.log(q), 1.0, 0) - q
+    assert 0.01 < abs(moved) <= 0.05 and (moved > 0) == (hit is not None)
 
 
 ODD = [0.0, -1.0, 1e-12, 800.0, 1e300, math.inf, -math.inf, math.nan]
