@@ -51,8 +51,9 @@ def ablation() -> dict[tuple[str, float], dict[str, Any]]:
     return {(row["config"], row["rtt_ms"]): row for row in rows_of(cells, processes=1)}
 
 
-def test_without_branching_10_ms_gains_little_and_30_ms_nothing(ablation: Any) -> None:
-    assert 0.92 < ablation["b=1", 10]["latency_ratio"] < 1
+def test_without_branching_10_ms_gains_6_percent_and_30_ms_nothing(ablation: Any) -> None:
+    """The paper says nearly nothing at 10 ms (docs/policies.md)."""
+    assert ablation["b=1", 10]["latency_ratio"] == pytest.approx(0.94, abs=0.01)
     assert ablation["b=1", 20]["latency_ratio"] >= 0.98
     assert ablation["b=1", 30]["latency_ratio"] == pytest.approx(1, abs=0.01)
 
@@ -195,6 +196,9 @@ def test_the_match_statistics_are_those_of_section_5_4() -> None:
 
 def test_a_round_here_is_a_thousandth_of_the_posts_bytes() -> None:
     found = tables.transfer(k=5, vocabulary=32_000)
+    page = (Path(__file__).parents[2] / "docs/policies.md").read_text()
+    once, streamed = (f"{found['ours_' + one]:,} B | {found['ours_down']:,} B" for one in ("up_at_once", "up_streamed"))
+    assert f"{once} | {found['printed_over_ours']:,} |" in page and f"{streamed} |" in page
     assert found["printed"] == 2 * 640_000
     assert found["ours_up_at_once"] + found["ours_down"] < found["printed"] / 1000
     assert found["ours_up_streamed"] == 5 * found["ours_up_at_once"], "both are padded to the smallest size"
