@@ -2,8 +2,8 @@
 
 Writes requirements/*.txt with uv (`pip install uv`), which keeps the versions that are there unless it is to upgrade.
 It uses the index, mirrors and folders of pip's settings. A version has the hashes of all its files that the index
-shows, so that one file serves every Python and processor. torch has also those of its wheels in pip's `find-links`
-and those locked before, because the CPU wheel of a version is another file than that of the public index.
+shows, so that one file serves every Python and processor. cuda.txt has torch as the public index has it, and
+torch-cpu.txt the CPU wheels of the same version: those in pip's `find-links`, and those locked before.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ BUILD = "pip\nsetuptools\nscikit-build-core\ncmake\nninja\n"
 APART = {
     "llama": re.compile(r"llama-cpp-python"),
     "gpu": re.compile(r"nvidia-ml-py"),
-    "cuda": re.compile(r"nvidia-(?!ml-py).*|cuda-.*|triton"),
+    "cuda": re.compile(r"torch|nvidia-(?!ml-py).*|cuda-.*|triton"),
 }
-"""Packages in a file of their own: compiled, optional, and needed only by torch's wheel for CUDA."""
+"""Packages in a file of their own: compiled, optional, and gigabytes of which the CPU wheel of torch needs nothing."""
+CPU = "torch-cpu"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,17 +53,17 @@ def lock(options: argparse.Namespace) -> int:
         raise ConfigError("The program uv is missing: run `pip install uv`.")
     before: dict[str, str] = {}
     for file in sorted(FOLDER.glob("*.txt")):
-        before |= entries(file.read_text())
+        before |= entries(file.read_text()) if file.stem != CPU else {}
     upgrade = [f"--upgrade-package={name}" for name in options.upgrade or ()] or ["--upgrade"]
     dev = _compiled(ALL, before, upgrade if options.upgrade is not None else [])
-    dev["torch"] = with_hashes(dev["torch"], [before.get("torch", ""), *_local_wheels(pinned(dev["torch"]))])
     files = {"dev": dev, "build": _compiled([], before | dev)}
     files |= {extra: _compiled([extra], dev) for extra in ("worker", "gateway")}
-    files["gateway"]["torch"] = dev["torch"]
     for name, found in files.items():
         _write(name, {one: text for one, text in found.items() if not any(p.fullmatch(one) for p in APART.values())})
     for name, pattern in APART.items():
         _write(name, {one: text for one, text in dev.items() if pattern.fullmatch(one)})
+    locked = FOLDER / f"{CPU}.txt"
+    _write(CPU, {"torch": cpu_entry(pinned(dev["torch"]), locked.read_text() if locked.exists() else "")})
     return 0
 
 
@@ -81,13 +82,15 @@ def pinned(entry: str) -> str:
     return re.split(r"[ ;\\]", entry)[0]
 
 
-def with_hashes(entry: str, others: Sequence[str]) -> str:
-    """An entry with the hashes of others too, as far as they are of the same version."""
-    hashes = {
-        one for text in (entry, *others) if pinned(text) == pinned(entry) for one in re.findall(r"sha256:\w+", text)
-    }
-    head = entry.split("\n", maxsplit=1)[0].removesuffix("\\").rstrip()
-    return " \\\n".join([head, *(f"    --hash={one}" for one in sorted(hashes))])
+def cpu_entry(torch: str, before: str) -> str:
+    """The entry of torch's CPU wheels: those of this NAME==VERSION in pip's `find-links`, and those in `before`."""
+    version = torch.partition("==")[2]
+    folders = map(Path, _pip_setting("find-links").split())
+    wheels = [file for folder in folders for file in folder.glob(f"torch-{version}+cpu-*.whl")]
+    hashes = {f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in wheels}
+    if f"{torch}+cpu " in before:
+        hashes |= set(re.findall(r"sha256:\w+", before))
+    return " \\\n".join([f"{torch}+cpu", *(f"    --hash={one}" for one in sorted(hashes))])
 
 
 def _compiled(extras: Sequence[str], keep: Mapping[str, str], options: Sequence[str] = ()) -> dict[str, str]:
@@ -120,15 +123,6 @@ def _environment() -> dict[str, str]:
     index, extra = _pip_setting("index-url"), _pip_setting("extra-index-url")
     found = {"UV_DEFAULT_INDEX": index, "UV_INDEX": extra, "UV_INDEX_STRATEGY": "unsafe-best-match"}
     return os.environ | {name: value for name, value in found.items() if value}
-
-
-def _local_wheels(requirement: str) -> list[str]:
-    """Entries of torch's wheels of this version in the folders of pip's `find-links`."""
-    name, _, version = requirement.partition("==")
-    wheels = [
-        file for place in _pip_setting("find-links").split() for file in Path(place).glob(f"{name}-{version}[+-]*.whl")
-    ]
-    return [f"{requirement} --hash=sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in wheels]
 
 
 def _pip_setting(key: str) -> str:

@@ -75,8 +75,8 @@ locked() { # NAME
 
 locked_packages() { # NAME
     locked "$1"
-    # The CPU wheel of torch needs no CUDA libraries.
-    ! grep -qs '^Requires-Dist: nvidia' "$VENV"/lib/python*/site-packages/torch-*/METADATA || locked cuda
+    # The CPU wheel of torch if pip finds it; else the public one, with the CUDA libraries that it needs.
+    [ "$1" = worker ] || locked torch-cpu || locked cuda
 }
 
 pip_install() {

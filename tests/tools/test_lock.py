@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools.check.dependencies import normalised
-from tools.lock import FOLDER, ROOT, entries, pinned, with_hashes
+from tools.lock import FOLDER, ROOT, cpu_entry, entries
 
 FILES = {file.stem: entries(file.read_text()) for file in FOLDER.glob("*.txt")}
 
@@ -41,15 +41,19 @@ def test_every_extra_is_locked_with_what_edgespec_itself_needs() -> None:
     ):
         declared = [*project["dependencies"], *(one for extra in wanted for one in extras[extra])]
         packages = {normalised(re.split(r"[^\w.-]", one)[0]) for one in declared}
-        assert packages <= {*FILES[name], *FILES["llama"]}
+        assert packages <= {*FILES[name], *FILES["llama"], *FILES["cuda"]}
 
 
-def test_hashes_of_another_version_are_not_kept() -> None:
-    entry = "torch==2.1 \\\n    --hash=sha256:aa"
-    assert with_hashes(entry, ["torch==2.1 --hash=sha256:bb", "torch==2.0 --hash=sha256:cc", ""]) == (
-        "torch==2.1 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb"
+def test_cpu_wheels_of_another_version_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    (tmp_path / "torch-2.1+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"a")
+    (tmp_path / "torch-2.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"b")
+    digest = hashlib.sha256(b"a").hexdigest()
+    before = "torch==2.1+cpu \\\n    --hash=sha256:00\n"
+    assert cpu_entry("torch==2.1", before.replace("2.1", "2.0")).endswith(
+        f"torch==2.1+cpu \\\n    --hash=sha256:{digest}"
     )
-    assert pinned("a==1 ; platform_machine == 'x86_64' \\\n    --hash=sha256:aa") == "a==1"
+    assert set(re.findall(r"sha256:(\w+)", cpu_entry("torch==2.1", before))) >= {"00", digest}
 
 
 @pytest.mark.claim("set-up-installs-what-is-locked")
