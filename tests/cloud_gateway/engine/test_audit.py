@@ -123,7 +123,7 @@ def test_files_are_the_owners_alone_and_bounded(tmp_path: Path) -> None:
     assert len(numbers) >= 2 * (limit // 250)
 
 
-@pytest.mark.claim("Isolation between keys", "No API key's requests push out what the audit log has of another key's.")
+@pytest.mark.claim("one-keys-many-requests-leave-the-record-of-others")
 def test_one_keys_many_requests_leave_the_record_of_others(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path, 150_000, 2)
     alice, flood = (GenerationRequest([1], 1, id=f"req_{key}", key=key, key_name=key) for key in ("alice", "flood"))

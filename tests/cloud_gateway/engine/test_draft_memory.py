@@ -22,9 +22,7 @@ def request(key: str, prompt: list[int], count: int) -> GenerationRequest:
     return GenerationRequest(prompt, count, ignore_eos=True, key=key, cache_scope=key.encode())
 
 
-@pytest.mark.claim(
-    "Isolation between keys", "No API key's prompts take the draft model's memory from a key that holds less of it."
-)
+@pytest.mark.claim("no-key-takes-the-drafts-memory-from-one-that-holds-less")
 async def test_a_small_prompt_is_drafted_for_beside_three_large_ones(make: Make, tmp_path: Path) -> None:
     local = LocalDraft(make_tiny_gguf(tmp_path / "tiny.gguf"), context=768, requests=8, target_vocab_size=VOCAB)
     engine = make(None, local, TableTarget(slots=8), policy="colocated", k=2)

@@ -19,9 +19,7 @@ from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
 
 pytestmark = pytest.mark.driven
-CLAIM = pytest.mark.claim(
-    "Isolation between keys", "No API key keeps the KV cache from another one, however much its own requests ask for."
-)
+CLAIM = pytest.mark.claim("no-key-keeps-the-kv-cache-from-another")
 NODES, PASS_S, TOKEN_S = 16, 0.010, 0.002
 SMALL = [7, 1, 8, 2] * 15
 

@@ -172,9 +172,7 @@ def test_old_prefixes_give_way_to_newer_ones(drafter: Drafter) -> None:
 # --- cells of several scopes --------------------------------------------------------------------------------------
 
 LARGE, SMALL = [i % 50 for i in range(248)], [i % 7 for i in range(40)]
-CLAIM = pytest.mark.claim(
-    "Isolation between keys", "No API key's prompts take the draft model's memory from a key that holds less of it."
-)
+CLAIM = pytest.mark.claim("no-key-takes-the-drafts-memory-from-one-that-holds-less")
 
 
 def crowded(model: Path) -> Drafter:

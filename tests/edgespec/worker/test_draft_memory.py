@@ -25,9 +25,7 @@ def drafts(daemon: Daemon) -> None:
             daemon._draft(*work)
 
 
-@pytest.mark.claim(
-    "Isolation between keys", "No API key's prompts take the draft model's memory from a key that holds less of it."
-)
+@pytest.mark.claim("no-key-takes-the-drafts-memory-from-one-that-holds-less")
 def test_a_small_request_is_drafted_for_beside_prompts_that_fill_memory(tmp_path: Path) -> None:
     sent: list[object] = []
     drafter = Drafter(make_tiny_gguf(tmp_path / "tiny.gguf"), context=768, sequences=4, prefill_batch=64)

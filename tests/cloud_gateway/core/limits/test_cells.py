@@ -15,9 +15,7 @@ from cloud_gateway.core.limits.turns import Turns
 
 CAPACITY, ROWS, PASS_S, READ_S = 1100, 17, 0.05, 0.001
 """Of the cache; seconds of a pass, and of reading a token."""
-CLAIM = pytest.mark.claim(
-    "Isolation between keys", "No API key keeps the KV cache from another one, however much its own requests ask for."
-)
+CLAIM = pytest.mark.claim("no-key-keeps-the-kv-cache-from-another")
 
 
 @dataclass
