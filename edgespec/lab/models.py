@@ -148,7 +148,8 @@ def _try(options: argparse.Namespace) -> int:
     from edgespec.shared.settings import assigned
 
     path = models.resolve_model(options.target)
-    if not require_known_answer(path, assigned(config.load(options.config), options.set).target.n_gpu_layers):
+    layers = assigned(config.load(options.config), options.set).target.n_gpu_layers
+    if not require_known_answer(path, layers, again=True):
         raise ModelError(f"llama.cpp cannot load {path}: name a GGUF file of a decoder-only transformer.")
     print(json.dumps({"model": str(path)}) if options.json else f"{path.name}: llama.cpp computes what it should")
     return 0
@@ -165,9 +166,9 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     settings = overridden(assigned(config.load(options.config), options.set), named)
     plan, draft = check_models(settings), models.resolve_model(options.draft)
     target = plan.path
-    require_known_answer(draft, settings.local_draft.n_gpu_layers)
+    require_known_answer(draft, settings.local_draft.n_gpu_layers, again=True)
     if plan.engine == "llamacpp":
-        require_known_answer(target, settings.target.n_gpu_layers)
+        require_known_answer(target, settings.target.n_gpu_layers, again=True)
     need, shared = need_of(settings.target, plan.engine, target, settings.sources.heads), vocabulary(target)
     return {
         "engine": plan.engine,

@@ -41,18 +41,18 @@ INSTRUCTIONS = ("avx", "fma", "f16c", "amx", "asimd", "sve", "i8mm", "bf16")
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
 
-def require_known_answer(path: Path, gpu_layers: int = 0, hang_s: float = HANG_S) -> bool:
+def require_known_answer(path: Path, gpu_layers: int = 0, *, again: bool = False, hang_s: float = HANG_S) -> bool:
     """Raises LibraryError where llama.cpp dies, hangs or computes wrongly with this model; it takes about a second.
 
-    A trial that was passed is remembered for the same library, model, processor and `gpu_layers`. False where the
-    model cannot be loaded, which is left to the program itself: its error names the cause.
+    A trial that was passed is remembered for the same library, model, processor and `gpu_layers`, and then not run
+    unless `again`. False where the model cannot be loaded: the program's own error names the cause.
     """
     found = find_spec("llama_cpp")
     if found is None or found.origin is None or not path.is_file():
         return False
     library = Path(found.origin).parent / "lib"
     passed = _passed(library, path, gpu_layers)
-    if passed.exists():
+    if not again and passed.exists():
         return True
     fault = _fault(path, gpu_layers, hang_s)
     if fault is None:

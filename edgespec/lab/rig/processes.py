@@ -86,7 +86,9 @@ class Processes:
         """The error for a process that is of no use any more; one that waits for another is not to blame for it."""
         ended = [other for other, process in self._running.items() if other != name and process.poll() is not None]
         name = name if not self.runs(name) or not ended else ended[0]
-        tail = "\n".join(self.log(name).splitlines()[-TAIL_LINES:])
+        lines = self.log(name).splitlines()
+        crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+        tail = "\n".join(lines[-TAIL_LINES:] if crash is None else lines[crash : crash + TAIL_LINES])
         return RigError(f"The {name} {_end(self._running[name].poll())}. It wrote:\n{tail or 'nothing'}")
 
     def stop(self, name: str, sig: signal.Signals | None = signal.SIGTERM) -> str:

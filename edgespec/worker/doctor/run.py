@@ -16,6 +16,8 @@ from edgespec.llamacpp.step_time import step_curve
 from edgespec.shared import control, folders
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
+from edgespec.shared.known_answer import require_known_answer
+from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.worker import config
 from edgespec.worker.addresses import GatewayAddresses
@@ -98,6 +100,7 @@ async def _not_running(
     yield Finding("worker", "it does not run", "`edgespec run`, or `systemctl start edgespec`", findings.ASIDE)
     try:
         one_leaf = msgspec.structs.replace(settings, draft=msgspec.structs.replace(settings.draft, sequences=1))
+        require_known_answer(resolve_model(settings.draft.model), settings.draft.n_gpu_layers, again=True)
         drafter = load_drafter(one_leaf)
     except EdgespecError as error:
         yield fault("model", error)

@@ -22,6 +22,7 @@ from edgespec.worker.discovery import Browser
 from edgespec.worker.doctor import findings, network
 from edgespec.worker.doctor.findings import ASIDE, Finding
 from edgespec.worker.doctor.run import examine, exit_code
+from tests.support.faulty_llama import CRASH, plant
 from tests.support.links import GATEWAY_KEY, serving, worker_identity
 from tests.support.owner import Scripted
 from tests.support.services import serving_worker, until
@@ -136,7 +137,9 @@ def test_a_worker_that_was_never_paired_is_said_with_its_exit_code(
     assert "edgespec pair" in json.loads(line)["do"]
 
 
-async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(tmp_path: Path) -> None:
+async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make_tiny_gguf(tmp_path / "tiny.gguf")
     async with serving(tmp_path) as gateway:
         store = KeyStore(tmp_path / "state")
@@ -148,6 +151,9 @@ async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(tmp_pat
         assert found["handshake"].exit_code == 65  # the tiny model has a vocabulary of its own
         lost = {one.check: one async for one in examine(lambda: load(config(tmp_path, "/nowhere.gguf")))}
         assert lost["model"].exit_code == 66 and "handshake" not in lost
+        plant(monkeypatch, tmp_path / "planted", CRASH)
+        broken = {one.check: one async for one in examine(lambda: load(config(tmp_path, str(model))))}
+        assert broken["model"].exit_code == 70 and "is killed by SIGILL" in broken["model"].says
 
 
 async def test_a_running_worker_whose_owner_is_there_is_said(tmp_path: Path) -> None:
