@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -12,8 +12,9 @@ from aiohttp import web
 from cloud_gateway.api.answer import Answer, Piece
 from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.formats import Envelope, Json
+from cloud_gateway.api.frames import FRAME_BYTES, LOGPROBS_FRAMES
 from cloud_gateway.api.limits import Limits
-from cloud_gateway.api.sse import ClientGoneError, EventStream, merged
+from cloud_gateway.api.sse import ClientGoneError, EvenStream, EventStream, event, merged
 from cloud_gateway.api.usage import usage_object
 from edgespec.core.errors import ClientError
 
@@ -31,6 +32,10 @@ class Job:
     async def usage(self) -> Json:
         """The `usage` object, after all pieces."""
         return usage_object(self.prompt_tokens, [await answer.settle() for answer in self.answers])
+
+    async def usages(self) -> AsyncIterator[Json]:
+        """The same as a source of one item."""
+        yield await self.usage()
 
 
 async def whole(job: Job) -> web.Response:
@@ -57,44 +62,57 @@ def _choice(job: Job, index: int, pieces: Sequence[Piece], answer: Answer) -> Js
 async def streamed(job: Job, request: web.Request, limits: Limits) -> web.StreamResponse:
     """Sends events while text is generated.
 
-    The headers are sent with the first event, or after `keepalive_s`: a failure before that has its own status (raises
-    ClientError), a later one becomes an event. Raises ClientGoneError.
+    The headers are sent with the first event, or after `keepalive_s`, of an even stream at once: a failure before that
+    has its own status (raises ClientError), a later one becomes an event. Raises ClientGoneError.
     """
-    events = EventStream(request, limits.write_timeout_s)
+    events = EventStream(request, limits.write_timeout_s, limits.api.keepalive_s)
+    if limits.api.stream == "even":
+        with_logprobs = any(answer.has_logprobs for answer in job.answers)
+        size = FRAME_BYTES * len(job.answers) * (LOGPROBS_FRAMES if with_logprobs else 1)
+        events = EvenStream(request, limits.write_timeout_s, size)
+        await events.open()
     try:
-        await _send_pieces(job, events, limits.api.keepalive_s)
-        if job.include_usage:
-            await events.send(job.envelope.chunk(None, {"usage": await job.usage()}))
-        await events.done()
+        async with aclosing(_chunks(job, events.idle_s)) as chunks:
+            async for chunk in chunks:
+                await events.open()
+                await (events.idle() if chunk is None else events.send(chunk))
+        await events.end()
     except ClientError as error:
         if not events.opened:
             raise
-        await events.send(error_object(error))
+        await events.end(event(error_object(error)))
     return events.response
 
 
-async def _send_pieces(job: Job, events: EventStream, keepalive_s: float) -> None:
+async def _chunks(job: Job, idle_s: Callable[[], float]) -> AsyncGenerator[Json | None, None]:
+    """All events but the end mark; None after `idle_s()` without one."""
     form = job.envelope.form
     extra: Json = {"usage": None} if job.include_usage else {}
     begun: set[int] = set()
-    async with aclosing(merged([answer.pieces() for answer in job.answers], keepalive_s)) as items:
+    async with aclosing(merged([answer.pieces() for answer in job.answers], idle_s)) as items:
         async for item in items:
-            await events.open()
             if item is None:
-                await events.keep_alive()
+                yield None
                 continue
             index, piece = item
             opening = form.opening(index) if index not in begun else None
             begun.add(index)
             if opening is not None:
-                await events.send(job.envelope.chunk(opening, extra))
+                yield job.envelope.chunk(opening, extra)
             answer = job.answers[index]
             if piece is not None:
-                await events.send(job.envelope.chunk(form.piece(index, piece), extra))
+                yield job.envelope.chunk(form.piece(index, piece), extra)
                 continue
             if answer.calls:
-                await events.send(job.envelope.chunk(form.calls(index, answer.calls), extra))
-            await events.send(job.envelope.chunk(form.closing(index, answer.finish), extra))
+                yield job.envelope.chunk(form.calls(index, answer.calls), extra)
+            yield job.envelope.chunk(form.closing(index, answer.finish), extra)
+    if job.include_usage:
+        async with aclosing(merged([job.usages()], idle_s)) as usages:
+            async for found in usages:
+                if found is None:
+                    yield None
+                elif found[1] is not None:
+                    yield job.envelope.chunk(None, {"usage": found[1]})
 
 
 __all__ = ["ClientGoneError", "Job", "streamed", "whole"]

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
+
+from cloud_gateway.api.frames import TICK_S, Frames
 
 HEADERS: Mapping[str, str] = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",  # nginx would buffer the events
 }
+
+
+DONE = b"data: [DONE]\n\n"
+"""OpenAI's end mark."""
+
+
+def event(item: object) -> bytes:
+    """One event with a JSON object."""
+    return b"data: " + msgspec.json.encode(item) + b"\n\n"
 
 
 class ClientGoneError(Exception):
@@ -26,8 +37,8 @@ class EventStream:
     All methods raise ClientGoneError.
     """
 
-    def __init__(self, request: web.Request, write_timeout_s: float) -> None:
-        self._request, self._write_timeout_s = request, write_timeout_s
+    def __init__(self, request: web.Request, write_timeout_s: float, keepalive_s: float) -> None:
+        self._request, self._write_timeout_s, self._keepalive_s = request, write_timeout_s, keepalive_s
         self.response = web.StreamResponse(headers=HEADERS)
 
     @property
@@ -44,17 +55,21 @@ class EventStream:
         except ConnectionError as error:
             raise ClientGoneError from error
 
-    async def send(self, item: object) -> None:
-        """One event with a JSON object."""
-        await self._write(b"data: " + msgspec.json.encode(item) + b"\n\n")
+    def idle_s(self) -> float:
+        """Seconds without an event after which `idle` is to be called."""
+        return self._keepalive_s
 
-    async def done(self) -> None:
-        """OpenAI's end mark."""
-        await self._write(b"data: [DONE]\n\n")
-
-    async def keep_alive(self) -> None:
+    async def idle(self) -> None:
         """A comment: clients ignore it, and proxies keep the connection open."""
         await self._write(b": keep-alive\n\n")
+
+    async def send(self, item: object) -> None:
+        """One event with a JSON object."""
+        await self._write(event(item))
+
+    async def end(self, last: bytes = DONE) -> None:
+        """The last event."""
+        await self._write(last)
 
     async def _write(self, data: bytes) -> None:
         try:
@@ -68,20 +83,47 @@ class EventStream:
             raise ClientGoneError from error
 
 
+class EvenStream(EventStream):
+    """The same events in frames of `size` bytes, from `open` to the end (frames.py)."""
+
+    def __init__(self, request: web.Request, write_timeout_s: float, size: int) -> None:
+        super().__init__(request, write_timeout_s, TICK_S)
+        self._now = asyncio.get_running_loop().time
+        self._frames = Frames(size, self._now())
+
+    def idle_s(self) -> float:
+        return max(0.0, self._frames.due - self._now())
+
+    async def idle(self) -> None:
+        """The frame that is due, of padding if nothing else waits."""
+        await asyncio.sleep(self.idle_s())
+        await self._write(self._frames.frame(self._now()))
+
+    async def send(self, item: object) -> None:
+        self._frames.add(event(item))
+        while self._frames.full or not self.idle_s():
+            await self.idle()
+
+    async def end(self, last: bytes = DONE) -> None:
+        self._frames.end(last)
+        while not self._frames.ended:
+            await self.idle()
+
+
 T = TypeVar("T")
 
 
 async def merged(
-    sources: Sequence[AsyncIterator[T]], idle_s: float | None = None
+    sources: Sequence[AsyncIterator[T]], idle_s: Callable[[], float | None] = lambda: None
 ) -> AsyncGenerator[tuple[int, T | None] | None, None]:
-    """Items of several sources as (index, item); (index, None) where one ends; None after `idle_s` without an item.
+    """Items of several sources as (index, item); (index, None) where one ends; None after `idle_s()` without an item.
 
     An exception of one source is raised at once; the other sources are then cancelled.
     """
     waiting = {asyncio.ensure_future(anext(source, None)): index for index, source in enumerate(sources)}
     try:
         while waiting:
-            ready, _ = await asyncio.wait(waiting, timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
+            ready, _ = await asyncio.wait(waiting, timeout=idle_s(), return_when=asyncio.FIRST_COMPLETED)
             if not ready:
                 yield None
             for task in sorted(ready, key=waiting.__getitem__):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from cloud_gateway.core.requests.request import DoneEvent, Event
+from cloud_gateway.core.requests.request import DoneEvent, Event, TokensEvent
 
 
 class Stream:
@@ -35,10 +35,23 @@ class Stream:
         return tokens, event
 
     async def __aiter__(self) -> AsyncIterator[Event]:
+        """Tokens of several rounds are one event where they wait already, as for a client that reads slowly."""
+        waiting: list[TokensEvent] = []
         while True:
             event = await self._events.get()
+            if isinstance(event, TokensEvent):
+                waiting.append(event)
+                if not self._events.empty():
+                    continue
+            if waiting:
+                yield _joined(waiting)
+                waiting.clear()
             if isinstance(event, DoneEvent):
                 self._ended = True
                 yield event
                 return
-            yield event
+
+
+def _joined(events: Sequence[TokensEvent]) -> TokensEvent:
+    logprobs = [one for event in events for one in event.logprobs or ()]
+    return TokensEvent([token for event in events for token in event.tokens], logprobs or None)

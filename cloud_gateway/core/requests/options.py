@@ -38,6 +38,7 @@ class RequestBounds(Struct, frozen=True, kw_only=True):
     """Maximum tokens of one completion."""
     keepalive_s: Annotated[float, Meta(ge=1, le=300)] = 10.0
     """Silence on a stream after which a comment is sent."""
+    stream: Literal["as-made", "even"] = "as-made"
     client_options: tuple[ClientOption, ...] = ("offload", "ignore_eos")
     client_policies: tuple[PolicyName, ...] = ()
     """Policies that clients may request where `policy` is among the options; empty: any."""

@@ -9,11 +9,12 @@ import pytest
 
 from tests.support.echo import CHAT, ECHOED, HELLO, Echo, echo_gateway
 from tests.support.until import until
+from tools.doubles.limits import request_limits
 
 
-@pytest.fixture
-async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path) as running:
+@pytest.fixture(params=["as-made", "even"])
+async def echo(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Echo]:
+    async with echo_gateway(tmp_path, request_limits(stream=request.param)) as running:
         yield running
 
 

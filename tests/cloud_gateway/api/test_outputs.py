@@ -21,6 +21,7 @@ from tests.support.echo import MODEL, ByteText, Echo, echo_gateway, post
 from tests.support.engines import engine_settings, started
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
+from tools.doubles.limits import request_limits
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": NESTED, "strict": True}}
@@ -31,12 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_target(tmp_path_factory.mktemp("tiny"), vocab=300)
 
 
-@pytest.fixture
-async def tiny(tmp_path: Path, folder: Path) -> AsyncIterator[Echo]:
+@pytest.fixture(params=["as-made", "even"])
+async def tiny(tmp_path: Path, folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[Echo]:
     tokenizer, target = load_tokenizer(folder), TorchTarget(load_tiny(folder), slots=4, threads=1)
     engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
-    async with echo_gateway(tmp_path) as echo:
+    async with echo_gateway(tmp_path, request_limits(stream=request.param)) as echo:
         grammars = Grammars(tokenizer, target.vocab_size, target.eos)
         echo.api.serve(Backend(engine, Text(tokenizer), served, grammars))
         with started(engine):
@@ -133,9 +134,9 @@ class ToolText(ByteText):
         return self.encode(messages[-1]["content"])
 
 
-@pytest.fixture
-async def caller(tmp_path: Path) -> AsyncIterator[tuple[openai.AsyncOpenAI, ToolText]]:
-    async with echo_gateway(tmp_path) as echo:
+@pytest.fixture(params=["as-made", "even"])
+async def caller(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[openai.AsyncOpenAI, ToolText]]:
+    async with echo_gateway(tmp_path, request_limits(stream=request.param)) as echo:
         text = ToolText()
         echo.api.serve(Backend(echo.engine, text, MODEL))
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:

@@ -1,0 +1,137 @@
+"""The even form of a stream: what an observer sees of it, and that clients read the same."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai._streaming import SSEDecoder
+
+from cloud_gateway.api import frames
+from cloud_gateway.api.frames import FRAME_BYTES, TICK_S, Frames, padding
+from cloud_gateway.api.sse import DONE, event
+from cloud_gateway.core.requests.request import DoneEvent, TokensEvent, Usage
+from cloud_gateway.core.verify.interface import TokenLogprob
+from cloud_gateway.engine.output_queue import Stream
+from tests.support.echo import CHAT, ECHOED, EchoEngine, echo_gateway
+from tools.doubles.limits import request_limits
+from tools.sidechannel.tap import observe, relay
+
+Arrivals = Sequence[tuple[float, str]]
+"""Seconds since the one before, and text."""
+arrivals = st.lists(st.tuples(st.floats(0, 0.2), st.text(max_size=300)), max_size=40)
+
+
+def sent(made: Arrivals, late_s: Sequence[float] = (0.0,)) -> tuple[list[float], list[bytes]]:
+    """Times and bytes of the frames of a stream that gets these texts; the driver is late by these times, in turn."""
+    stream, now, times, seen = Frames(FRAME_BYTES, 0.0), 0.0, list[float](), list[bytes]()
+
+    def tick() -> None:
+        times.append(stream.due + late_s[len(times) % len(late_s)])
+        seen.append(stream.frame(times[-1]))
+
+    for gap_s, text in made:
+        now += gap_s
+        while stream.due <= now:
+            tick()
+        stream.add(event(text))
+    stream.end(DONE)
+    while not stream.ended:
+        tick()
+    return times, seen
+
+
+@pytest.mark.claim("an-even-stream-shows-only-the-number-of-its-frames")
+@given(arrivals)
+def test_sizes_and_times_of_frames_depend_on_their_number_only(made: Arrivals) -> None:
+    times, seen = sent(made)
+    assert {len(frame) for frame in seen} == {FRAME_BYTES}
+    assert times == pytest.approx([(place + 1) * TICK_S for place in range(len(seen))])
+    assert math.log2(len(seen)).is_integer()
+
+
+@given(arrivals, st.lists(st.floats(0, 4 * TICK_S), min_size=1, max_size=5))
+def test_openais_decoder_reads_every_event_once_and_in_order(made: Arrivals, late_s: Sequence[float]) -> None:
+    _, seen = sent(made, late_s)
+    assert {len(frame) for frame in seen} == {FRAME_BYTES}
+    read = [one.data for one in SSEDecoder().iter_bytes(iter(seen))]
+    assert read == [event(text)[len("data: ") : -2].decode() for _, text in made] + ["[DONE]"]
+    assert seen[-1].endswith(DONE), "clients close the connection when they have read it"
+
+
+@given(arrivals)
+def test_text_waits_for_one_frame_where_there_is_room(made: Arrivals) -> None:
+    now, due = 0.0, dict[str, float]()
+    for number, (gap_s, _) in enumerate(made):
+        now += gap_s
+        due[f"<{number}>"] = now
+    few = [(gap_s, f"<{number}>") for number, (gap_s, _) in enumerate(made)]
+    times, seen = sent(few)
+    for mark, made_at in due.items():
+        came = next(time for time, frame in zip(times, seen) if mark.encode() in frame)
+        assert came - made_at <= TICK_S + 1e-9
+
+
+@pytest.mark.parametrize("size", range(9))
+def test_padding_of_any_size_is_no_event(size: int) -> None:
+    assert len(padding(size)) == size
+    assert [one.data for one in SSEDecoder().iter_bytes(iter([padding(size), DONE]))] == ["[DONE]"]
+
+
+@pytest.mark.claim("an-even-stream-shows-only-the-number-of-its-frames")
+@pytest.mark.parametrize("form", ["as-made", "even"])
+async def test_records_of_an_even_stream_have_one_size(tmp_path: Path, form: str) -> None:
+    async with echo_gateway(tmp_path, request_limits(stream=form), EchoEngine(step_s=0.02)) as echo:
+        with relay(echo.listener.port, tmp_path) as port:
+            seen = await asyncio.to_thread(observe, port, echo.key, CHAT)
+    assert seen.text == ECHOED
+    _, *sizes = [size for _, size in seen.records]  # the first one is the response's head
+    one = 22 + len(f"{FRAME_BYTES:x}\r\n\r\n") + FRAME_BYTES  # overhead of TLS 1.3 and of a chunk
+    if form == "even":
+        assert {size % one for size in sizes[:-1]} <= {0, one - 22}, "frames may share a record after a stall"
+    else:
+        assert len(set(sizes)) > 1
+
+
+@pytest.mark.claim("an-even-stream-shows-only-the-number-of-its-frames")
+async def test_frames_go_on_while_the_engine_ends_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "TICK_S", 0.02)
+    async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(step_s=1.0, per_event=9)) as echo:
+        with relay(echo.listener.port, tmp_path) as port:
+            seen = await asyncio.to_thread(observe, port, echo.key, {**CHAT, "stop": "hel"})
+    assert seen.text == "user: "
+    assert sum(size > FRAME_BYTES for _, size in seen.records) > 100  # 50 before the text, 50 until the usage
+
+
+@pytest.mark.parametrize("after", [0, 2])
+async def test_an_even_stream_that_fails_ends_with_the_error(tmp_path: Path, after: int) -> None:
+    async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(fail_after=after)) as echo:
+        async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
+            with pytest.raises(openai.APIError, match="reference"):
+                async for _ in await client.chat.completions.create(**CHAT, stream=True):
+                    pass
+
+
+async def test_what_is_refused_keeps_its_status_in_an_even_stream(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(queue_limit=0)) as echo:
+        async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
+            with pytest.raises(openai.RateLimitError):
+                await client.chat.completions.create(**CHAT, stream=True)
+
+
+async def test_rounds_that_wait_for_the_client_are_one_event() -> None:
+    stream, one = Stream(lambda: None), TokenLogprob(-1.0, [])
+    for token in range(3):
+        stream.push(TokensEvent([token], [one]))
+    reading = aiter(stream)
+    assert await anext(reading) == TokensEvent([0, 1, 2], [one] * 3)
+    done = DoneEvent("length", Usage())
+    for last in (TokensEvent([3]), done):
+        stream.push(last)
+    assert [found async for found in reading] == [TokensEvent([3]), done]
