@@ -18,7 +18,7 @@ from typing import Any
 
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.audit import entries
-from cloud_gateway.process import config
+from cloud_gateway.process import config, report
 from cloud_gateway.process.views import audit_row, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import KeyStoreError, PairingError
@@ -67,10 +67,7 @@ def status(args: argparse.Namespace) -> int:
     answer = control.call(_socket(args), "status")
     if args.json:
         return _print_json(answer)
-    for name, value in answer.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {count}" for key, count in value.items())
-        print(f"{name.replace('_', ' '):20} {'-' if value in (None, '') else value}")
+    print(report.text(answer))
     return 0
 
 

@@ -24,6 +24,7 @@ from cloud_gateway.process.views import audit_row, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
+from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import Handler
 from edgespec.shared.desk import PairingDesk
 from edgespec.shared.paired import PairedWorkers
@@ -34,7 +35,7 @@ AUDIT_BATCH = 200
 
 
 class Running(Protocol):
-    """What the commands use of the gateway process; the last three are None until the models are loaded."""
+    """What the commands use of the gateway process; the last four are None until the models are loaded."""
 
     settings: GatewaySettings
     starting: Starting
@@ -47,6 +48,7 @@ class Running(Protocol):
     models: Models | None
     engine: Engine | None
     links: Links | None
+    advertiser: Advertiser | None
 
     def addresses(self) -> dict[str, str]:
         """The listeners' URLs."""
@@ -118,7 +120,10 @@ class Commands:
         async with aclosing(gateway.desk.pair(groups)) as events:  # type: ignore[type-var]
             async for event in events:
                 if "code" in event:
-                    event |= {"address": gateway.worker_address(), "mdns": gateway.settings.link.mdns}
+                    event |= {
+                        "address": gateway.worker_address(),
+                        "mdns": gateway.advertiser is not None and gateway.advertiser.works,
+                    }
                 yield event
 
     async def workers(self) -> dict[str, object]:

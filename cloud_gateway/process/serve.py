@@ -85,6 +85,7 @@ class Gateway:
         self.models: Models | None = None
         self.engine: Engine | None = None
         self.links: Links | None = None
+        self.advertiser: Advertiser | None = None
         self._listeners: dict[str, Listener] = {}
         self.link_port = 0
         self._shares = _shares(settings)
@@ -188,7 +189,7 @@ class Gateway:
         links.start_s = self.starting.seconds
         if settings.link.mdns:
             where = settings.link.host, self.link_port
-            advertiser = Advertiser(self.name, self.identity.public, self.tls.spki_hash, *where)
+            advertiser = self.advertiser = Advertiser(self.name, self.identity.public, self.tls.spki_hash, *where)
             advertiser.start()
             closing.push_async_callback(advertiser.close)
         self.models, self.engine, self.links = models, engine, links

@@ -49,6 +49,11 @@ class Advertiser:
         """The addresses that `host` means, where it is not all of them."""
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def works(self) -> bool:
+        """Whether this machine is announced now."""
+        return bool(self._announced)
+
     def start(self) -> None:
         """Begins to announce, in the background: a new name is probed for first, which takes a second."""
         self._task = asyncio.ensure_future(self._run())
@@ -78,7 +83,8 @@ class Advertiser:
                         await self._announce(now)
                     self._announced = now
                 if not now:
-                    self._warn(f"no interface to a network has an address that {self._host} means")
+                    what = "has an address" if self._host in _ALL_ADDRESSES else f"has the address {self._host}"
+                    self._warn(f"no interface to a network {what}")
             except (OSError, Error) as error:  # the port is in use, multicast is off, the name is taken
                 self._warn(cause(error))
             await asyncio.sleep(mdns.POLL_S)

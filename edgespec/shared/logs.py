@@ -19,6 +19,7 @@ import threading
 import time
 import warnings
 from asyncio import AbstractEventLoop
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,8 @@ from edgespec.shared.throttle import Throttle
 log = logging.getLogger("edgespec.logs")
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+KEPT = 20
+"""Latest warnings and errors for `status` and `doctor`."""
 PACKAGES = ("edgespec", "cloud_gateway")
 _OUR_FILES = tuple(f"{Path(__file__).absolute().parents[2] / package}{os.sep}" for package in PACKAGES)
 _LENT = ".websockets"
@@ -84,6 +87,12 @@ def serving() -> None:
             handler.withhold()
 
 
+def latest_warnings() -> list[dict[str, object]]:
+    """The latest warnings and errors as they were printed, oldest first; JSON types. None outside a `policy`."""
+    handlers = [one for one in logging.getLogger().handlers if isinstance(one, PolicyHandler)]
+    return [{"at": at, "text": text} for handler in handlers for at, text in handler.warnings]
+
+
 def failure(error: BaseException) -> str:
     """The sentence for a command that ended with an unexpected exception."""
     return f"A fault of this program ended it; please report this line: {places(error)}."
@@ -109,6 +118,8 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(logging.Formatter(FORMAT))
         self._throttle = Throttle()
         self._withheld: Withheld | None = None
+        self.warnings: deque[tuple[float, str]] = deque(maxlen=KEPT)
+        """The latest, each with its time in seconds since 1970."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints one record, unless its place was printed within the last minute."""
@@ -119,6 +130,8 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
             name = identifier(record.name)
             shown = logging.LogRecord(name, record.levelno, "", 0, clean(text), None, None)  # no arguments, no exc_info
             shown.created, shown.msecs = record.created, record.msecs
+            if record.levelno >= logging.WARNING:
+                self.warnings.append((record.created, f"{name}: {shown.getMessage()}"))
             super().emit(shown)
         except Exception:  # noqa: BLE001  no log line may raise, and its error may quote the arguments
             self.handleError(record)

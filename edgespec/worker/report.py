@@ -1,21 +1,27 @@
-"""What `edgespec status` prints."""
+"""What `edgespec status` and `edgespec peers` print for people; `--json` prints what these functions are given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
+
+NAME = 13
+"""Width of the first column."""
 
 
 def text(status: Mapping[str, Any]) -> str:
-    """One line for each value; values of a table below its name."""
-    return "\n".join(_lines(status))
+    """The state of a running worker, or of one that starts: a name and a sentence a line."""
+    return "\n".join(f"{name:{NAME}} {value}" for name, value in _lines(status))
 
 
 def peers(shown: Mapping[str, Any]) -> str:
     """A block of lines for each peer, and what this daemon relays."""
-    blocks = [text({key: _joined(value) for key, value in peer.items()}) for peer in shown["peers"]]
-    relaying = text({"relaying": _joined(shown["relaying"]), "forwarded_bytes": shown["forwarded_bytes"]})
-    return "\n\n".join([*(blocks or ["no peers"]), relaying])
+    blocks = ["\n".join(f"{name:{NAME}} {value}" for name, value in _peer(peer)) for peer in shown["peers"]]
+    relayed = ", ".join(shown["relaying"])
+    megabytes = f"{shown['forwarded_bytes'] / 1e6:.1f} MB forwarded so far"
+    last = f"{'relaying':{NAME}} {'for ' + relayed if relayed else 'for no peer'}; {megabytes}"
+    return "\n\n".join([*(blocks or ["no peers"]), last])
 
 
 def invitation(event: Mapping[str, Any]) -> str:
@@ -41,23 +47,69 @@ def show_live(states: Iterable[Mapping[str, Any]]) -> None:
             live.update(Text(text(state)), refresh=True)
 
 
-def _lines(values: Mapping[str, Any], indent: str = "") -> Iterable[str]:
-    width = 18 - len(indent)
-    for key, value in values.items():
-        name = f"{indent}{key.replace('_', ' '):{width}}"
-        if isinstance(value, Mapping):
-            yield name.rstrip()
-            yield from _lines(value, indent + "  ")
-        elif isinstance(value, list):
-            yield f"{name} {'-' if not value else ''}".rstrip()
-            yield from (f"{indent}  {_row(one)}" for one in value)
-        else:
-            yield f"{name} {'-' if value is None else value}"
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as `1:02:03`."""
+    return str(timedelta(seconds=round(seconds)))
 
 
-def _joined(value: Any) -> Any:
-    return (", ".join(value) or "-") if isinstance(value, list) else value
+def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if status["state"] == "starting":
+        yield "state", f"starting: {status['doing']} (for {status['doing_s']:.0f} s)"
+        return
+    yield (
+        "worker",
+        f"{status['name']} ({status['id']}), edgespec {status['version']}, up {duration(status['uptime_s'])}",
+    )
+    yield "state", f"paused: {status['paused']}" if status["paused"] else str(status["state"])
+    yield "gateway", _gateway(status)
+    yield "draft model", f"{status['model']}{'' if status['model_loaded'] else ' (freed)'}"
+    yield "requests", f"{status['requests_open']} open, {status['requests']} since the start"
+    yield "drafting", _drafting(status)
+    yield "sent", f"{status['nodes']} candidates in {status['frames']} frames"
+    yield "acceptance", _acceptance(status)
+    yield from _owner(status["owner"])
+    for number, warning in enumerate(status["warnings"][-3:]):
+        yield "" if number else "warnings", warning["text"]
 
 
-def _row(aside: Mapping[str, Any]) -> str:
-    return f"{aside['at']}  for {aside['for_s']} s: {aside['because']}"
+def _gateway(status: Mapping[str, Any]) -> str:
+    if not status["linked"]:
+        refused = f": {status['refused']}" if status["refused"] else ""
+        return f"{status['gateway']}, not linked{refused}"
+    relay = f" through the peer {status['through']}" if status["through"] else ""
+    return f"{status['gateway']} at {status['address']}{relay}, round trip {status['rtt_ms']:.1f} ms"
+
+
+def _drafting(status: Mapping[str, Any]) -> str:
+    spent = duration(status["drafting_s"])
+    if not status["steps"]:
+        return f"no step finished in {spent} of drafting"
+    times = f"{status['step_ms']:.1f} ms a step, and {status['host_us_per_step'] / 1e3:.1f} ms beside the model"
+    return f"{status['steps']} steps in {spent}: {times}"
+
+
+def _acceptance(status: Mapping[str, Any]) -> str:
+    matched, committed = status["tokens_matched"], status["tokens_committed"]
+    return f"{matched} of {committed} tokens were drafted{f' ({matched / committed:.0%})' if committed else ''}"
+
+
+def _owner(owner: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    because = f": {owner['because']}" if owner["because"] else ""
+    yield "owner", f"{owner['state'] or 'not known yet'}{because} (`owner.mode` is {owner['mode']})"
+    for name, value in owner["sources"].items():
+        yield f"  {name}", str(value)
+    for number, aside in enumerate(reversed(owner["stepped_aside"])):
+        yield "" if number else "  aside", f"{aside['at']} for {duration(aside['for_s'])}: {aside['because']}"
+
+
+def _peer(peer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "peer", f"{peer['name']} ({peer['id']}), {peer['trust']}"
+    if "address" in peer:
+        interface = f", by interface {peer['interface']}" if "interface" in peer else ""
+        yield "address", f"{peer['address']}{interface}"
+    if "there" in peer:
+        because = f": {peer['because']}" if "because" in peer else ""
+        yield "state", f"{'there' if peer['there'] else 'not reached'}{because}"
+    if "relays" in peer:
+        yield "relays", "for this machine, if asked" if peer["relays"] else "for nobody"
+        yield "drafts for", ", ".join(peer["drafting_for"]) or "no gateway at present"

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, T
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
-from edgespec.shared import control, folders, sdnotify
+from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
@@ -67,7 +68,7 @@ class Service:
 
         Raises PairingError without a paired gateway, KeyStoreError, ModelError.
         """
-        self.settings = settings
+        self.settings, self._began = settings, time.monotonic()
         state = folders.state_dir("worker", settings.daemon.state_dir)
         store = KeyStore(state)
         store.note_credentials()
@@ -304,11 +305,16 @@ class Service:
         stats = self.daemon.stats
         return {
             "version": __version__,
+            "state": "paused" if self.paused_because else "drafting" if self.daemon.open_requests else "ready",
+            "uptime_s": round(time.monotonic() - self._began),
+            "model": self.settings.draft.model,
             "name": self.identity.name,
             "id": key_id(self.identity.key.public),
             "gateway": self.gateway.name,
             "linked": self._link is not None,
-            "through": str(self._link.address) if self._link is not None else None,
+            "address": str(self._link.address) if self._link is not None else None,
+            "through": self._link.address.peer if self._link and isinstance(self._link.address, Relayed) else None,
+            "rtt_ms": round(self.daemon.rtt_s * 1e3, 1) if self._link is not None else None,
             "refused": self._notice or None,
             "paused": self.paused_because,
             "requests_open": self.daemon.open_requests,
@@ -320,11 +326,12 @@ class Service:
             "frames": stats.frames,
             "tokens_committed": stats.committed,
             "tokens_matched": stats.matched,
-            "step_ms": round(stats.drafting_s / max(stats.steps, 1) * 1e3, 3),
-            "host_us_per_step": round(stats.host_s / max(stats.steps, 1) * 1e6, 1),
+            "step_ms": round(stats.drafting_s / stats.steps * 1e3, 3) if stats.steps else None,
+            "host_us_per_step": round(stats.host_s / stats.steps * 1e6, 1) if stats.steps else None,
             "drafting_s": round(stats.drafting_s, 1),
             "model_loaded": self.daemon.loaded,
             "owner": self.owner.status(),
+            "warnings": logs.latest_warnings(),
         }
 
     async def _watch(self) -> AsyncIterator[dict[str, object]]:

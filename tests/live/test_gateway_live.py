@@ -172,8 +172,8 @@ def test_metrics_are_on_loopback_only_and_hold_no_text(running: Running, key: st
 
 def test_a_second_gateway_and_a_taken_port_are_one_sentence(running: Running, tmp_path: Path) -> None:
     done = cli(running.folder, "serve")
-    assert (done.returncode, done.stderr.count("\n")) == (71, 1)
-    assert "running already" in done.stderr
+    assert done.returncode == 71
+    assert "running already" in done.stderr.splitlines()[-1] and "checking the models" not in done.stderr
     for option in ("api.port", "link.port", "metrics.port"):
         port = running.ready[option.split(".")[0]]["port"]
         (tmp_path / "gateway.toml").write_text(

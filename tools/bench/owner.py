@@ -28,6 +28,7 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import control, folders
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.worker import start
 from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, OwnerSection, WorkerSettings
 from edgespec.worker.presence.cpu import OtherGroups
 from edgespec.worker.presence.devices import Terminals
@@ -91,10 +92,11 @@ class Scene:
             daemon=DaemonSection(name="bench", state_dir=str(folder / "state")),
             owner=OwnerSection(idle_s=0.3),
         )
-        self.service = Service(settings, watched=sources)
+        self.settings, self.service = settings, Service(settings, watched=sources)
 
     async def __aenter__(self) -> Scene:
-        self._tasks = [asyncio.ensure_future(self.service.run(asyncio.Event())), asyncio.ensure_future(self._feed())]
+        running = start.run(self.settings, make=lambda *_: self.service)
+        self._tasks = [asyncio.ensure_future(running), asyncio.ensure_future(self._feed())]
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -120,7 +120,7 @@ class Campus:
 
     def through(self) -> str:
         """The peer through which the worker is linked at present; "" for none."""
-        where = self.ask("worker", "status")["through"]
+        where = self.ask("worker", "status")["address"]
         return next((peer for number, peer in enumerate(PEERS, 3) if where and f"10.78.{number}." in where), "")
 
     def ask(self, machine: str, method: str) -> Any:

@@ -14,6 +14,10 @@ MIN_MATCHED = 0.3
 """Share of committed tokens that the worker had drafted. Every policy waits longer than it gains below it."""
 MIN_COMMITTED = 200
 """Committed tokens before that share says anything."""
+STALLED_S = 10.0
+"""Of drafting without a finished step, a hundred times what a step may take."""
+WARNINGS = 3
+"""Latest different ones that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ def assigned(status: Mapping[str, Any]) -> Finding:
 def matched(status: Mapping[str, Any]) -> Finding:
     """Whether the draft model fits the target."""
     committed = status["tokens_committed"]
+    if not status["frames"]:
+        return Finding("match", "no candidate of this worker was sent, so the draft model cannot be judged")
     share = status["tokens_matched"] / committed if committed else 0.0
     if committed < MIN_COMMITTED or share >= MIN_MATCHED:
         return Finding("match", f"{share:.0%} of {committed} committed tokens were drafted before")
@@ -70,12 +76,23 @@ def matched(status: Mapping[str, Any]) -> Finding:
     return Finding("match", f"only {share:.0%} of {committed} committed tokens were drafted before", do, 66)
 
 
-def speed(step_s: float) -> Finding:
-    """Whether a draft step is fast enough to be of use. 0: not measured."""
+def speed(step_s: float | None, drafting_s: float = 0.0) -> Finding:
+    """Whether a draft step is fast enough to be of use; None: none was finished in `drafting_s` of drafting."""
+    if step_s is None and drafting_s < STALLED_S:
+        return Finding("speed", "no draft step was made yet")
+    if step_s is None:
+        says = f"no step was ever finished in {drafting_s:.0f} s of drafting: the machine starves it, or threads stall"
+        return Finding("speed", says, "set `draft.threads = 1`, and see what else runs here (`top`)", ASIDE)
     if step_s <= MAX_STEP_S:
-        return Finding("speed", f"a draft step takes {step_s * 1e3:.1f} ms" if step_s else "no draft step was made yet")
+        return Finding("speed", f"a draft step takes {step_s * 1e3:.1f} ms")
     do = "use a smaller or quantised draft model (`draft.model`), more threads (`draft.threads`) or another machine"
     return Finding("speed", f"a draft step takes {step_s * 1e3:.0f} ms, which is too slow to be of use", do, 66)
+
+
+def logged(status: Mapping[str, Any]) -> Finding:
+    """The latest warnings in the log of the running worker."""
+    texts = list(dict.fromkeys(one["text"] for one in status["warnings"]))[-WARNINGS:]
+    return Finding("log", "; ".join(texts) if texts else "no warning since the start")
 
 
 def clock(now: float, paired_at: float) -> Finding:

@@ -63,9 +63,13 @@ async def examine(configured: Callable[[], WorkerSettings]) -> AsyncIterator[Fin
     yield findings.clock(time.time(), gateway.paired_at)
     status = await _running(settings)
     if status is not None:
-        for check in (findings.linked, findings.paused, findings.assigned, findings.matched):
+        if status.get("state") == "starting":
+            yield Finding("worker", f"it is starting: {status['doing']}", "wait until it is ready", findings.ASIDE)
+            return
+        for check in (findings.linked, findings.paused, findings.assigned, findings.matched, findings.logged):
             yield check(status)
-        yield findings.speed(status["step_ms"] / 1e3)
+        step_ms = status["step_ms"]
+        yield findings.speed(step_ms / 1e3 if step_ms is not None else None, status["drafting_s"])
     where = await GatewayAddresses(gateways, gateway.key, settings.gateway.address, None).now()
     reached: list[Address] = []
     for one in where:

@@ -144,6 +144,8 @@ class Place:
                 "address": str(address), "there": True, "interface": interface, "relays": said.relays,
                 "drafting_for": drafting,
             }  # fmt: skip
+        if self.port is not None and peer.key in self.port.tunnels:  # it need not listen for that
+            return row | {"there": True, "because": "it reaches its gateway through this machine"}
         return row | {"there": False, "because": why}
 
     def _gateway_name(self, key: bytes) -> str:

@@ -34,7 +34,7 @@ class OtherGpuUse(Source):
             pynvml.nvmlInit()
             self._devices = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         except pynvml.NVMLError as error:
-            raise Unavailable(f"NVML cannot be used ({error})") from None
+            raise Unavailable(f"NVML cannot be used ({type(error).__name__})") from None
         self._nvml, self._seen_us = pynvml, int(time.time() * 1e6)  # its samples carry the time of day
         if not self._devices:
             raise Unavailable("this machine has no NVIDIA GPU")
@@ -50,7 +50,7 @@ class OtherGpuUse(Source):
         except nvml.NVMLError_NotFound:  # no sample since
             return 0.0
         except nvml.NVMLError as error:
-            raise Unavailable(f"the driver does not say who uses the GPU ({error})") from None
+            raise Unavailable(f"the driver does not say who uses the GPU ({type(error).__name__})") from None
         latest = {one.pid: one.smUtil for one in sorted(samples, key=lambda one: one.timeStamp)}
         self._seen_us = max([since, *(int(one.timeStamp) for one in samples)])
         return float(sum(use for pid, use in latest.items() if pid != os.getpid()))

@@ -22,6 +22,7 @@ MIN_WAIT_S = 0.01
 """Between two looks without a new value, whatever the deadline."""
 MAX_WAIT_S = 60.0
 """Between two looks, since the local time may be set."""
+NOT_READ = "not read yet"
 KEPT = 20
 """Latest times aside that `edgespec status` shows."""
 
@@ -39,7 +40,7 @@ class Aside:
 class _Watched:
     source: Source
     value: float | None = None
-    off: str = "not read yet"
+    off: str = NOT_READ
 
 
 @dataclass(slots=True)
@@ -107,14 +108,22 @@ class Watch:
                         self._put(one, one.source.read(self.clock()))
                         await asyncio.sleep(one.source.period_s)
                 except Unavailable as why:
-                    if one.value is not None or one.off != str(why):
-                        log.info("the owner is not looked for by %s: %s", one.source.name, why)
-                    one.off = str(why)
+                    known, one.off = one.value is not None or one.off != NOT_READ, str(why)
+                    if known and one.value is not None:
+                        log.info("the owner is not looked for by %s any more: %s", one.source.name, one.off)
                     self._put(one, None)
+                    if not known:
+                        self._report_off()
                 await one.source.close()
                 await asyncio.sleep(RETRY_S)
         finally:
             await one.source.close()
+
+    def _report_off(self) -> None:
+        """One line for all sources that are off, once each was opened."""
+        if all(one.value is not None or one.off != NOT_READ for one in self._watched):
+            off = [f"{one.source.name} ({one.off})" for one in self._watched if one.value is None]
+            log.info("the owner is not looked for by %s", ", ".join(off))
 
     def _put(self, one: _Watched, value: float | None) -> None:
         if value != one.value:

@@ -55,6 +55,15 @@ async def test_without_a_usable_interface_there_is_one_warning_and_no_failure(
         await until(lambda: len(looks) > 3)
         await advertiser.close()
     assert caplog.text.count("edgespec pair wss://HOST:7443 CODE") == 1
+    assert "mDNS does not work (no interface to a network has an address)" in caplog.text
+    assert not advertiser.works
+
+
+async def test_a_loopback_host_is_named_in_the_warning(caplog: pytest.LogCaptureFixture) -> None:
+    advertiser = Advertiser("gw", KEY, SPKI, "127.0.0.1", 7443, only=["no-such-interface"])
+    advertiser.start()
+    await until(lambda: "no interface to a network has the address 127.0.0.1" in caplog.text)
+    await advertiser.close()
 
 
 async def test_closing_before_or_while_starting_is_harmless() -> None:

@@ -195,6 +195,15 @@ print("the end", file=sys.stderr)
 """
 
 
+def test_the_latest_warnings_are_kept_as_they_were_printed(out: io.StringIO) -> None:
+    planted("def f(): log.info('well'); log.warning('passes stall (%d ms)', 86608)")()
+    library = logging.getLogger("aiohttp.server")
+    planted("def f(): library.error('bad header %r', CANARY)", ours=False, library=library)()
+    texts = [str(one["text"]) for one in logs.latest_warnings()]
+    assert texts[0] == "edgespec.planted: passes stall (86608 ms)"
+    assert "text withheld" in texts[1] and CANARY not in texts[1] and len(texts) == 2
+
+
 @pytest.mark.claim("of-a-library-only-level-logger-and-place-are-printed")
 def test_what_libraries_write_to_standard_error_is_withheld_while_serving() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -32,7 +32,7 @@ from tests.support.tiny_gguf import make_tiny_gguf
 NOBODY = Pin(bytes(32), bytes(32))
 WELL: dict[str, Any] = {
     "linked": True, "gateway": "gw", "paused": None, "owner": {"because": None}, "requests": 3,
-    "tokens_committed": 1000, "tokens_matched": 700, "step_ms": 4.0,
+    "tokens_committed": 1000, "tokens_matched": 700, "step_ms": 4.0, "frames": 9,
 }  # fmt: skip
 
 
@@ -57,10 +57,19 @@ def test_a_few_tokens_do_not_condemn_a_draft_model() -> None:
 
 
 def test_a_slow_model_and_a_clock_that_is_behind_are_found() -> None:
-    assert findings.speed(0.004).exit_code == findings.speed(0.0).exit_code == 0
+    assert findings.speed(0.004).exit_code == findings.speed(None).exit_code == 0
     assert findings.speed(0.3).exit_code == 66
     assert findings.clock(2000.0, 1000.0).exit_code == 0
     assert findings.clock(999.0, 1000.0).exit_code == 78
+
+
+def test_a_worker_that_never_finished_a_step_is_starved_not_slow() -> None:
+    """A stalled worker: 597 s of drafting, 1302 tokens committed without it."""
+    stalled = findings.speed(None, 597.0)
+    assert "no step was ever finished in 597 s of drafting" in stalled.says
+    assert "draft.threads" in stalled.do and "draft.model" not in stalled.do
+    match = findings.matched(WELL | {"tokens_committed": 1302, "tokens_matched": 0, "frames": 0})
+    assert match.exit_code == 0 and "cannot be judged" in match.says
 
 
 def test_the_first_fault_gives_the_exit_code() -> None:

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from edgespec.core.protocol.handshake import Pin
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.worker import report
 from edgespec.worker.peers.config import RelaySection
 from edgespec.worker.peers.place import Place
 from tests.support.peers import HOME
 
+if TYPE_CHECKING:
+    from edgespec.shared.guarded_server import GuardedConnection
+
 OLD, NEW, OTHER = b"a" * 32, b"b" * 32, b"c" * 32
+
+
+async def test_a_peer_that_is_relayed_at_present_is_there(tmp_path: Path) -> None:
+    """It announces itself nowhere and listens nowhere, so it cannot be asked."""
+    store = KeyStore(tmp_path)
+    place = Place(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
+    await place.start()
+    try:
+        assert place.port is not None
+        place.peers.add(OTHER, b"", "desk-2", "", 1)
+        assert (await place._row(place.peers.all()[0]))["there"] is False
+        place.port.tunnels[OTHER] = cast("GuardedConnection", None)
+        shown = await place.show()
+    finally:
+        place.port.tunnels.clear()
+        await place.close()
+    assert shown["relaying"] == ["desk-2"]
+    text = report.peers(shown)
+    assert "state         there: it reaches its gateway through this machine" in text
+    assert "relaying      for desk-2; 0.0 MB forwarded so far" in text
 
 
 def test_a_relay_finds_a_gateway_by_its_key_before_a_rotation_too(tmp_path: Path) -> None:

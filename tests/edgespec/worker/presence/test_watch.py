@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 
 import pytest
 
 from edgespec.core.presence import OwnerPolicy, Verdict
+from edgespec.shared import logs
 from edgespec.worker.presence.watch import RETRY_S, Watch
 from tests.support.owner import Scripted
 
@@ -60,6 +62,18 @@ async def test_a_source_that_is_not_there_is_off_with_its_reason_and_tried_again
     await asyncio.sleep(1)
     assert watch.status()["sources"]["gpu"] == "off: it was taken away"
     await ended(task)
+
+
+@pytest.mark.driven
+async def test_sources_that_are_off_are_one_line_of_the_log_with_reasons() -> None:
+    out = io.StringIO()
+    with logs.policy("info", out):
+        sources = Scripted("gpu", None), Scripted("battery", 0.0, period_s=1), Scripted("input", None)
+        _, _, task = await watched(OwnerPolicy(limits={"gpu": 10, "battery": 1, "input": 1}), *sources)
+        await asyncio.sleep(3 * RETRY_S)
+        await ended(task)
+    lines = [line.partition("edgespec.owner: ")[2] for line in out.getvalue().splitlines() if "edgespec.owner" in line]
+    assert lines == ["the owner is not looked for by gpu (there is none), input (there is none)"]
 
 
 @pytest.mark.driven
