@@ -131,6 +131,7 @@ models() {
 worker() {
     packages worker
     "$VENV/bin/edgespec" models fetch auto:quantised
+    "$VENV/bin/edgespec" models check auto:quantised
 }
 
 case ${1:-} in

@@ -16,6 +16,7 @@ from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
 from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.shared.folders import expand
+from edgespec.shared.installed import require
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import available_memory, resolve_model
 from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
@@ -66,7 +67,7 @@ def check_models(settings: GatewaySettings) -> Plan:
     """
     options, path = settings.target, resolve_model(settings.target.model)
     engine = engine_for(options, path)
-    _require("transformers", "torch" if engine == "torch" else "llama_cpp")
+    require("transformers", "torch" if engine == "torch" else "llama_cpp")
     if engine == "llamacpp":
         from cloud_gateway.models.target_model.llamacpp import check_file, spare_sequences
 
@@ -96,7 +97,7 @@ def check_models(settings: GatewaySettings) -> Plan:
 
 def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
     """Raises ConfigError, ModelError or TokenizerMismatch where it cannot draft here for the target."""
-    _require("llama_cpp")
+    require("llama_cpp")
     if settings.target.slots + (settings.sources.queued_answers > 0) > MAX_REQUESTS:
         raise ConfigError(
             f"`target.slots` is {settings.target.slots}, and a local draft takes {MAX_REQUESTS} requests at once: "
@@ -257,13 +258,6 @@ def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
         log.warning("`target.exact` cannot be had with this model on this machine: a tree's logits differ in bits.")
     made_by = f"llamacpp {options.n_gpu_layers} {target.exact} {version('llama-cpp-python')}"
     return LoadedTarget(target, vocabulary.tokenizer, vocabulary.model_digest, vocabulary.tokenizer_digest, made_by)
-
-
-def _require(*modules: str) -> None:
-    """Raises ModuleNotFoundError, which the command line explains, before a model is read for nothing."""
-    for module in modules:
-        if not _installed(module):
-            raise ModuleNotFoundError(name=module)
 
 
 def _installed(package: str) -> bool:

@@ -20,6 +20,7 @@ Public, by module:
 - `guarded`: `CountedClient`, `GuardedClient`, `PinnedClient`
 - `guarded_server`: `GuardedConnection`, `GuardedServer`
 - `hub`: all
+- `installed`: `require`
 - `keystore`: `KeyStore`
 - `logs`: all
 - `mdns`: all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, requires
@@ -24,6 +25,13 @@ def shipped_text(name: str) -> str:
         return (SHIPPED / name).read_text()
     except OSError:
         raise ConfigError(f"{SHIPPED / name} is missing: install edgespec again.") from None
+
+
+def require(*modules: str) -> None:
+    """Raises ModuleNotFoundError, which the command line explains, for a module that a later step or a child needs."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(name=module)
 
 
 def missing_package(module: str | None, program: str = "") -> MissingPackageError | None:

@@ -38,6 +38,7 @@ from edgespec.lab.demo.scene import (
 )  # fmt: skip
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.load import KINDS
+from edgespec.shared.installed import require
 
 WATCHED = "Tell me in a few sentences how a lighthouse works."
 """Streamed before the timing; not one of the prompts, so that each of those is new to the worker."""
@@ -125,6 +126,7 @@ def context_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError for options that would fail only after minutes, or give meaningless results."""
+    require("aiohttp", "llama_cpp", "torch", "transformers")  # of the gateway, a process of its own
     for name, value, low, high in (
         *(("rtt-ms", rtt_ms, 0, 10_000) for rtt_ms in options.rtt_ms),
         ("limit", options.limit, 1, 1_000_000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -238,7 +239,8 @@ def test_heads_are_counted_as_weights_and_an_eagle_head_with_every_token(
 def test_a_missing_package_is_found_before_a_model_is_read(
     missing: str, engine: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "_installed", lambda package: package != missing)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found(name))
     with pytest.raises(ModuleNotFoundError) as caught:
         check_models(configured(model, model, engine=engine))
     assert caught.value.name == missing

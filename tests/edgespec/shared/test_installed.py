@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import tomllib
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from cloud_gateway import __main__ as gateway
 from edgespec import __main__ as worker
+from edgespec.core.errors import EdgespecError
 from edgespec.shared import command, installed
 from edgespec.shared.installed import SHIPPED, missing_package
 
@@ -68,11 +70,20 @@ def test_a_command_without_its_extra_says_which_to_install(
     assert said.startswith("edgespec: The package huggingface-hub is not installed") and "fault of this" not in said
 
 
+def test_the_demo_names_the_extra_that_its_gateway_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiohttp" else found(name))
+    assert worker.main(["demo"]) == 69
+    assert 'run `pip install "edgespec[gateway]"` there.' in capsys.readouterr().err
+
+
 def test_a_module_of_nobody_stays_a_fault_of_this_program(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(worker, "_version", lambda _: importlib.import_module("no_such_module"))
-    assert command.run(worker.build_parser(), ["version"]) == 70
+    assert command.run(worker.build_parser(), ["version"]) == EdgespecError.exit_code
     assert "A fault of this program ended it" in capsys.readouterr().err
 
 
