@@ -91,5 +91,5 @@ async def test_a_client_that_does_not_read_delays_nobody_and_is_given_up(
         assert time.monotonic() - began < 5
         await until(lambda: not echo.engine.running, 30)
         assert len(echo.engine.cancelled) == 1
-        await until(lambda: not echo.listener.runner.server.connections)
+        await until(lambda: not echo.listener.runner.server.connections, 10)  # of itself it ends after `unread_s`, 20 s
         slow.close()

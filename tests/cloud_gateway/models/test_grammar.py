@@ -18,6 +18,7 @@ from cloud_gateway.core.verify.interface import Constraint, ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
 from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
 from cloud_gateway.models.masks import Lane, MasksBeside
+from cloud_gateway.models.schema_limits import MAX_NODES
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
@@ -202,15 +203,15 @@ async def test_a_workers_candidates_are_accepted_under_a_schema(grammars: Gramma
 def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:
     grammars = Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
     first = grammars.compile(LIST)
-    assert grammars.compile(LIST) is first
+    for n in range(MAX_KEPT + 1):
+        grammars.compile({"const": n})
+        assert len(grammars._judged) <= MAX_KEPT
+        assert grammars.compile(LIST) is first, "the one used last is dropped last"
     for n in range(MAX_KEPT_BYTES // 60_000 + 1):
         schema = grammars.compile({"const": n, "description": "x" * 60_000})
         assert sum(size for size, _ in grammars._judged.values()) <= MAX_KEPT_BYTES
         assert grammars.compile({"const": n, "description": "x" * 60_000}) is schema
     assert grammars.compile(LIST) is not first
-    for n in range(MAX_KEPT + 1):
-        grammars.compile({"const": n})
-        assert len(grammars._judged) <= MAX_KEPT
     grammars.close()
 
 
@@ -373,6 +374,7 @@ LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"typ
         {"type": "string", "format": "unheard-of"},
         {"x-guidance": {"lenient": True}, "not": {}},
         {"type": "string", "description": "x" * 70_000},
+        {"enum": [[]] * MAX_NODES},
     ],
     ids=lambda schema: json.dumps(schema)[:40],
 )

@@ -110,3 +110,12 @@ def test_a_key_at_its_own_limit_leaves_room_for_another() -> None:
     assert turns.take() == "one-0"
     turns.ended("many")
     assert turns.take() == "many-2"
+
+
+def test_the_key_with_fewest_under_way_is_next_and_not_who_waited_longest() -> None:
+    turns: Turns[str] = Turns()
+    for item in ("a-0", "a-1", "b-0", "b-1"):
+        turns.add(item[0], item)
+    assert [turns.take(), turns.take()] == ["a-0", "b-0"]
+    turns.ended("b")
+    assert turns.take() == "b-1"
