@@ -56,6 +56,7 @@ def test_the_service_is_hardly_exposed(unit: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.claim("what-only-a-person-can-repair-is-not-tried-again")
 @pytest.mark.parametrize("name", NAMES)
 def test_what_only_a_person_can_repair_is_not_tried_again(name: str) -> None:
     never = {int(code) for code in settings(name)["RestartPreventExitStatus"][0].split()}

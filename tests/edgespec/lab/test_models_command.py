@@ -82,7 +82,7 @@ def test_the_list_has_what_is_here_and_what_is_configured(
     make_tiny_target(model_dir() / "owner--folder")
     (home / "config" / "edgespec").mkdir(parents=True)
     (home / "config" / "edgespec" / "gateway.toml").write_text(
-        f'[target]\nmodel = "owner/folder"\n[local_draft]\nmodel = "{home}/gone.gguf"\n'
+        f'[target]\nmodel = "{model_dir()}/owner--folder"\n[local_draft]\nmodel = "{home}/gone.gguf"\n'
     )
     (home / "config" / "edgespec" / "worker.toml").write_text(f'[draft]\nmodel = "{draft}"\n')
     assert main(["models", "list", "--json"]) == 0

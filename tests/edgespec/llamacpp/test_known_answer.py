@@ -42,6 +42,7 @@ def sentence(model: Path, hang_s: float = 60.0) -> str:
     return str(error.value)
 
 
+@pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
@@ -62,6 +63,7 @@ def test_a_fault_is_one_sentence_with_library_processor_and_cure(
     assert not cache.exists()  # the next start tries again
 
 
+@pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
 def test_a_hang_is_ended_and_a_slow_model_is_not(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tmp_path / "planted", SLOW)
     require_known_answer(model, hang_s=3.0)  # it takes 4 s: six passes of 0.7 s
@@ -86,6 +88,7 @@ def test_a_trial_is_remembered_for_library_model_and_layers(
     assert known_answer._passed(Path(sys.prefix), model, 0) != known_answer._passed(Path(sys.prefix), model, 9)
 
 
+@pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
 def test_the_demos_models_are_held_against_stored_tokens(
     quantised_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +113,7 @@ def test_who_ends_the_child_does_not_condemn_the_library(
     assert error.value.exit_code == 75 and not cache.exists()
 
 
+@pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
 def test_a_worker_does_not_load_what_failed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tmp_path / "planted", WRONG)
     with pytest.raises(LibraryError):
@@ -126,6 +130,7 @@ def gateway(tmp_path: Path, model: Path, engine: str, draft: str) -> subprocess.
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
+@pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
 @pytest.mark.parametrize(("role", "fault"), [("target", WRONG), ("draft", CRASH)])
 def test_a_gateway_ends_with_the_sentence_and_exit_code_70(
     role: str, fault: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,6 +141,7 @@ def test_a_gateway_ends_with_the_sentence_and_exit_code_70(
     assert done.stderr.splitlines()[-1].startswith("cloud-gateway: llama.cpp ") and "API" not in done.stdout
 
 
+@pytest.mark.claim("a-native-crash-shows-its-places")
 def test_a_crash_while_a_gateway_loads_shows_its_places(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

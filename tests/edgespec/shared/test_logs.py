@@ -289,6 +289,7 @@ command.run(parser, [])
 """
 
 
+@pytest.mark.claim("a-native-crash-shows-its-places")
 @pytest.mark.parametrize("before", ["'it loads its models'", "with logs.policy(): logs.serving()  # and has ended"])
 def test_a_native_crash_of_a_command_names_the_place(before: str) -> None:
     done = subprocess.run(
