@@ -178,7 +178,7 @@ def test_without_a_worker_the_draft_reads_first_where_that_pays(monkeypatch: pyt
     before = [call for call in target.calls[: first_round(target)] if call[0] == "reading"]
     assert sum(call[1] for call in before) == 799
     assert all(call[1] <= 128 for call in before), "in chunks, as the target"
-    monkeypatch.setattr(Adaptive, "reads_ahead", lambda *_, **__: False)
+    monkeypatch.setattr(Adaptive, "reads_prompt", lambda *_, **__: False)
     assert seconds < 0.95 * alone(120)[1], "while it reads between rounds these are plain"
 
 
