@@ -116,6 +116,8 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_failure: Callable[[], None] = lambda: None
         """Called on the event loop when the engine gave up: the target fails for every request (recovery.py)."""
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called on the engine's thread at least every IDLE_S while no request is in a slot or waits for one."""
 
     # --- called on the event loop --------------------------------------------------------------------------------
 
@@ -221,6 +223,8 @@ class Engine:
         while not self._stopping and not self.recovery.target_broken:
             wake = self.turn()
             if wake is not None:
+                if not self._active and not self.queued:
+                    self.on_idle()
                 self._wait(wake)
 
     def turn(self) -> float | None:  # main loop

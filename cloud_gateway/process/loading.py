@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -43,6 +42,12 @@ class Models:
     grammars: Grammars
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
     """By the name of their source."""
+
+    def idle(self) -> None:
+        """To be called on the engine's thread when no request waits: may try more threads."""
+        self.target.idle()
+        if self.local is not None:
+            self.local.idle()
 
 
 def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Callable[[str], None] = log.info) -> Models:
@@ -95,7 +100,7 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
         path,
         context=draft_cells(settings),
         requests=requests,
-        threads=options.threads or target.measured_threads or len(os.sched_getaffinity(0)),
+        threads=options.threads,
         gpu_layers=options.n_gpu_layers,
         prefix_cache=options.prefix_cache,
         target_vocab_size=target.vocab_size,

@@ -174,6 +174,7 @@ class Gateway:
             models.target, models.local, engine_settings(settings), links, recorder=self.recorder, curve=curve
         )
         engine.on_failure, engine.local.heads = self._engine_failed, models.heads
+        engine.on_idle = models.idle
         if self.audit is not None:
             engine.offloading.audit = self.audit
             closing.push_async_callback(asyncio.to_thread, self.audit.close)

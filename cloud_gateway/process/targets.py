@@ -213,7 +213,8 @@ def _with_torch(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
     import torch
 
     from cloud_gateway.models.target_model import load
-    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.target_model.exact_rows import BLOCK_ROWS
+    from cloud_gateway.models.target_model.torch import MAX_LONE_ROWS, TorchTarget
 
     options, path = settings.target, plan.path
     dtype = dtype_for(options)
@@ -227,7 +228,13 @@ def _with_torch(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
         threads=options.threads,
         kernels=options.kernels,
         exact=options.exact != "no",
+        max_lone_rows=BLOCK_ROWS if options.exact == "yes" else MAX_LONE_ROWS,
         prefix_cache=options.prefix_cache,
+    )
+    log.log(
+        logging.WARNING if options.exact == "yes" and not target.exact else logging.INFO,
+        "the target is %s",
+        "exact" if target.exact else f"not exact: {target.inexact_because}",
     )
     made_by = f"{target.device} {dtype} {torch.__version__}"
     return LoadedTarget(target, loaded.tokenizer, loaded.model_digest, loaded.tokenizer_digest, made_by)

@@ -21,6 +21,7 @@ from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_REQUESTS
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Holding, Kept, first_to_go, gives_way
+from edgespec.core.thread_count import thread_counts
 from edgespec.llamacpp.context import Context, Row
 from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows, common_prefix
 from edgespec.shared.digests import model_digest
@@ -85,10 +86,6 @@ class Drafter:
         self._llama = Context(
             path, cells=context, sequences=ids, batch=prefill_batch, threads=threads or cores, gpu_layers=gpu_layers
         )
-        self._threads: Threads | None = None
-        if not threads:
-            self._threads = Threads(cores, self._llama.use_threads, clock, "draft model")
-            self._threads.measure(self._try_a_pass)
         self.vocab_size = min(entries, self._llama.vocab_size)
         """Without unused entries at the end, of which the target may have fewer: they are never proposed."""
         self.context = min(context, self._llama.trained_context)
@@ -102,6 +99,10 @@ class Drafter:
         self._closed: list[Request] = []
         self._clock = clock
         self._free = list(range(ids))
+        self._threads = Threads([threads] if threads else thread_counts(cores), self._llama.use_threads, "draft model")
+        self._threads.measure(self._try_a_pass)
+        if gpu_layers:  # passes wait for the GPU
+            self._threads.fix()
         self._now = 0  # counts calls, to know what was used least recently
         (log or logging.getLogger(__name__)).info("draft model %s: %d tokens of context", path.name, self.context)
 
@@ -183,6 +184,10 @@ class Drafter:
             self._cache(Request(r.tokens[: r.evaluated], r.trunk, r.evaluated, scope=r.scope))
         else:
             self._drop(r.trunk)
+
+    def idle(self) -> None:
+        """To be called when no request is open: may try more threads."""
+        self._threads.idle(self._try_a_pass)
 
     def shutdown(self) -> None:
         """Frees the model; no other method may be called afterwards."""
@@ -266,15 +271,14 @@ class Drafter:
     def _decode(self, asker: Request, rows: Sequence[Row]) -> None:
         """One decode; drops cached prefixes, then idle tips, then the KV of an open request, while the cells do not
         suffice."""
-        began = self._clock()
-        while not self._llama.decode(rows):
-            if not (self._drop_cached() or self._drop_idle_tip() or self._drop_open(asker, len(rows))):
-                raise DraftMemoryError(f"the draft model's {self._llama.cells} KV cells are full with open requests")
-            began = self._clock()
+        with self._threads.watched(len(rows)):
+            while not self._llama.decode(rows):
+                if not (self._drop_cached() or self._drop_idle_tip() or self._drop_open(asker, len(rows))):
+                    raise DraftMemoryError(
+                        f"the draft model's {self._llama.cells} KV cells are full with open requests"
+                    )
         self.passes += 1
         self.rows += len(rows)
-        if self._threads is not None:
-            self._threads.passed(len(rows), self._clock() - began)
 
     # --- sequences and cells -------------------------------------------------------------------------------------
 
@@ -340,9 +344,10 @@ class Drafter:
                 return
 
     def _try_a_pass(self) -> None:
-        """Over one row, whose cell is free again afterwards; before any request is open."""
-        self._llama.decode([Row(0, 0, (0,), True)])
-        self._llama.trim(0, 0)
+        """Over one row, in a sequence and a cell that are free again afterwards."""
+        sequence = self._take_sequence()
+        self._llama.decode([Row(0, 0, (sequence,), True)])
+        self._drop(sequence)
 
     def _require_room(self, tokens: int) -> None:
         if tokens > self.context:

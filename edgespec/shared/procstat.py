@@ -1,11 +1,31 @@
-"""What Linux counts of one process or thread (proc_pid_stat(5))."""
+"""What Linux counts of processors, processes and threads (proc_stat(5), proc_pid_stat(5)), and rates of counters."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+WINDOW_S = 0.5
+"""Over which rates are taken. Half of the second within which drafting stops; 50 ticks of /proc/stat."""
+
+
+class Rate:
+    """Growth per second of a counter, over the latest `WINDOW_S` or the time between two reads if that is longer."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def of(self, now: float, count: float) -> float:
+        """The rate after a read of the counter; 0 after the first one."""
+        self._seen.append((now, count))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_S:
+            self._seen.popleft()
+        began, before = self._seen[0]
+        return max(count - before, 0.0) / (now - began) if now > began else 0.0
 
 
 class TaskStat(NamedTuple):
@@ -48,3 +68,18 @@ def _schedstat(pid: int, figure: int) -> float:
         with suppress(OSError):  # a thread may have ended since
             total += int(file.read_text().split()[figure])
     return total / 1e9
+
+
+def busy_s(stat: Path, cores: Collection[int] | None = None, *, low: bool = False) -> float:
+    """Processor seconds since boot, of all processors or of these; `low`: also of tasks with a low priority.
+
+    `stat`: /proc/stat, which counts those apart (nice over 0). Raises OSError, ValueError, IndexError.
+    """
+    names = {"cpu"} if cores is None else {f"cpu{core}" for core in cores}
+    ticks = 0
+    for line in stat.read_text().splitlines():
+        name, *counts = line.split(maxsplit=8)
+        if name in names:
+            user, nice, system, _idle, _iowait, irq, softirq = map(int, counts[:7])
+            ticks += user + low * nice + system + irq + softirq
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,80 +1,125 @@
-"""How many threads evaluate a model where the configuration leaves it open: fewer while passes stall, more later.
-
-Threads of one pass wait for each other, so one of them that shares its core with another process holds up all: with as
-many threads as cores, one busy loop beside them made passes forty times as long.
-"""
+"""Sets the number of a model's threads if the configuration leaves it open; edgespec/core/thread_count.py decides."""
 
 from __future__ import annotations
 
 import logging
+import math
+import os
 import statistics
+import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgespec.core.thread_count import ThreadCount
+from edgespec.shared.procstat import Rate, busy_s, task_stat
 
 log = logging.getLogger("edgespec.threads")
 
-STALL = 5.0
-"""A pass is stalled if it takes so many times the fastest of the latest ones of its size. Passes alone vary by a
-third, and a KV cache that fills makes them longer by little from one to the next."""
-MAX_STALLED, RECENT, REMEMBERED = 3, 8, 64
-"""More stalled passes than this among the recent ones are too many; passes of one size that are remembered."""
-RETRY_S = 60.0
-"""Time with fewer threads after which twice as many are tried; doubled each time, up to an hour."""
-MAX_RETRY_S = 3600.0
+LOAD_PERIOD_S = 0.25
+"""Between two reads of the load."""
 _TRIALS = 4
 """Passes with each number of threads at the start."""
 
 
+class OtherLoad:
+    """Cores of this process that others keep busy; without those of a lower priority, which make way at once."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._stat, self._self = root / "proc/stat", root / "proc/self"
+        self._rate, self._cores = Rate(), os.sched_getaffinity(0)
+
+    def __call__(self, now: float) -> float | None:
+        """None where this machine does not say."""
+        low = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) > 0
+        try:
+            return self._rate.of(now, busy_s(self._stat, self._cores, low=low) - task_stat(self._self).cpu_s)
+        except (OSError, ValueError, IndexError):
+            return None
+
+
 class Threads:
-    """Chooses 1 to `limit` threads and sets them with `use`. On the thread that evaluates the model."""
+    """Runs passes of a model with as many threads as suit. On the thread that evaluates the model."""
 
     def __init__(
         self,
-        limit: int,
+        counts: Sequence[int],
         use: Callable[[int], object],
-        clock: Callable[[], float] = time.monotonic,
         model: str = "target",
+        clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
+        load: Callable[[float], float | None] | None = None,
     ) -> None:
-        """`model`: what the log calls it."""
-        self.limit = self.count = limit
-        self._model = model
-        self._set, self._clock = use, clock
-        self._latest: dict[int, deque[float]] = {}
-        self._stalled: deque[bool] = deque(maxlen=RECENT)
-        self._retry_s, self._since = RETRY_S, clock()
+        """`counts`: to choose from, ascending; a single one is never changed. `use` sets a number; `model`: what the
+        log calls it."""
+        self._counts, self._set, self._model = counts, use, model
+        self._clock, self._cpu_clock, self._load = clock, cpu_clock, load or OtherLoad()
+        self._choice = ThreadCount(counts, len(os.sched_getaffinity(0)), clock())
+        self._load_at = -math.inf
+
+    @property
+    def count(self) -> int:
+        """Threads of the next pass."""
+        return self._choice.count
 
     def measure(self, step: Callable[[], object]) -> None:
         """Runs `step`, a pass over one row, with each number of threads in turn, and takes the fastest."""
-        counts = [max(self.limit >> halvings, 1) for halvings in range(self.limit.bit_length())]
-        taken: dict[int, list[float]] = {count: [] for count in counts}
+        if len(self._counts) == 1:
+            return
+        taken: dict[int, list[float]] = {count: [] for count in reversed(self._counts)}
         step()  # the first pass reads the weights
         for _ in range(_TRIALS):
-            for count in counts:
-                self._set(count)
-                began = self._clock()
-                step()
-                taken[count].append(self._clock() - began)
-        times = {count: statistics.median(taken[count]) for count in counts}
-        self._use(min(counts, key=lambda count: times[count]))
-        shown = ", ".join(f"{1000 * times[count]:.1f} ms with {count}" for count in sorted(times))
-        log.info("the %s takes %d of %d threads (a pass: %s)", self._model, self.count, self.limit, shown)
+            for count, times in taken.items():
+                times.append(self._timed(step, count))
+        medians = {count: statistics.median(times) for count, times in taken.items()}
+        self._choice.choose(min(medians, key=lambda count: medians[count]), self._clock())
+        self._set(self.count)
+        shown = ", ".join(f"{1000 * medians[count]:.1f} ms with {count}" for count in self._counts)
+        log.info("the %s takes %d of %d threads (a pass: %s)", self._model, self.count, self._counts[-1], shown)
 
-    def passed(self, rows: int, seconds: float) -> None:
-        """Notes a pass, and goes to fewer threads where several stalled, or back to more after a while."""
-        latest = self._latest.setdefault(rows, deque(maxlen=REMEMBERED))
-        self._stalled.append(bool(latest) and seconds > STALL * min(latest))
-        latest.append(seconds)
-        if self.count > 1 and sum(self._stalled) > MAX_STALLED:
-            self._use(self.count // 2)
-            text = "passes of the %s stall (%.0f ms): %d threads from now on"
-            log.warning(text, self._model, 1000 * seconds, self.count)
-        elif self.count < self.limit and self._clock() - self._since >= self._retry_s:
-            self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
-            self._use(min(2 * self.count, self.limit))
-            log.info("the %s tries %d threads again", self._model, self.count)
+    def fix(self) -> None:
+        """Stays with the present number."""
+        self._counts = [self.count]
 
-    def _use(self, count: int) -> None:
-        self.count, self._since = count, self._clock()
-        self._stalled.clear()
+    @contextmanager
+    def watched(self, rows: int) -> Iterator[None]:
+        """Around each pass, over so many rows; at the level debug it is logged (`python -m tools.bench threads`)."""
+        began, cpu_began, count = self._clock(), self._cpu_clock(), self.count
+        yield
+        now = self._clock()
+        log.debug("pass of the %s: %d rows, %.3f ms, threads: %d", self._model, rows, 1000 * (now - began), count)
+        if len(self._counts) == 1:
+            return
+        if self._choice.passed(now - began, self._cpu_clock() - cpu_began, now):
+            log.info("a pass of the %s was held up (%.0f ms)", self._model, 1000 * (now - began))
+            self._go_on("others took its cores")
+        if now - self._load_at >= LOAD_PERIOD_S:
+            self._read_load(now)
+
+    def idle(self, step: Callable[[], object]) -> None:
+        """To be called when no request waits: may try `step`, a pass over one row, with more threads."""
+        if len(self._counts) == 1 or self._choice.most or not self._read_load(self._clock()):
+            return
+        more = self._choice.retry(self._clock())
+        if more is not None:
+            before, times = self.count, [self._timed(step, count) for count in (self.count, more)]
+            self._choice.compared(times[0], times[1], self._clock())
+            self._go_on(f"{1000 * times[0]:.1f} ms with {before}, {1000 * times[1]:.1f} ms with {more}")
+
+    def _read_load(self, now: float) -> bool:
+        """Whether it can be read; if not, more threads are never tried."""
+        self._load_at, others = now, self._load(now)
+        if others is not None and self._choice.loaded(others, now):
+            self._go_on(f"others use {others:.1f} cores")
+        return others is not None
+
+    def _timed(self, step: Callable[[], object], count: int) -> float:
         self._set(count)
+        began = self._clock()
+        step()
+        return self._clock() - began
+
+    def _go_on(self, why: str) -> None:
+        self._set(self.count)
+        log.info("the %s takes %d of %d threads: %s", self._model, self.count, self._counts[-1], why)

@@ -174,6 +174,8 @@ class Daemon:
             work = None if self.paused else self._next()
             self._send_one(math.inf if work is None else began + self._expected_s(*work))
             if work is None:
+                if self.loaded and not self.paused and not self._requests:
+                    self.drafter.idle()
                 self._wake.wait(self._rate_wait_s())
                 self._wake.clear()
                 continue

@@ -93,7 +93,9 @@ def test_float32_answers_equal_transformers_own_greedy_decoding(quantised_model:
 
 def test_bfloat16_answers_equal_plain_decoding_whatever_the_trees(quantised_model: Path, text: Text) -> None:
     target, rng = make_target(quantised_model, "bfloat16"), random.Random(2)
-    assert target.exact
+    if not target.exact:  # bfloat16 on some processors; tests/.../test_exact_rows.py holds that this is so
+        assert "depends on the rows beside it" in target.inexact_because
+        return
     for words in PROMPTS:
         prompt = text.render_chat([{"role": "user", "content": words}])
         plain = one_by_one(target, prompt)

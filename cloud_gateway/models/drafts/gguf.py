@@ -141,6 +141,10 @@ class LocalDraft:
 
         return fitted
 
+    def idle(self) -> None:
+        """As `Drafter.idle`."""
+        self._drafter.idle()
+
     def shutdown(self) -> None:
         self._drafter.shutdown()
 

@@ -127,6 +127,9 @@ class SelfDraft:
         """A step for each leaf (tokens below the committed ones). Raises ModelError where a path is too long."""
         return [self._step(self._open[request], path, width, rank) for path in paths]
 
+    def idle(self) -> None:
+        """Nothing: the target's threads are this draft's too."""
+
     def close(self, request: Hashable) -> None:
         """Ends a request; its KV entries may be reused by prompts of its scope with the same beginning."""
         line = self._open.pop(request)

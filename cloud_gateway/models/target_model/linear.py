@@ -20,6 +20,14 @@ PACK_ROWS = 32
 class Linear(Protocol):
     """y = x Wᵀ + b for x of shape [n, in]."""
 
+    shape: tuple[int, int]
+    """out, in."""
+    dtype: torch.dtype
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """`weight`: [out, in]."""
+
     def __call__(self, x: Tensor) -> Tensor:
         """y."""
 
@@ -38,6 +46,7 @@ class PlainLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
+        self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -57,21 +66,22 @@ class PackedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         ops = torch.ops.mkldnn
+        self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
         self._weight = ops._reorder_linear_weight(weight.detach().contiguous(), PACK_ROWS)
-        self._bias = None if bias is None else bias.detach()
+        self.bias = None if bias is None else bias.detach()
         self._product, self._binary = ops._linear_pointwise, ops._linear_pointwise.binary
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._product(x, self._weight, self._bias, "none", [], "")
+        return self._product(x, self._weight, self.bias, "none", [], "")
 
     def silu(self, x: Tensor) -> Tensor:
-        return self._product(x, self._weight, self._bias, "swish", [], "")
+        return self._product(x, self._weight, self.bias, "swish", [], "")
 
     def times(self, x: Tensor, other: Tensor) -> Tensor:
-        return self._binary(x, other, self._weight, self._bias, "mul")
+        return self._binary(x, other, self._weight, self.bias, "mul")
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        return self._binary(x, other, self._weight, self._bias, "add")
+        return self._binary(x, other, self._weight, self.bias, "add")
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:

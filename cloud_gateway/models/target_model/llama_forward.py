@@ -4,18 +4,16 @@ One pass takes the rows of several slots: products are over all rows together, s
 attention is computed slot by slot, each over its own keys and values.
 
 `exact` makes the logits of a row independent of the rows beside it, of its own slot and of others, bit for bit, and so
-verification in bfloat16 equal to plain decoding. Two things are needed on a CPU. Products take at least MIN_EXACT_ROWS
-rows, from which on packed ones sum each row in the same order however many there are (plain ones mostly do). And
-attention is computed in float64, whose rounding disappears when the result is rounded to the model's numbers, so that
-the order of the keys (a tree's siblings lie between a row and its ancestors) has no effect. Keys and values are then
-kept in float64 too, at 8 bytes a number. `torch.TorchTarget` measures at loading whether the logits are exact on this
-machine.
+verification in bfloat16 equal to plain decoding. Two things are needed on a CPU. Products take numbers of rows that
+were tested on this machine (exact_rows.py). And attention is computed in float64, whose rounding disappears when the
+result is rounded to the model's numbers, so that the order of the keys (a tree's siblings lie between a row and its
+ancestors) has no effect. Keys and values are then kept in float64 too, at 8 bytes a number.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,13 +22,12 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
 from cloud_gateway.models.target_model.cache import LayerShape
+from cloud_gateway.models.target_model.exact_rows import BLOCK_ROWS, STEPS, Rows, find_rows
 from cloud_gateway.models.target_model.forward import Part
 from cloud_gateway.models.target_model.linear import Linear, PackedLinear, PlainLinear
 from edgespec.core.errors import ModelError
 
 Kernels = Literal["packed", "plain"]
-MIN_EXACT_ROWS = 4
-"""Rows of a product from which on the order of summation no longer depends on their number, as measured."""
 SPARE_POSITIONS = 64
 """Positions beyond the context that rows of a tree may have."""
 FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"}
@@ -93,7 +90,7 @@ class LlamaForward:
         self.dtype: torch.dtype = model.dtype
         self.kv_dtype = torch.float64 if exact else model.dtype
         self.exact = exact
-        self._min_rows = MIN_EXACT_ROWS if exact else 1
+        self._rows = Rows(STEPS)
         self.hidden: Sequence[Tensor] = ()
         self.shapes: Sequence[LayerShape] = [LayerShape(self._kv_heads, self._dim, self._dim)] * len(body.layers)
         self._embedding, self._norm = body.embed_tokens.weight.detach(), body.norm.weight.detach()
@@ -119,14 +116,25 @@ class LlamaForward:
             )
         kept = copy.copy(self)
         kept._layers, kept.shapes = [self._layers[index] for index in layers], self.shapes[: len(layers)]
-        kept.exact, kept.kv_dtype, kept._min_rows, kept.prompt_states = False, self.dtype, 1, False
+        kept.prompt_states = False
+        kept.give_up_exact()
         return kept
+
+    @torch.inference_mode()
+    def find_rows(self, threads: Sequence[int]) -> Rows:
+        """Tests on this machine which numbers of rows are exact, with these numbers of threads; takes them."""
+        self._rows = find_rows(self._products(), threads)
+        return self._rows
+
+    def give_up_exact(self) -> None:
+        """Computes as without `exact` from now on; to be called before any slot is made."""
+        self.exact, self.kv_dtype = False, self.dtype
 
     def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
         """See `Forward`."""
         spans = self._spans(parts)
         rows = spans[-1].end
-        spare = max(self._min_rows - rows, 0)
+        spare = self._rows.padded(rows) - rows if self.exact else 0
         ids = F.pad(torch.cat([part.ids for part in parts]), (0, spare))
         positions = F.pad(torch.cat([part.positions for part in parts]), (0, spare))
         # [n, 1, dim]: one angle per row for all heads. The lower half's sine is negated, so that rotating is a roll.
@@ -134,17 +142,32 @@ class LlamaForward:
         x = F.embedding(ids, self._embedding)
         for index, layer in enumerate(self._layers):
             h = F.rms_norm(x, (self._width,), layer.norm_1, self._eps)
-            x = layer.out.plus(self._attend(layer.qkv(h), index, spans, cos, sin), x)
+            attended = self._attend(self._product(layer.qkv, h), index, spans, cos, sin)
+            x = self._product(layer.out.plus, attended, x)
             h = F.rms_norm(x, (self._width,), layer.norm_2, self._eps)
-            x = layer.down.plus(layer.up.times(h, layer.gate.silu(h)), x)
+            x = self._product(layer.down.plus, self._product(layer.up.times, h, self._product(layer.gate.silu, h)), x)
         if not head and not self.prompt_states:
             return []
         x = F.rms_norm(x, (self._width,), self._norm, self._eps)
         self.hidden = [x[span.first : span.end] for span in spans]
         if not head:
             return []
-        logits = self._head(x)
+        logits = self._product(self._head, x)
         return [logits[span.first : span.end] for span in spans]
+
+    def _product(self, product: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """A product of all rows, under `exact` a block at a time."""
+        if not self.exact or len(rows[0]) <= BLOCK_ROWS:
+            return product(*rows)
+        return torch.cat([product(*block) for block in zip(*(all_.split(BLOCK_ROWS) for all_ in rows), strict=True)])
+
+    def _products(self) -> Iterator[tuple[str, Linear]]:
+        """Those of a pass, by their kind as in exact_rows.py."""
+        for layer in self._layers:
+            yield from zip(
+                ("plain", "plus", "silu", "times", "plus"), (layer.qkv, layer.out, layer.gate, layer.up, layer.down)
+            )
+        yield "plain", self._head
 
     def _spans(self, parts: Sequence[Part]) -> list[_Span]:
         """Where each part's rows lie; makes room for their keys and values."""

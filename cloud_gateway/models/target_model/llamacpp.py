@@ -27,6 +27,7 @@ from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_ho
 from cloud_gateway.models.target_model.slots import SlotTable
 from cloud_gateway.models.target_model.tree_batch import Laid, groups, lay_out, leaves
 from edgespec.core.errors import ConfigError, ModelError
+from edgespec.core.thread_count import thread_counts
 from edgespec.llamacpp.context import Context, Row, require_gpu
 from edgespec.shared.threads import Threads
 from edgespec.shared.vocabfiles import gguf_metadata
@@ -41,6 +42,8 @@ MAX_EXACT_ROWS = 63
 """Rows that llama.cpp computes at once under `exact`."""
 MIN_RETIRED = 512
 """Retired cells under `exact` before the others are compacted; also at least as many as are in use."""
+PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
+"""Numbers of rows in which the self-test verifies what it verifies at once too, under `exact`."""
 _ALL = 2**30
 """A position behind all others."""
 NOT_TREES = ("ssm.", "wkv.", "time_mix", "decoder_start_token_id")
@@ -143,10 +146,12 @@ class LlamaCppTarget:
         self._filled = 0
         """Cells used since they were compacted, retired ones included."""
         self.passes: Sequence[Pass] = ()
-        self._threads = None if threads else Threads(cores, self._llama.use_threads)
-        self._self_test()
-        self.measured_threads = self._threads.count if self._threads else None
-        """The fastest number of threads at the start, where none was given."""
+        counts = [threads] if threads else thread_counts(cores)
+        self._threads = Threads(counts, self._llama.use_threads)
+        self._self_test(counts)
+        self._threads.measure(self._try_a_pass)
+        if gpu_layers:  # passes wait for the GPU
+            self._threads.fix()
 
     def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         """See `Target.open`; the beginning may also be shared with another slot, even one in use."""
@@ -170,7 +175,8 @@ class LlamaCppTarget:
         base = len(self._table.held(slot))
         self._make_room(len(tokens))
         try:
-            self._decode([Row(token, position, (slot,)) for position, token in enumerate(tokens, base)])
+            with self._threads.watched(len(tokens)):
+                self._decode([Row(token, position, (slot,)) for position, token in enumerate(tokens, base)])
         except ModelError:
             self._drop(slot, base)
             raise
@@ -184,10 +190,9 @@ class LlamaCppTarget:
         cut = groups(sizes, self._pass_rows, len(self._forks))
         for group in cut:
             began = time.perf_counter()
-            logits = self._verify([batch[index] for index in group])
+            with self._threads.watched(sum(sizes[index][0] for index in group)):
+                logits = self._verify([batch[index] for index in group])
             passes.append(Pass(len(logits), time.perf_counter() - began))
-            if self._threads:
-                self._threads.passed(passes[-1].rows, passes[-1].seconds)
             results += self._results(logits.copy() if len(cut) > 1 else logits, [sizes[index][0] for index in group])
         self.passes = passes
         return results
@@ -206,6 +211,15 @@ class LlamaCppTarget:
         """Frees the slot; its entries may be reused by a later `open`."""
         self._discard(slot)
         self._table.release(slot)
+
+    def idle(self) -> None:
+        """To be called when no request waits: may try more threads."""
+        self._threads.idle(self._try_a_pass)
+
+    def _try_a_pass(self) -> None:
+        """Over one row, in a sequence and a cell that are free again afterwards."""
+        self._llama.decode([Row(0, 0, (self._forks[-1],), True)])
+        self._llama.trim(self._forks[-1], 0)
 
     def shutdown(self) -> None:
         """Frees the model; no other method may be called afterwards."""
@@ -277,7 +291,28 @@ class LlamaCppTarget:
             self._llama.copy(sequence, self._retired, start, _ALL)
         self._llama.trim(sequence, start)
 
-    def _self_test(self) -> None:
+    def _same_in_pieces(self, counts: Sequence[int]) -> bool:
+        """Whether tokens have the same logits verified at once and in pieces, with each of these numbers of threads."""
+        total, bits = min(MAX_EXACT_ROWS, self._pass_rows, self.context // 2), None
+        for count in counts:
+            self._llama.use_threads(count)
+            for sizes in ((total,), PIECES, PIECES[::-1]):
+                slot, parts, at = self.open([0])[0], [], 0
+                for size in (*sizes, total):
+                    tokens = [1 + i % (self.vocab_size - 1) for i in range(at, min(at + size, total))]
+                    if tokens:
+                        chain = FlatTree(tokens, range(-1, len(tokens) - 1), range(len(tokens)))
+                        parts.append(self._verify([Work(slot, chain)]).copy())
+                        self.keep(slot, range(len(tokens)))
+                        at += len(tokens)
+                self.close(slot)
+                found = np.concatenate(parts)
+                bits = found if bits is None else bits
+                if not np.array_equal(found, bits):
+                    return False
+        return True
+
+    def _self_test(self, counts: Sequence[int]) -> None:
         """Verifies a small tree whole and path by path.
 
         An architecture that ignores the sequences or the positions would silently change completions. Raises
@@ -295,10 +330,8 @@ class LlamaCppTarget:
             alone = self._verify([Work(slot, FlatTree(tokens, range(-1, len(path) - 1), range(len(path))))])
             errors += [float(abs(row - whole[at]).max() / whole[at].std()) for row, at in zip(alone, path)]
         self._discard(slot)
-        if self._threads:
-            self._threads.measure(lambda: self._verify([Work(slot, FlatTree([0], [-1], [0]))]))
         self.close(slot)
-        self.exact = self.exact and max(errors) == 0.0
+        self.exact = self.exact and max(errors) == 0.0 and self._same_in_pieces(counts)
         if not np.isfinite(errors).all() or statistics.median(errors) > SELF_TEST_LIMIT:
             self.shutdown()
             raise ModelError(

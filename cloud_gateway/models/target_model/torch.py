@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import statistics
@@ -20,6 +21,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.cache import SlotKv
+from cloud_gateway.models.target_model.exact_rows import Rows
 from cloud_gateway.models.target_model.forward import Forward, HfForward, Part, wait_for
 from cloud_gateway.models.target_model.host import MIN_LOGIT, argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.linear import can_pack
@@ -27,7 +29,10 @@ from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForwar
 from cloud_gateway.models.target_model.slots import SlotTable
 from cloud_gateway.models.target_model.tree_batch import groups
 from edgespec.core.errors import ModelError
+from edgespec.core.thread_count import thread_counts
 from edgespec.shared.threads import Threads
+
+log = logging.getLogger(__name__)
 
 MAX_PASS_ROWS = 1024
 """Rows of one pass, unless one tree has more: their logits are 0.3 GB with 150,000 tokens in bf16."""
@@ -35,6 +40,8 @@ LENGTH_ROPES = {"dynamic", "longrope"}
 """Kinds of rotary embedding whose angles depend on the last position of the pass, and so on candidates."""
 MAX_DEPTH = 64
 """Positions behind the context that rows of a tree may have, as `policy.depth` allows."""
+MAX_LONE_ROWS = 32
+"""Rows that a pass over one may be padded to if `exact` need not be: in bfloat16 such a pass takes twice its time."""
 SELF_TEST_LIMIT = {torch.float32: 0.01, torch.bfloat16: 0.5}
 """Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
 
@@ -95,6 +102,7 @@ class TorchTarget:
         threads: int = 0,
         kernels: Kernels = "packed",
         exact: bool = True,
+        max_lone_rows: int = MAX_LONE_ROWS,
         prefix_cache: bool = DEFAULTS.prefix_cache,
         eos: frozenset[int] | None = None,
     ) -> None:
@@ -102,10 +110,10 @@ class TorchTarget:
 
         `kv_tokens`: entries of all slots together, None for any number; old and new ones exist while a slot's buffers
         grow. `threads`: of the whole process, 0 for as many as are fastest, beside whatever else runs here.
-        `kernels` and `exact` choose how the Llama family is computed on a CPU (llama_forward.py). Raises ModelError
-        where the model cannot verify trees.
+        `kernels` and `exact` choose how the Llama family is computed on a CPU (llama_forward.py); not exactly if a row
+        alone would be computed as more than `max_lone_rows`. Raises ModelError where the model cannot verify trees.
         """
-        cores = len(os.sched_getaffinity(0))
+        cores, on_cpu = len(os.sched_getaffinity(0)), model.device.type == "cpu"
         torch.set_num_threads(threads or cores)
         self.context = min(context, _longest(model.config.get_text_config()) or context)
         self.slots, self.kv_tokens = slots, kv_tokens or sys.maxsize
@@ -117,21 +125,23 @@ class TorchTarget:
         self.device = torch.device(model.device)
         self.forward = _forward(model, self.context, kernels, exact)
         self._table = SlotTable(slots, capacity=self.kv_tokens, reuse=prefix_cache)
-        self._kv = [self._new_kv() for _ in range(slots)]
         self._pending: dict[int, tuple[FlatTree, Tensor]] = {}
         """By slot: the tree last verified, and its rows' hidden states."""
         self._hidden: dict[int, Tensor] = {}
         """By slot: the state of the row kept last, [hidden_size]."""
         self._reader: StateReader | None = None
         self.passes: Sequence[Pass] = ()
-        self.exact = self._self_test(model.dtype) == 0.0 and self.forward.exact
+        self.inexact_because: str
+        """Why a tree's logits may differ from those of its paths alone in their last bits; empty: they do not."""
+        counts = self._settle([threads or cores] if threads or not on_cpu else thread_counts(cores), max_lone_rows)
+        self._kv = [self._new_kv() for _ in range(slots)]
+        self._threads = Threads(counts, torch.set_num_threads)
+        self._threads.measure(self._try_a_pass)
+
+    @property
+    def exact(self) -> bool:
         """Whether a tree's logits equal those of its paths alone, bit for bit: by design and in the self-test."""
-        self._threads = None
-        if not threads and self.device.type == "cpu":
-            self._threads = Threads(cores, torch.set_num_threads)
-            self._measure(self._threads)
-        self.measured_threads = self._threads.count if self._threads else None
-        """The fastest number of threads at the start, where none was given."""
+        return not self.inexact_because
 
     @torch.inference_mode()
     def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
@@ -168,8 +178,9 @@ class TorchTarget:
         if not tokens:
             return
         kv = self._kv[slot]
-        self.forward([Part.chain(kv, tokens, self.device)], head=False)
-        wait_for(self.device)
+        with self._threads.watched(len(tokens)):
+            self.forward([Part.chain(kv, tokens, self.device)], head=False)
+            wait_for(self.device)
         if self._reader is not None:
             self._reader.add(slot, self.forward.hidden[0])
         kv.length += len(tokens)
@@ -183,13 +194,12 @@ class TorchTarget:
         rows = MAX_PASS_ROWS if self.forward.batched else 1
         for group in groups([(len(work.tree), 0) for work in batch], rows, 0):
             began, works = time.perf_counter(), [batch[index] for index in group]
-            logits = self._logits([(self._kv[work.slot], work.tree) for work in works])
+            with self._threads.watched(sum(len(work.tree) for work in works)):
+                logits = self._logits([(self._kv[work.slot], work.tree) for work in works])
             states = zip(works, self.forward.hidden, strict=True)
             self._pending.update((work.slot, (work.tree, hidden)) for work, hidden in states)
             results += map(TorchVerified, logits)
             passes.append(Pass(sum(len(work.tree) for work in works), time.perf_counter() - began))
-            if self._threads:
-                self._threads.passed(passes[-1].rows, passes[-1].seconds)
         self.passes = passes
         return results
 
@@ -234,32 +244,54 @@ class TorchTarget:
         return SlotKv(self.forward.shapes, self.forward.kv_dtype, self.device, self.context)
 
     @torch.inference_mode()
-    def _measure(self, threads: Threads) -> None:
-        kv = self._new_kv()
-        threads.measure(lambda: self._logits([(kv, FlatTree([0], [-1], [0]))]))
+    def idle(self) -> None:
+        """To be called when no request waits: may try more threads."""
+        self._threads.idle(self._try_a_pass)
+
+    @torch.inference_mode()
+    def _try_a_pass(self) -> None:
+        self._logits([(self._new_kv(), FlatTree([0], [-1], [0]))])
+
+    def _settle(self, threads: Sequence[int], max_lone_rows: int) -> Sequence[int]:
+        """Tests the model, which is computed exactly only if that holds here; returns the numbers of threads to use."""
+        forward, because = self.forward, "the engine computes this model as transformers does"
+        if isinstance(forward, LlamaForward):
+            because = "it was not asked for, or the model is not on a CPU"
+            if forward.exact:
+                began, rows = time.perf_counter(), forward.find_rows(threads)
+                log.info("products tested in %.1f s, exact: %s", time.perf_counter() - began, rows)
+                because = _too_costly(rows, max_lone_rows)
+                threads = [count for count in threads if because or count <= rows.threads]
+            if because:
+                forward.give_up_exact()
+        torch.set_num_threads(threads[-1])
+        if self._self_test(self.embedding.dtype) > 0 and not because and isinstance(forward, LlamaForward):
+            because = "a tree's logits differ from those of its paths alone, though its products are exact"
+            forward.give_up_exact()
+        self.inexact_because = because
+        return threads
 
     @torch.inference_mode()
     def _self_test(self, dtype: torch.dtype) -> float:
-        """Verifies a small tree whole and path by path; returns the largest difference of the logits, relative.
+        """Verifies small trees whole and path by path; returns the largest difference of the logits, relative.
 
-        The whole tree shares its pass with others, the paths do not. An architecture that ignores the mask or the
-        positions would silently change completions. Raises ModelError then.
+        The whole trees share a pass, after prompts of several lengths; paths are taken a row at a time, after prompts
+        that were read in other pieces. An architecture that ignores the mask or the positions would silently change
+        completions. Raises ModelError then.
         """
-        step = max(self.vocab_size // 7, 1)
         parents = [-1, 0, 0, 2, 1, 3] + [0] * 12
         depths = [0, 1, 1, 2, 2, 3] + [1] * 12
-        tokens = [(1 + i * step) % self.vocab_size for i in range(len(parents))]
-        tree = FlatTree(tokens, parents, depths)
-        together = [(self._new_kv(), tree) for _ in range(3 if self.forward.batched else 1)]
-        whole = self._logits(together)[-1].float()
+        step = max(self.vocab_size // 7, 1)
+        tree = FlatTree([(1 + i * step) % self.vocab_size for i in range(len(parents))], parents, depths)
+        prompts = (0, 5, 17, 70) if self.forward.batched else (0,)
+        whole = self._logits([(self._read(prompt, prompt), tree) for prompt in prompts])
         errors: list[float] = []
-        for leaf in (4, 5):
-            path = list(_ancestors(parents, leaf))
-            kv = self._new_kv()
+        for prompt, path, logits in zip(prompts, ([0, 2, 3, 5], [0, 1, 4], [0, 17], [0, 9]), whole, strict=False):
+            kv, expected = self._read(prompt, 7), logits.float()
             for row in path:
-                alone = self._logits([(kv, FlatTree([tokens[row]], [-1], [0]))])[0][0].float()
+                alone = self._logits([(kv, FlatTree([tree.tokens[row]], [-1], [0]))])[0][0].float()
                 kv.keep([0])
-                errors.append(float((alone - whole[row]).abs().max() / whole[row].std()))
+                errors.append(float((alone - expected[row]).abs().max() / expected[row].std()))
         # The median: on some inputs a model in bfloat16 is ill-conditioned, and a row is far off by rounding alone.
         if not all(map(math.isfinite, errors)) or statistics.median(errors) > SELF_TEST_LIMIT.get(dtype, 0.5):
             raise ModelError(
@@ -267,6 +299,24 @@ class TorchTarget:
                 "choose another architecture."
             )
         return max(errors)
+
+    def _read(self, length: int, chunk: int) -> SlotKv:
+        """A slot of its own with a prompt of so many tokens, read in such pieces."""
+        kv, length = self._new_kv(), min(length, self.context // 2)
+        for start in range(0, length, max(chunk, 1)):
+            tokens = [(5 + 3 * i) % self.vocab_size for i in range(start, min(start + chunk, length))]
+            self.forward([Part.chain(kv, tokens, self.device)], head=False)
+            kv.length += len(tokens)
+        return kv
+
+
+def _too_costly(rows: Rows, max_lone_rows: int) -> str:
+    """Why these numbers of rows do not serve; empty if they do."""
+    if not rows.counts:
+        return "on this processor a product of a row depends on the rows beside it"
+    if rows.counts[0] > max_lone_rows:
+        return f'a row alone would be computed as {rows.counts[0]} here, which `target.exact = "yes"` accepts'
+    return ""
 
 
 def _forward(model: Any, context: int, kernels: Kernels, exact: bool) -> Forward:
@@ -292,14 +342,6 @@ def _eos(model: Any) -> frozenset[int]:
     found = [getattr(config, "eos_token_id", None) for config in configs]
     lists = [ids if isinstance(ids, list) else [ids] for ids in found if ids is not None]
     return frozenset(itertools.chain.from_iterable(lists))
-
-
-def _ancestors(parents: Sequence[int], row: int) -> list[int]:
-    """The path from row 0 to this row."""
-    path = [row]
-    while parents[path[-1]] >= 0:
-        path.append(parents[path[-1]])
-    return path[::-1]
 
 
 def _argmax(logits: Tensor) -> list[int]:

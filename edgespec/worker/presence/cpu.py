@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
-from edgespec.shared.procstat import TaskStat, task_stat
-from edgespec.worker.presence.source import Rate, Source, Unavailable
+from edgespec.shared.procstat import Rate, TaskStat, busy_s, task_stat
+from edgespec.worker.presence.source import Source, Unavailable
 
 MAX_GROUPS = 32
 """Control groups at one level whose pressure is read, a file each; a level with more of them is left out."""
@@ -40,7 +39,7 @@ class OtherPrograms(Source):
     def _others_s(self) -> float:
         """Processor seconds of others since boot (proc_stat(5), proc_pid_stat(5))."""
         try:
-            user, _nice, system, _idle, _iowait, irq, softirq = map(int, self._stat.read_text().split(maxsplit=8)[1:8])
+            busy = busy_s(self._stat)
             own = task_stat(self._self)
             threads = [_thread(path) for path in self._self.glob("task/*")]
         except (OSError, ValueError, IndexError) as error:
@@ -48,7 +47,7 @@ class OtherPrograms(Source):
         own_user_s = own.user_s
         if any(thread.nice > 0 for thread in threads):  # it drafts in those; niced user time is counted apart
             own_user_s = sum(thread.user_s for thread in threads if thread.nice <= 0)
-        return (user + system + irq + softirq) / os.sysconf("SC_CLK_TCK") - own.system_s - own_user_s
+        return busy - own.system_s - own_user_s
 
 
 def _thread(folder: Path) -> TaskStat:

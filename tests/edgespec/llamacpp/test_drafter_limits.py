@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import TokenPath, best_children
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
+from edgespec.shared.threads import Threads
 from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.slow_drafter import SlowDrafter
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -314,29 +316,23 @@ def test_unused_entries_do_not_change_the_digest(tmp_path: Path) -> None:
     assert padded.digest == gguf_vocabulary(make_tiny_gguf(tmp_path / "c.gguf", vocab=310, unused=30)).digest
 
 
-def test_fewer_threads_draft_while_steps_stall(
+def test_a_step_that_was_held_up_leaves_the_next_one_fewer_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    now, pace = 0.0, 1.0
-
-    def clock() -> float:
-        nonlocal now
-        now += pace
-        return now
-
     with caplog.at_level("INFO"):
-        drafter = Drafter(make_tiny_gguf(tmp_path / "a.gguf"), context=512, threads=0, clock=clock)
-        assert "the draft model takes 2 of 2 threads" in caplog.text
-        used: list[int] = []
-        set_threads = drafter._llama.use_threads
-        monkeypatch.setattr(drafter._threads, "_set", lambda count: (used.append(count), set_threads(count)))
-        drafter.open("r", [5, 6, 7])
-        before = drafter.step("r", [()], 4)
-        for number in range(6):
-            pace = 40.0 if number > 1 else 1.0
-            drafter.step("r", [(number,)], 4)
-        assert used == [1]
-        assert "passes of the draft model stall" in caplog.text
-        assert drafter.step("r", [()], 4)[0].tokens == before[0].tokens
+        drafter = Drafter(make_tiny_gguf(tmp_path / "a.gguf"), context=512, threads=0)
+    assert "of 2 threads (a pass:" in caplog.text
+    used, ticks = list[int](), itertools.count()
+    clocks = {"clock": lambda: float(next(ticks)), "cpu_clock": lambda: 0.0}
+    drafter._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0)
+    drafter.open("r", [5, 6, 7])
+    before = drafter.step("r", [()], 4)
+    assert used == [1]
+    assert drafter.step("r", [()], 4)[0].tokens == before[0].tokens
+    drafter.close("r")
+    ticks = itertools.count(1000)
+    passes = drafter.passes
+    drafter.idle()
+    assert used[1:3] == [1, 2] and drafter.passes == passes, "one pass with each, which is no work"
     drafter.shutdown()

@@ -1,85 +1,129 @@
-"""The number of the target's threads on a driven clock: what is fastest at the start, fewer when passes stall."""
+"""Threads of a model on driven clocks: the fastest at the start, fewer when held up, a try between requests."""
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from edgespec.shared.threads import MAX_STALLED, RECENT, RETRY_S, Threads
+from edgespec.core.thread_count import RETRY_S, thread_counts
+from edgespec.shared.threads import OtherLoad, Threads
 
 
 class Machine:
-    """Passes whose time depends on the number of threads, on a clock of its own."""
+    """Passes on a clock of their own: others keep some of the cores busy."""
 
-    def __init__(self, limit: int = 4) -> None:
-        self.now, self.free, self.used = 0.0, limit, list[int]()
-        self.threads = Threads(limit, self.used.append, lambda: self.now)
+    def __init__(self, cores: int = 4, others: int = 0) -> None:
+        self.now, self.cpu_s, self.cores, self.others, self.count = 0.0, 0.0, cores, others, cores
+        self.readable = True
+        clocks = {"clock": lambda: self.now, "cpu_clock": lambda: self.cpu_s}
+        self.threads = Threads(thread_counts(cores), self.use, **clocks, load=self.load)
 
-    def step(self) -> float:
-        """A second's work, shared by the threads, or forty seconds where there are more threads than free cores."""
-        count = self.used[-1] if self.used else self.threads.limit
-        spent = 1.0 / count if count <= self.free else 40.0
-        self.now += spent
-        return spent
+    def use(self, count: int) -> None:
+        self.count = count
 
-    def run(self, passes: int) -> list[int]:
-        for _ in range(passes):
-            self.threads.passed(1, self.step())
-        return self.used
+    def load(self, now: float) -> float | None:
+        return float(self.others) if self.readable else None
+
+    def step(self) -> None:
+        """A second's work, shared by the threads; forty times as long where two of them share a core with others."""
+        held_up = self.count > max(self.cores - self.others, 1)
+        seconds = (40.0 if held_up else 1.0) / self.count
+        self.now += seconds
+        self.cpu_s += seconds * self.count * (0.5 if held_up else 1.0)
+
+    def run(self) -> None:
+        with self.threads.watched(1):
+            self.step()
 
 
-@pytest.mark.parametrize(("free", "chosen"), [(4, 4), (3, 2), (2, 2), (1, 1)])
+@pytest.mark.parametrize(("others", "chosen"), [(0, 4), (1, 2), (2, 2), (3, 1)])
 def test_at_the_start_it_takes_the_fastest_number_and_says_so(
-    free: int, chosen: int, caplog: pytest.LogCaptureFixture
+    others: int, chosen: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine = Machine()
-    machine.free = free
+    machine = Machine(others=others)
     with caplog.at_level(logging.INFO):
         machine.threads.measure(machine.step)
-    assert (machine.threads.count, machine.used[-1]) == (chosen, chosen)
+    assert (machine.threads.count, machine.count) == (chosen, chosen)
     assert f"takes {chosen} of 4 threads" in caplog.text
 
 
-def test_stalled_passes_lead_to_fewer_threads_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    machine = Machine()
+def test_a_pass_that_is_held_up_is_the_last_one_with_so_many_threads(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine(cores=2)
     machine.threads.measure(machine.step)
-    machine.run(20)
-    machine.free = 3
-    machine.run(MAX_STALLED)
-    assert machine.threads.count == 4, "single slow passes happen"
-    machine.run(1)
-    assert (machine.threads.count, machine.used[-1]) == (2, 2)
-    assert "passes of the target stall (40000 ms): 2 threads" in caplog.text
-    machine.run(RECENT * 4)
-    assert machine.threads.count == 2, "passes with half the threads take twice as long, which is no stall"
+    machine.others, machine.readable = 1, False
+    with caplog.at_level(logging.INFO):
+        machine.run()
+    assert (machine.threads.count, machine.count) == (1, 1)
+    assert "a pass of the target was held up (20000 ms)" in caplog.text
 
 
-def test_more_threads_are_tried_later_and_more_rarely_each_time() -> None:
-    machine = Machine(2)
-    machine.run(20)
-    machine.free = 1
-    machine.run(MAX_STALLED + 1)
-    assert machine.threads.count == 1
-    tries: list[float] = []
-    last = machine.now
+def test_no_pass_of_a_request_has_more_threads_than_the_one_before() -> None:
+    machine = Machine(cores=2, others=1)
+    machine.threads.measure(machine.step)
+    machine.others = 0
+    counts = []
     for _ in range(1000):
-        before = machine.threads.count
-        machine.run(1)
-        if machine.threads.count > before:
-            tries.append(machine.now - last)
-        elif machine.threads.count < before:
-            last = machine.now
-    assert len(tries) >= 3
-    assert tries == pytest.approx([RETRY_S * 2**n for n in range(len(tries))], abs=2)
-    machine.free = 2
-    machine.run(10_000)
-    assert machine.threads.count == 2
+        machine.run()
+        counts.append(machine.count)
+    assert set(counts) == {1}
+    machine.threads.idle(machine.step)
+    assert machine.count == 2, "one comparison between requests"
 
 
-def test_a_longer_cache_or_more_rows_are_no_stall() -> None:
-    machine = Machine(2)
-    for number in range(1000):
-        machine.threads.passed(1, 0.010 + number * 0.0001)
-        machine.threads.passed(60, 0.5)
-    assert machine.threads.count == 2
+def test_without_a_reading_of_the_load_more_threads_are_not_tried() -> None:
+    machine = Machine(cores=2, others=1)
+    machine.threads.measure(machine.step)
+    machine.others, machine.readable = 0, False
+    machine.now += 100 * RETRY_S
+    machine.threads.idle(machine.step)
+    assert machine.count == 1
+
+
+def test_a_given_number_is_never_changed() -> None:
+    used = list[int]()
+    threads = Threads([3], used.append, load=lambda now: 8.0)
+    threads.measure(lambda: None)
+    for _ in range(3):
+        with threads.watched(1):
+            time.sleep(0.01)
+        threads.idle(lambda: None)
+    assert (threads.count, used) == (3, [])
+
+
+def test_the_load_is_what_others_use_of_these_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2})
+    tick = os.sysconf("SC_CLK_TCK")
+    load, own = OtherLoad(tmp_path), tmp_path / "proc/self/stat"
+    own.parent.mkdir(parents=True)
+    for second, (user, niced, elsewhere, own_s, expected) in enumerate(
+        [(0, 0, 0, 0, 0.0), (2, 0, 0, 2, 0.0), (4, 0, 0, 3, 1.0), (4, 8, 9, 3, 0.0)]
+    ):
+        cores = [f"cpu0 {user * tick} 0 0 5 5 0 0 0", f"cpu1 {elsewhere * tick} 0 0 5 5 0 0 0"]
+        lines = ["cpu 7 7 7 7 7 7 7 7", *cores, f"cpu2 0 {niced * tick} 0 5 5 0 0 0", "intr 1 2"]
+        (tmp_path / "proc/stat").write_text("\n".join(lines))
+        own.write_text(f"1 (name) R {' 0' * 10} {own_s * tick} 0 0 0 20 0 0")
+        assert load(float(second)) == expected
+    own.unlink()
+    assert load(9.0) is None
+
+
+def test_a_busy_process_is_seen_in_the_load() -> None:
+    load = OtherLoad()
+    load(time.monotonic())
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            time.sleep(1.0)
+            load(time.monotonic())
+            time.sleep(1.0)
+            beside = load(time.monotonic())
+            ran_s = int(Path(f"/proc/{busy.pid}/schedstat").read_text().split()[0]) / 1e9
+        finally:
+            busy.kill()
+    assert beside is not None
+    assert beside >= 0.3 * ran_s / 2

@@ -198,6 +198,9 @@ class SleepingDrafter:
     def close(self, request: Hashable, *, keep: bool = True) -> None:
         self._model.close(request)
 
+    def idle(self) -> None:
+        """No threads to choose."""
+
     def shutdown(self) -> None:
         """Nothing to free."""
 

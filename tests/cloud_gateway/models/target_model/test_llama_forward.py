@@ -16,7 +16,7 @@ from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Forward, HfForward, Part
 from cloud_gateway.models.target_model.linear import PackedLinear, PlainLinear, can_pack
-from cloud_gateway.models.target_model.llama_forward import MIN_EXACT_ROWS, LlamaForward, is_plain_llama
+from cloud_gateway.models.target_model.llama_forward import LlamaForward, is_plain_llama
 from tests.support.tiny_target import load_tiny, make_tiny_target
 from tests.support.trees import flat_trees
 
@@ -54,7 +54,7 @@ def test_the_lean_pass_says_what_transformers_says(
     check()
 
 
-@pytest.mark.parametrize("kernels", ["packed", "plain"])
+@pytest.mark.parametrize("kernels", ["packed", "plain"] if can_pack(CPU, torch.bfloat16) else ["plain"])
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("architecture", ["llama", "llama-tied", "qwen2"])
 def test_in_bfloat16_the_lean_pass_is_as_near_the_truth_as_transformers(
@@ -62,8 +62,6 @@ def test_in_bfloat16_the_lean_pass_is_as_near_the_truth_as_transformers(
 ) -> None:
     """The truth: the same weights in float64. Both round differently, so that comparing them with each other adds
     the errors of both, which for some prompts are large."""
-    if kernels == "packed" and not can_pack(CPU, torch.bfloat16):
-        pytest.skip("this machine has no packed products for these numbers")
     path = make_tiny_target(tmp_path, seed=1, architecture=architecture)
     lean = LlamaForward(load_tiny(path, torch.bfloat16), 512, kernels=kernels, exact=exact)
     twin = HfForward(load_tiny(path, torch.bfloat16))
@@ -145,10 +143,12 @@ def test_only_a_plain_llama_takes_the_lean_pass(folder: Path, change: dict[str, 
 def test_packed_products_are_those_of_torch(
     rows: int, inside: int, outside: int, bias: bool, dtype: torch.dtype
 ) -> None:
-    if not can_pack(CPU, dtype):
-        pytest.skip("this machine has no packed products for these numbers")
     torch.manual_seed(rows)
     weight, offset = (torch.randn(outside, inside) / inside**0.5).to(dtype), torch.randn(outside).to(dtype)
+    if not can_pack(CPU, dtype):  # bfloat16 without AVX-512: torch refuses, and targets take plain products
+        with pytest.raises(RuntimeError, match="bf16"):
+            PackedLinear(weight)
+        return
     x, other = torch.randn(rows, inside).to(dtype), torch.randn(rows, outside).to(dtype)
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.06, "rtol": 0.02}
     with torch.inference_mode():
@@ -157,23 +157,6 @@ def test_packed_products_are_those_of_torch(
         torch.testing.assert_close(packed.silu(x), plain.silu(x), **close)
         torch.testing.assert_close(packed.times(x, other), plain.times(x, other), **close)
         torch.testing.assert_close(packed.plus(x, other), plain.plus(x, other), **close)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("inside", [32, 576, 1536])
-def test_a_packed_product_does_not_depend_on_rows_beside_it_from_a_minimum(inside: int, dtype: torch.dtype) -> None:
-    if not can_pack(CPU, dtype):
-        pytest.skip("this machine has no packed products for these numbers")
-    torch.manual_seed(inside)
-    x, other = torch.randn(130, inside).to(dtype), torch.randn(130, 96).to(dtype)
-    with torch.inference_mode():
-        product = PackedLinear((torch.randn(96, inside) / inside**0.5).to(dtype))
-        all_rows, all_sums = product(x), product.plus(x, other)
-        for rows in (MIN_EXACT_ROWS, 5, 8, 16, 17, 33, 64, 129):
-            for start in (0, 1, 130 - rows):
-                part = slice(start, start + rows)
-                assert torch.equal(product(x[part]), all_rows[part])
-                assert torch.equal(product.plus(x[part], other[part]), all_sums[part])
 
 
 def test_packing_is_for_the_cpu_and_for_numbers_that_it_knows() -> None:

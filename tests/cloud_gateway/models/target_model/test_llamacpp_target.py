@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +20,8 @@ from cloud_gateway.models.target_model import llamacpp as engine
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
 from cloud_gateway.models.target_model.tree_batch import groups, lay_out
 from edgespec.core.errors import ConfigError, ModelError
+from edgespec.llamacpp.context import Context
+from edgespec.shared.threads import Threads
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_tokenizer import EOS_ID
 from tests.support.trees import flat_trees, path_to
@@ -229,20 +231,37 @@ def test_a_failed_pass_leaves_the_slots_as_they_were(target: LlamaCppTarget, mon
     np.testing.assert_allclose(found, alone(target, [5, 6, 7]), atol=0.03, rtol=0)
 
 
-def test_without_a_number_of_threads_the_passes_decide(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_number_of_threads_each_pass_decides(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         target = LlamaCppTarget(model, eos=EOS, slots=1, context=256, tree_nodes=8)
-    assert f"of {len(os.sched_getaffinity(0))} threads (a pass:" in caplog.text
-    used: list[int] = []
-    assert target._threads is not None
-    target._threads.count, target._threads._set = 2, used.append
+    if len(os.sched_getaffinity(0)) > 1:
+        assert f"of {len(os.sched_getaffinity(0))} threads (a pass:" in caplog.text
+    used, ticks = list[int](), itertools.count()
+    clocks = {"clock": lambda: float(next(ticks)), "cpu_clock": lambda: 0.0}
+    target._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0)
     slot = begin(target, [5, 6, 7])
-    target._threads._latest[1] = deque([1e-9])
-    for _ in range(4):
-        target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    assert used == [1], "one pass without its cores"
+    (before,) = target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    logits = before.logits(0).copy()
+    ticks = itertools.count(1000)
+    target.idle()
+    assert used[1:3] == [1, 2]
+    (after,) = target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    np.testing.assert_array_equal(after.logits(0), logits)
     target.close(slot)
     target.shutdown()
-    assert used == [1], "four passes that took far longer than one before"
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1e-6])
+def test_an_exact_target_compares_tokens_at_once_and_in_pieces(
+    model: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    true = Context.all_logits
+    monkeypatch.setattr(Context, "all_logits", lambda self, rows: true(self, rows) + wrong * (rows % 16 == 8))
+    target = LlamaCppTarget(model, eos=EOS, slots=1, context=256, tree_nodes=64, threads=1, exact=True)
+    assert target.exact == (wrong == 0.0)
+    target.shutdown()
 
 
 def test_more_sequences_than_llama_cpp_has_are_refused(model: Path) -> None:

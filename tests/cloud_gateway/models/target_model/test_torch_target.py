@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,14 @@ from cloud_gateway.models.target_model import Work, host
 from cloud_gateway.models.target_model import torch as engine
 from cloud_gateway.models.target_model.cache import MIN_ENTRIES
 from cloud_gateway.models.target_model.forward import HfForward, Part
-from cloud_gateway.models.target_model.linear import can_pack
-from cloud_gateway.models.target_model.llama_forward import Kernels
 from cloud_gateway.models.target_model.torch import TorchTarget
 from edgespec.core.errors import ModelError
+from tests.support.slots import SCOPE, begin, chain, opened
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target, plain_logits
 from tests.support.tiny_tokenizer import EOS_ID
 from tests.support.trees import flat_trees, path_to
 
 VOCAB = 64
-SCOPE = b"scope"
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
 slow = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -61,28 +58,6 @@ def pair(request: pytest.FixtureRequest, folders: Folders) -> tuple[TorchTarget,
 def llama(folders: Folders) -> tuple[TorchTarget, Any]:
     path = folders("llama")
     return TorchTarget(load_tiny(path), slots=3, threads=1), load_tiny(path)
-
-
-def begin(target: TorchTarget, tokens: Sequence[int], chunk: int = 1000) -> int:
-    """Opens a slot and prefills all but the last token."""
-    slot, reused = target.open(tokens, SCOPE)
-    for start in range(reused, len(tokens) - 1, chunk):
-        target.prefill(slot, tokens[start : min(start + chunk, len(tokens) - 1)])
-    return slot
-
-
-@contextmanager
-def opened(target: TorchTarget, tokens: Sequence[int], chunk: int = 1000) -> Iterator[int]:
-    """A slot of these tokens, closed at the end, also after an error."""
-    slot = begin(target, tokens, chunk)
-    try:
-        yield slot
-    finally:
-        target.close(slot)
-
-
-def chain(*tokens: int) -> FlatTree:
-    return FlatTree(tokens, range(-1, len(tokens) - 1), range(len(tokens)))
 
 
 def greedy(model: Any, tokens: Sequence[int], count: int) -> list[int]:
@@ -202,55 +177,6 @@ def test_full_rows_are_the_logits_that_argmax_was_taken_of(llama: tuple[TorchTar
     assert found.argmax == [int(found.logits(row).argmax()) for row in range(3)]
     assert found.logits(2).dtype == np.float32
     assert found.logits(2).max() > 0.1  # not what is left of the computation of the entropies
-
-
-# --- exactness -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_exact_target_gives_the_same_bits_for_a_row_in_any_company(folders: Folders, dtype: torch.dtype) -> None:
-    target = TorchTarget(load_tiny(folders("llama"), dtype), slots=4, threads=1)
-    if not can_pack(target.device, dtype):
-        pytest.skip("this machine has no packed products for these numbers")
-    assert target.exact
-
-    @slow
-    @given(prompt=prompts, tree=flat_trees(VOCAB, 24), chunk=st.integers(1, 9))
-    def check(prompt: list[int], tree: FlatTree, chunk: int) -> None:
-        with opened(target, [*prompt, tree.tokens[0]], chunk) as slot:
-            (whole,) = target.verify([Work(slot, tree)])
-        with opened(target, [*prompt, tree.tokens[0]]) as slot:
-            for row in path_to(tree, len(tree) - 1):
-                (found,) = target.verify([Work(slot, chain(tree.tokens[row]))])
-                np.testing.assert_array_equal(found.logits(0), whole.logits(row))
-                target.keep(slot, [0])
-
-    check()
-
-
-@pytest.mark.parametrize("kernels", ["packed", "plain"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_exact_target_gives_the_same_bits_alone_and_in_batches(
-    tmp_path: Path, dtype: torch.dtype, kernels: Kernels
-) -> None:
-    wide = make_tiny_target(tmp_path, vocab=VOCAB, layers=1, hidden=576)  # narrow products are exact by chance
-    target = TorchTarget(load_tiny(wide, dtype), slots=12, threads=1, kernels=kernels)
-    if not target.exact:
-        assert kernels == "plain" or not can_pack(target.device, dtype)
-        pytest.skip("this machine's products are not exact for these numbers, as the self-test says")
-
-    @settings(max_examples=10)
-    @given(requests=st.lists(st.tuples(prompts, flat_trees(VOCAB, 16)), min_size=2, max_size=12))
-    def check(requests: list[tuple[list[int], FlatTree]]) -> None:
-        works = [Work(begin(target, [*prompt, tree.tokens[0]]), tree) for prompt, tree in requests]
-        for work, found in zip(works, target.verify(works)):
-            (alone,) = target.verify([work])
-            for row in range(len(work.tree)):
-                np.testing.assert_array_equal(found.logits(row), alone.logits(row))
-            target.keep(work.slot, path_to(work.tree, len(work.tree) - 1))
-            target.close(work.slot)
-
-    check()
 
 
 def test_a_target_that_is_not_asked_to_be_exact_does_not_claim_it(folders: Folders) -> None:

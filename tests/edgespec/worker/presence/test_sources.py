@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.shared.procstat import Rate
 from edgespec.worker.presence.cpu import MAX_GROUPS, RESCAN_S, OtherGroups, OtherPrograms
 from edgespec.worker.presence.devices import Battery, InputDevices, Terminals
-from edgespec.worker.presence.source import Rate, Unavailable
+from edgespec.worker.presence.source import Unavailable
 
 TICK = os.sysconf("SC_CLK_TCK")
 
