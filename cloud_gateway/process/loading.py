@@ -57,7 +57,7 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     Raises ModelError, TokenizerMismatch, LibraryError.
     """
     plan = plan or check_models(settings)
-    doing(f"loading the target {plan.path.name} by {plan.engine}")
+    doing(f"checking and loading the target {plan.path.name} by {plan.engine}")
     loaded, path = load_target(settings, plan), plan.path
     target = loaded.target
     served = ServedModel(
@@ -68,7 +68,7 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
         fingerprint=fingerprint(loaded.model_digest, loaded.tokenizer_digest.hex(), loaded.made_by, *choices(settings)),
     )
     if settings.local_draft.model:
-        doing(f"loading the local draft {settings.local_draft.model}")
+        doing(f"checking and loading the local draft {settings.local_draft.model}")
     local = _load_draft(settings, target)
     doing("loading the tokenizer and grammars")
     heads = _load_heads(settings, target, loaded.model_digest)

@@ -80,7 +80,7 @@ class Drafter:
                 raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose {least} to {most}")
         vocabulary = gguf_vocabulary(path)
         self.tokenizer_digest, entries = vocabulary.digest, len(vocabulary.entries)
-        self.model_digest = model_digest(path)
+        self.name, self.model_digest = path.name, model_digest(path)
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
         cores = len(os.sched_getaffinity(0))
         self._llama = Context(

@@ -12,7 +12,6 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -47,9 +46,6 @@ UNTRIED_S = 1.0
 RELAYED_SETTLED_S = 5.0
 """In place of `SETTLED_S` for a link through a peer: peers come and go with their owners, and another one is to be
 taken at once."""
-STOPPED = "bye: stopping"
-CLOSE_S = 2.0
-"""For the gateway's close frame after that."""
 LOST = ("connection lost", "silent")
 """Ends of a link as of a gateway, or its machine, that was ended; through a peer, it may be the peer that was."""
 
@@ -186,13 +182,10 @@ class _Attempt:
             if self.link is not None:
                 self.linked_s = self._clock() - self._linked_at
                 self._handler.on_down(why)
-            if why == STOPPED:
-                with suppress(TimeoutError):  # the gateway closes; its close frame says when it is back
-                    await asyncio.wait_for(wire.ws.wait_closed(), CLOSE_S)
             await wire.close(code, why)
             closed = wire.ws.protocol.close_rcvd
             self.restart_s = restart_s(closed.code, closed.reason) if closed is not None else None
-            if why == STOPPED or (why in LOST and not isinstance(self.address, Relayed)):
+            if why == "bye: stopping" or (why in LOST and not isinstance(self.address, Relayed)):
                 self.restart_s = self.restart_s or RESTART_S[0]
 
     def _take(self, event: Event) -> None:

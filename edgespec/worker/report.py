@@ -83,7 +83,7 @@ def _gateway(status: Mapping[str, Any]) -> str:
 def _drafting(status: Mapping[str, Any]) -> str:
     spent = duration(status["drafting_s"])
     if not status["steps"]:
-        return f"no step finished in {spent} of drafting"
+        return f"no step finished in {spent} of drafting" if status["drafting_s"] else "no step yet"
     times = f"{status['step_ms']:.1f} ms a step, and {status['host_us_per_step'] / 1e3:.1f} ms beside the model"
     return f"{status['steps']} steps in {spent}: {times}"
 

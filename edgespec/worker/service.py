@@ -242,7 +242,7 @@ class Service:
         self._loop.call_soon_threadsafe(self._announce)
 
     def _load_and_time(self) -> tuple[Drafter, dict[int, float]]:
-        self._doing(f"loading the draft model {self.settings.draft.model}")
+        self._doing(f"checking and loading the draft model {self.settings.draft.model}")
         drafter = self._load(self.settings)
         self._doing("timing draft steps")
         return drafter, step_curve(drafter)
@@ -307,7 +307,7 @@ class Service:
             "version": __version__,
             "state": "paused" if self.paused_because else "drafting" if self.daemon.open_requests else "ready",
             "uptime_s": round(time.monotonic() - self._began),
-            "model": self.settings.draft.model,
+            "model": self.daemon.drafter.name,
             "name": self.identity.name,
             "id": key_id(self.identity.key.public),
             "gateway": self.gateway.name,

@@ -9,7 +9,7 @@ import pytest
 from edgespec.worker import report
 
 STATUS: dict[str, Any] = {
-    "version": "0.1", "state": "drafting", "uptime_s": 3723, "model": "auto:quantised", "name": "lab-7", "id": "ab12",
+    "version": "0.1", "state": "drafting", "uptime_s": 3723, "model": "small.gguf", "name": "lab-7", "id": "ab12",
     "gateway": "gw", "linked": True, "address": "127.0.0.1:7443", "through": None, "rtt_ms": 3.24, "refused": None,
     "paused": None, "requests_open": 1, "requests": 53, "steps": 95, "nodes": 218, "frames": 38,
     "tokens_committed": 1302, "tokens_matched": 781, "step_ms": 6.31, "host_us_per_step": 130.0, "drafting_s": 597.0,
@@ -24,7 +24,7 @@ def test_a_status_reads_as_words_and_units() -> None:
         "worker        lab-7 (ab12), edgespec 0.1, up 1:02:03",
         "state         drafting",
         "gateway       gw at 127.0.0.1:7443, round trip 3.2 ms",
-        "draft model   auto:quantised",
+        "draft model   small.gguf",
         "requests      1 open, 53 since the start",
         "drafting      95 steps in 0:09:57: 6.3 ms a step, and 0.1 ms beside the model",
         "sent          218 candidates in 38 frames",
@@ -46,6 +46,7 @@ def test_a_status_reads_as_words_and_units() -> None:
             {"steps": 0, "step_ms": None, "host_us_per_step": None},
             "drafting      no step finished in 0:09:57 of drafting",
         ),
+        ({"steps": 0, "step_ms": None, "drafting_s": 0.0}, "drafting      no step yet"),
         ({"tokens_committed": 0, "tokens_matched": 0}, "acceptance    0 of 0 tokens were drafted"),
         ({"paused": "exam week", "state": "paused"}, "state         paused: exam week"),
     ],

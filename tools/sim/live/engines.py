@@ -171,7 +171,7 @@ class SleepingDrafter:
 
     def __init__(self, setting: Setting) -> None:
         self.sequences = setting.sequences
-        self.tokenizer_digest = self.model_digest = setting.digest
+        self.name, self.tokenizer_digest, self.model_digest = "sleeping", setting.digest, setting.digest
         self._model = SleepingDraft(setting)
         self.sleeper = self._model.sleeper
         self.rows = 0
