@@ -20,9 +20,9 @@ MODES = ("as-made", "even")
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "off": {"offload": "never", "policy": "plain"},
     "local": {"offload": "never", "policy": "colocated"},
-    "worker": {"offload": "auto"},
+    "worker": {"offload": "auto", "policy": "wanspec"},
 }
-"""Who drafts, as the request's extension. `colocated` drafts always; `adaptive` would not for so small a target."""
+"""Who drafts, as the request's extension. These policies always draft; `adaptive` would not for so small a target."""
 
 
 @dataclass(frozen=True, slots=True)
