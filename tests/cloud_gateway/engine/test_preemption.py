@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.core.limits import cells
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol.messages import Close, Open, Sampling
 from tests.support.constraints import ForcesFive
@@ -147,6 +147,11 @@ async def texts(make: Make, kv_tokens: int, policy: str, *, worker: bool) -> tup
     return [one.result() for one in long], engine, linked
 
 
+def share(usages: Sequence[Usage]) -> float:
+    """Of the candidates verified, those accepted: a draft that went on from other tokens would match no more."""
+    return sum(sum(one.accepted.values()) for one in usages) / max(sum(sum(one.drafted.values()) for one in usages), 1)
+
+
 @CLAIM
 @pytest.mark.parametrize(
     ("policy", "worker"),
@@ -165,6 +170,7 @@ async def test_a_preempted_completion_is_the_same(
     for (tokens, logprobs, _), (again, reported, usage) in zip(roomy, tight, strict=True):
         assert (tokens, logprobs) == (again, reported)
         assert usage.completion_tokens == len(tokens) == 220
+    assert share([usage for *_, usage in tight]) >= 0.7 * share([usage for *_, usage in roomy])
     if worker:
         given = [body for body in linked.seen if isinstance(body, Open)]
         assert len(given) > len({body.request for body in given}), "a worker is given it again with what it emitted"

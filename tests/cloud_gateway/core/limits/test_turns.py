@@ -119,3 +119,13 @@ def test_the_key_with_fewest_under_way_is_next_and_not_who_waited_longest() -> N
     assert [turns.take(), turns.take()] == ["a-0", "b-0"]
     turns.ended("b")
     assert turns.take() == "b-1"
+
+
+def test_others_overtake_what_does_not_fit_unless_it_is_next() -> None:
+    turns: Turns[str] = Turns()
+    for key in ("large", "small"):
+        turns.add(key, key)
+    assert turns.take(lambda item: item == "small", lambda item: item == "large") is None
+    assert turns.take(lambda item: item == "small") == "small"
+    turns.put_back("small", "small")
+    assert (turns.take(), turns.take()) == ("large", "small")

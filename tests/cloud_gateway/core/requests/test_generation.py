@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,33 @@ def test_the_times_of_a_round_stay_within_the_ranges_of_the_wire() -> None:
         times.begins(now)
         times.ended(now)
         assert 0 <= times.pass_us <= MAX_MICROS and 0 <= times.period_us <= MAX_MICROS
+
+
+def test_neither_policy_nor_worker_is_charged_for_a_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass at 1.1 s ends a round of 0.1 s, though the request waited and was read again for 60 s in it."""
+    generation, seen = decoding("adaptive"), list[tuple[float, float]]()
+    decide = type(generation.controller).decide
+    monkeypatch.setattr(
+        type(generation.controller),
+        "decide",
+        lambda self, tree, link, costs, now: seen.append((now, costs.paused_s)) or decide(self, tree, link, costs, now),  # type: ignore[func-returns-value]
+    )
+    generation.decide(LINK, replace(COSTS, paused_s=2.0), 0.95)
+    verify(generation, 1.0)
+    outputs = generation.handle(steps.Preempted(), 1.05)
+    assert [type(output) for output in outputs] == [steps.Send, steps.Released, steps.DropDraft]
+    assert outputs[0].body.reason == "preempted"
+    (wanted,) = generation.handle(steps.Admitted(0), 40.0)
+    assert isinstance(wanted, steps.WorkerWanted)
+    generation.handle(steps.Assigned("w"), 41.0)
+    generation.handle(steps.Prefilled(len(generation.reading) - 1), 61.05)
+    action = generation.decide(LINK, replace(COSTS, paused_s=30.0), 61.1)
+    assert seen == [pytest.approx((0.95, 2.0)), pytest.approx((1.1, 2.0))]
+    assert not isinstance(action, Wait) or 61.1 <= action.until <= 62
+    (commit,) = (output.body for output in of(verify(generation, 61.1), steps.Send))  # type: ignore[attr-defined]
+    assert commit.period_us == pytest.approx(100_000, abs=2)
+    assert generation.usage.queued_s == pytest.approx(38.95)
+    assert generation.usage.total_s == pytest.approx(1.1)
 
 
 # --- fences of worker and epoch --------------------------------------------------------------------------------------

@@ -174,6 +174,12 @@ class Walk(RuleBasedStateMachine):
         if often:
             self.take(steps.PassFailed(alone, "x"))
 
+    @precondition(lambda self: self.status in (Status.PREFILL, Status.DECODE))
+    @rule(often=RARELY)
+    def preempted(self, often: bool) -> None:
+        if often:
+            self.take(steps.Preempted())
+
     @rule(often=RARELY)
     def speculation_fails(self, often: bool) -> None:
         if often:
@@ -235,6 +241,9 @@ def test_long_walks_of_every_policy_replay_too(seed: int) -> None:
             walk.frame(given.worker, given.epoch, rng.random() < 0.6, rng.randrange(13) * (seed % 3), rng.randrange(10))
         if walk.status is Status.DECODE:
             walk.decide(rng.random() < 0.8, rng.random() < 0.8)
+        if walk.status is Status.DECODE and rng.random() < 0.03:
+            walk.take(steps.Preempted())
+            walk.admitted(rng.random())
         if rng.random() < 0.03:
             walk.worker_leaves(rng.random() < 0.5, "v")
         walk.text_is_plain_decodings()
