@@ -7,4 +7,5 @@ Public, by module:
 - `eviction`: `first_to_go`, `gives_way`, `Holding`, `Kept`
 - `numbers`: `between`, `interpolate`
 - `presence`: `DAY_S`, `IDLE_S`, `OwnerPolicy`, `Presence`, `Verdict`
+- `thread_count`: `ThreadCount`, `thread_counts`
 """

@@ -22,12 +22,13 @@ Public, by module:
 - `hub`: all
 - `installed`: `require`
 - `keystore`: `KeyStore`
+- `known_answer`: `require_known_answer`
 - `logs`: all
 - `mdns`: all
 - `models`: all
 - `occasional`: `Occasional`
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedPeer`, `PairedPeers`, `PairedWorker`, `PairedWorkers`
-- `procstat`: `task_stat`, `TaskStat`
+- `procstat`: all
 - `reduced`: `cause`, `clean`, `kind_of`, `origin`, `places`
 - `sdnotify`: all
 - `settings`: all

@@ -5,7 +5,7 @@ Public, by module:
 - `accept`: `at_open_end`, `Walk`, `walk`
 - `candidates`: `CandidateTree`, `LOCAL`, `Merged`
 - `flatten`: `flatten`, `FlatTree`
-- `guide`: `GRAMMAR`, `Guide`
+- `guide`: `GRAMMAR`, `Guide`, `ready_at`
 - `interface`: `Constraint`, `ConstraintError`, `Method`, `TokenLogprob`
 - `logprobs`: `walk_logprobs`
 - `shared_noise`: `Rows`

@@ -3,12 +3,13 @@
 Public, by module:
 
 - `cache`: `LayerShape`, `SlotKv`, `SlotLayer`
+- `exact_rows`: `BLOCK_ROWS`
 - `forward`: `Part`, `wait_for`
 - `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
 - `llamacpp`: `check_file`, `LlamaCppTarget`, `spare_sequences`
 - `load`: all
 - `slots`: `SlotTable`, `common_prefix`
-- `torch`: `TorchTarget`
+- `torch`: `MAX_LONE_ROWS`, `TorchTarget`
 """
 
 from __future__ import annotations

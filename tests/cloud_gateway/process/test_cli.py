@@ -226,7 +226,7 @@ def test_a_fault_of_ours_is_one_line_of_places(
         raise ValueError("my secret prompt")
 
     monkeypatch.setattr("edgespec.shared.settings.load_usual", broken)
-    assert command(argv) == 70
+    assert command(argv) == 75
     (line,) = capsys.readouterr().err.splitlines()
     assert "A fault of this program ended it; please report this line: ValueError at " in line
     assert line.endswith(":broken.")
