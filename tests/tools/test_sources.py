@@ -99,8 +99,9 @@ def test_the_deep_target_is_that_of_the_demo(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(models, "require_memory", lambda *_: None)
     models.model_dir().mkdir(parents=True)
-    with (models.model_dir() / models.QUANTISED.file).open("wb") as file:
-        file.truncate(models.QUANTISED.size)
+    base = models.model_dir() / models.QUANTISED.file
+    base.touch()
+    monkeypatch.setattr(models, "quantised", lambda: base)
     make_tiny_target(models.model_dir() / models.deepened_name(models.QUANTISED.file, 2), vocab=320)
     draft, out = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320), tmp_path / "out.json"
     options = ["sources", "--target", "deep", "--blocks", "2", "--draft", str(draft), "--arms", "plain"]

@@ -75,7 +75,8 @@ def test_a_grammar_that_is_too_complex_does_not_quote_the_completion() -> None:
     schema = json.dumps({"type": "object", "properties": {"a": {"type": "string", "pattern": counted}}})
     grammar = LLMatcher.grammar_from_json_schema(schema)
     matcher = LLMatcher(tokens, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=78))
-    constraint = GrammarConstraint(matcher, VOCAB, frozenset({EOS_ID}))
+    fresh = LLMatcher(tokens, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=78))
+    constraint = GrammarConstraint(matcher, lambda: fresh, VOCAB, frozenset({EOS_ID}))
     said = tokenizer.encode(f'{{"a": "{ANSWER}{ANSWER}', add_special_tokens=False).ids
     with pytest.raises(ConstraintError) as failure:
         for token in said:
