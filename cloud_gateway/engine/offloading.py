@@ -10,6 +10,7 @@ from typing import Protocol
 from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import FrameLedger
+from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import (
     Assigned,
@@ -107,6 +108,7 @@ class Offloading:
     frames: FrameLedger
     workers_per_request: int = DEFAULTS.workers_per_request
     audit: Audit = field(default_factory=NoAudit)
+    merit: Merit = field(default_factory=Merit)
     queued: QueueWorkers = field(init=False)
     """Answers that workers write for requests that wait."""
     _changed: bool = False
@@ -115,25 +117,31 @@ class Offloading:
     def __post_init__(self) -> None:
         self.queued = QueueWorkers(self)
 
-    def assign(self, active: Active) -> None:
-        """Finds a worker for a request that may have one."""
+    def assign(self, active: Active, useless: str | None = None) -> None:
+        """Finds a worker for a request that may have one; `useless`: in the place of this one, if there is another."""
         generation, groups = active.generation, active.request.groups
-        if not generation.wants_worker:
+        if not (generation.may_offload if useless else generation.wants_worker):
             return
         linked = dict(self.workers.linked())  # a copy: the link layer changes its own meanwhile
         firsts = (other.generation.assignment for other in self.active.values())
         load = Counter(one.worker for one in firsts if one is not None)
-        worker = choose(linked.values(), load, groups, exclude=generation.excluded_workers)
+        exclude = {*generation.excluded_workers, *(one.worker for one in generation.assignments.given)}
+        explore = not useless and self.merit.explores()
+        worker = choose(linked.values(), load, groups, self.merit, exclude=exclude, explore=explore)
         if worker is None:
-            self.step(active, NoWorker(why_none(linked.values(), groups)))
+            if not useless:
+                self.step(active, NoWorker(why_none(linked.values(), groups)))
             return
+        if useless:
+            self.step(active, Withdrawn(useless, useless=True))
         for other in list(self.active.values()):  # what it drafts beside another worker can do without it
             if any(one.worker == worker for one in other.generation.assignments.given[1:]):
                 self.step(other, Withdrawn(worker))
-        self._give(active, linked[worker])
+        self._give(active, linked[worker], beside=bool(generation.assignments.given))
 
     def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
         self.queued.release(worker.id, "needed elsewhere")
+        self.merit.given(worker.label)
         self.audit.assigned(active.request, worker.id, worker.label)
         scope = scope_for(worker.id, active.request.cache_scope)
         self.step(active, Assigned(worker.id, worker.label, scope, beside))
@@ -154,7 +162,7 @@ class Offloading:
             if not sharing or not 0 < len(given) < self.workers_per_request:
                 continue
             idle = [view for view in linked.values() if view.shares and view.id not in busy]
-            worker = choose(idle, {}, active.request.groups, exclude=generation.excluded_workers)
+            worker = choose(idle, {}, active.request.groups, self.merit, exclude=generation.excluded_workers)
             if worker is not None:
                 busy.add(worker)
                 self._give(active, linked[worker], beside=True)
@@ -205,8 +213,9 @@ class Offloading:
                 self.post(lambda: self.workers.diverged(worker))
             case Punish(worker, error, request):
                 self.punish(worker, error, request)
-            case Released(worker, name, reason, frames, claimed, accepted):
+            case Released(worker, name, reason, frames, claimed, accepted, rounds, brought):
                 self._changed = True
+                self.merit.ended(name, active.request.key, rounds, frames, brought)
                 self.audit.released(active.request, worker, name, reason, frames)
                 self.post(lambda: self.workers.audited(worker, active.request.key, claimed, accepted))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cloud_gateway.core.requests.askings import Askings, patience
+from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import Declined, FrameArrived, FrameTaken, Input, Send, Wrote
@@ -36,6 +37,8 @@ class Dispatch(Protocol):
 
     @property
     def audit(self) -> Audit: ...
+    @property
+    def merit(self) -> Merit: ...
     @property
     def step(self) -> Callable[[Active, Input], None]: ...
     def idle(self) -> dict[str, LinkedWorker]: ...
@@ -105,10 +108,10 @@ class QueueWorkers:
         idle = self._idle() if waiting else {}
 
         def may(active: Active, lost_by: Set[str]) -> bool:
-            return _chosen(active, lost_by, idle) is not None
+            return _chosen(active, lost_by, idle, self._offloading.merit) is not None
 
         while idle and (wanted := claim(waiting, may)) is not None:
-            worker = _chosen(wanted.active, wanted.askings.lost_by, idle)
+            worker = _chosen(wanted.active, wanted.askings.lost_by, idle, self._offloading.merit)
             assert worker is not None
             self._begin(wanted, idle.pop(worker), now)
 
@@ -209,9 +212,9 @@ def source_of(active: Active) -> Answers | None:
     return None if sources is None else sources.answers
 
 
-def _chosen(active: Active, lost_by: Set[str], idle: dict[str, LinkedWorker]) -> str | None:
+def _chosen(active: Active, lost_by: Set[str], idle: dict[str, LinkedWorker], merit: Merit) -> str | None:
     """The worker that is asked for an answer to this prompt; None where none of these may be."""
     generation = active.generation
     if not generation.offload:
         return None
-    return choose(idle.values(), {}, active.request.groups, exclude=generation.excluded_workers | lost_by)
+    return choose(idle.values(), {}, active.request.groups, merit, exclude=generation.excluded_workers | lost_by)

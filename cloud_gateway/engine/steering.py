@@ -80,8 +80,8 @@ class Steering:
                 self.recovery.reopen(active)
             case DropDraft():
                 self.local.close(active)
-            case WorkerWanted():
-                self.offloading.assign(active)
+            case WorkerWanted(useless):
+                self.offloading.assign(active, useless)
 
     def _keep(self, active: Active, output: Keep) -> Exception | None:
         """Keeps the keys and values of the path taken; returns what went wrong."""

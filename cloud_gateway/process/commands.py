@@ -101,6 +101,10 @@ def _show_code(event: Row) -> None:
 # --- workers -------------------------------------------------------------------------------------------------------
 
 
+BROUGHT = ("requests", "frames", "accepted", "rank", "why")
+"""What a worker brought since the gateway started, and its place for the next request."""
+
+
 def list_workers(args: argparse.Namespace) -> int:
     """`cloud-gateway workers list`."""
     rows = _workers(args)
@@ -110,10 +114,14 @@ def list_workers(args: argparse.Namespace) -> int:
         print("No worker is paired yet; 'cloud-gateway pair' pairs one.")
         return 0
     table = [
-        [r["id"], r["name"], _state(r), " ".join(r["groups"]), _rtt(r), _when(r["paired_at"]), _when(r["last_seen"])]
+        [
+            r["id"], r["name"], _state(r), " ".join(r["groups"]), _rtt(r), _when(r["paired_at"]), _when(r["last_seen"]),
+            *("-" if r[name] is None else str(r[name]) for name in BROUGHT),
+        ]
         for r in rows
-    ]
-    _print_table(["ID", "NAME", "STATE", "GROUPS", "RTT", "PAIRED", "LAST LINKED"], table)
+    ]  # fmt: skip
+    head = ["ID", "NAME", "STATE", "GROUPS", "RTT", "PAIRED", "LAST LINKED", *map(str.upper, BROUGHT)]
+    _print_table(head, table)
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from cloud_gateway.api import Api
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.steps import WorkerGone
 from cloud_gateway.engine.audit import AuditLog, entries
 from cloud_gateway.engine.events import WorkerReady
@@ -20,7 +21,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models
-from cloud_gateway.process.views import audit_row, key_row, worker_row
+from cloud_gateway.process.views import audit_row, key_row, worker_row, worker_rows
 from edgespec import __version__
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
@@ -128,8 +129,10 @@ class Commands:
 
     async def workers(self) -> dict[str, object]:
         """All paired workers, with figures of the linked ones."""
-        linked = {w.id: w for w in self._gateway.links.workers()} if self._gateway.links else {}
-        return {"workers": [worker_row(one, linked.get(key_id(one.key))) for one in self._gateway.paired.all()]}
+        gateway = self._gateway
+        linked = {w.id: w for w in gateway.links.workers()} if gateway.links else {}
+        merit = gateway.engine.offloading.merit if gateway.engine else Merit()
+        return {"workers": worker_rows(gateway.paired.all(), linked, merit)}
 
     async def revoke_worker(self, id: str) -> dict[str, object]:  # noqa: A002 - the parameter's name on the wire
         """Revokes on disk, then ends the link."""

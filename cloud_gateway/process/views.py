@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from cloud_gateway.auth import Key
+from cloud_gateway.core.requests.router import cost_s
 from edgespec.core.protocol.names import key_id
 
 if TYPE_CHECKING:
+    from cloud_gateway.core.requests.merit import Merit, Record
     from cloud_gateway.engine.audit import Entry
     from cloud_gateway.links.registry import WorkerInfo
     from edgespec.shared.paired import PairedWorker
@@ -28,8 +31,8 @@ def key_row(key: Key) -> dict[str, object]:
     }
 
 
-def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, object]:
-    """A paired worker, with figures of its link while it is linked."""
+def worker_row(worker: PairedWorker, link: WorkerInfo | None, record: Record | None = None) -> dict[str, object]:
+    """A paired worker, with figures of its link while it is linked; `record`: what it brought since the start."""
     return {
         "id": key_id(worker.key),
         "name": worker.name,
@@ -48,7 +51,22 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None) -> dict[str, objec
         "step_ms": round(link.step_s * 1000, 2) if link else None,
         "trees": link.trees if link else None,
         "nodes": link.nodes if link else None,
+        "requests": record.requests if record else None,
+        "frames": record.frames if record else None,
+        "accepted": record.accepted if record else None,
+        "rank": None,
+        "why": record.why if record else None,
     }
+
+
+def worker_rows(
+    paired: Iterable[PairedWorker], linked: Mapping[str, WorkerInfo], merit: Merit
+) -> list[dict[str, object]]:
+    """All of them; `rank` 1 is the linked one that an idle gateway gives the next request to."""
+    views = [link.view() for link in linked.values() if not link.paused]
+    ranks = {one.id: n for n, one in enumerate(sorted(views, key=lambda one: cost_s(one, 0, merit)), 1)}
+    rows = [worker_row(one, linked.get(key_id(one.key)), merit.of(one.name)) for one in paired]
+    return [row | {"rank": ranks.get(str(row["id"]))} for row in rows]
 
 
 def audit_row(entry: Entry) -> dict[str, object]:

@@ -117,10 +117,10 @@ class Account:
             self.usage.before_worker_s = now - self._read
             self.usage.before_worker_tokens = self.usage.completion_tokens
 
-    def round(self, flat: FlatTree, taken: Walk, now: float, given: Sequence[Assignment]) -> None:
+    def round(self, flat: FlatTree, taken: Walk, now: float, given: Sequence[Assignment], root: Node) -> None:
         """Credits every verified and every accepted candidate to its source; `given`: to the workers that draft now."""
         for one in given:
-            one.verified(flat, taken)
+            one.verified(flat, taken, root)
         usage = self.usage
         usage.rounds += 1
         usage.undrafted_rounds += bool(flat.nodes) and not any(_by_model(node) for node in flat.nodes)

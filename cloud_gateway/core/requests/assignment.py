@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 from math import exp
 
 from cloud_gateway.core.policies.actions import Outcome
-from cloud_gateway.core.requests.steps import Assigned, Diverged, Released, Send
+from cloud_gateway.core.requests.steps import Assigned, Diverged, Released, Send, WorkerWanted
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.flatten import FlatTree
+from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
 from edgespec.core.protocol.prefix import Prefix
 
 OPEN_TOKENS = 4096
 """Token ids sent in the `Open` itself; the rest of a long prompt follows in `Commit`s."""
+PATIENCE = 24
+"""Rounds without an accepted candidate after which another worker is tried. One whose candidates save every fifth pass
+is that unlucky once in 200 times, and then costs another worker the reading of the prompt."""
+READ = 16
+"""Tokens of a prompt that a worker reads in one round at least: 320 a second beside passes of 50 ms."""
 
 
 @dataclass(slots=True)
@@ -36,15 +42,35 @@ class Assignment:
     """Sum of the probabilities that it stated for candidates among which the target then chose."""
     accepted: int = 0
     """How many of those candidates the target chose."""
+    rounds: int = 0
+    """Passes that it could have saved since it has read the prompt, or since the beginning where it has not; without
+    those for which the policy left its candidates out."""
+    brought: int = 0
+    """Its candidates that the target emitted."""
+    idle: int = 0
+    """Rounds in a row without one."""
     share: tuple[int, int] = (0, 1)
     """Its place among the request's workers, and their number, as it was last sent."""
 
     def released(self, why: str) -> Released:
         """What is reported of it at its end."""
-        return Released(self.worker, self.name, why, self.frames, self.claimed, self.accepted)
+        return Released(
+            self.worker, self.name, why, self.frames, self.claimed, self.accepted, self.rounds, self.brought
+        )
 
-    def verified(self, flat: FlatTree, taken: Walk) -> None:
-        """Compares its candidates at each row where the target chose with the choice."""
+    def has_read(self) -> None:
+        """Its first candidate has come."""
+        self.ready, self.rounds, self.idle = True, 0, 0
+
+    def verified(self, flat: FlatTree, taken: Walk, root: Node) -> None:
+        """Compares its candidates at each row where the target chose with the choice. `root`: of the candidate tree
+        before the round."""
+        brought = sum(flat.nodes[row - 1].owner == self.worker for row in taken.rows[1:])
+        owners = {node.owner for node in flat.nodes}
+        if self.worker in owners or all(child.owner != self.worker for child in root.children.values()):
+            self.rounds += 1
+            self.brought += brought
+            self.idle = 0 if brought else self.idle + 1
         if not self.audited:
             return
         chosen = dict(zip(taken.rows, taken.tokens, strict=True))
@@ -72,6 +98,14 @@ class Assignments:
     def of(self, worker: str, epoch: int | None = None) -> Assignment | None:
         """This worker's assignment, of this epoch where one is named."""
         return next((one for one in self.given if one.worker == worker and epoch in (None, one.epoch)), None)
+
+    def useless(self, prompt_len: int) -> Iterator[WorkerWanted]:
+        """Asks for another worker in place of each that has brought nothing for PATIENCE rounds, again and again;
+        one that still reads the prompt has a round more for each READ tokens."""
+        for one in self.given:
+            patience = PATIENCE + (0 if one.ready else prompt_len // READ)
+            if one.idle >= patience and (one.idle - patience) % PATIENCE == 0:
+                yield WorkerWanted(one.worker)
 
     def add(self, step: Assigned, prefix: Prefix, sampling: Sampling) -> tuple[Assignment, list[Send]]:
         """One worker more, and the messages with the prefix and the new shares."""

@@ -98,7 +98,7 @@ class Generation:
     tree: CandidateTree = field(init=False)
     assignments: Assignments = field(init=False)
     excluded_workers: set[str] = field(default_factory=set, init=False)
-    """Workers that declined or broke the protocol for this request."""
+    """Workers that declined, broke the protocol or brought nothing for this request."""
     cancelled: bool = field(default=False, init=False)
     alone: bool = field(default=False, init=False)
     """Its passes are its own until one succeeds: an earlier one, over several requests perhaps, has failed."""
@@ -235,10 +235,11 @@ class Generation:
         given = self.assignments.of(step.worker)
         if given is None:
             return ()
-        if isinstance(step, Withdrawn):
-            return self._release(given, "needed elsewhere")
-        if isinstance(step, Declined):
+        if isinstance(step, Declined) or (isinstance(step, Withdrawn) and step.useless):
             self.excluded_workers.add(step.worker)
+        if isinstance(step, Withdrawn):
+            return self._release(given, "nothing accepted" if step.useless else "needed elsewhere")
+        if isinstance(step, Declined):
             return [*self._release(given, "declined"), WorkerWanted()]
         outputs = self._release(given, "moved")
         self.tree.discard(step.worker)
@@ -279,7 +280,7 @@ class Generation:
         self._account.frame(given.worker, merged.fresh)
         given.frames += bool(merged.fresh)
         if merged.useful and not given.ready:
-            given.ready = True
+            given.has_read()
             if given.epoch == 1:
                 self._account.worker_ready(now)
         self.controller.received(merged, now)
@@ -303,14 +304,15 @@ class Generation:
             top = self.request.top_logprobs
             logprobs = None if top is None else walk_logprobs(step.rows.logits, taken, top)[: len(answer)]
             outputs.append(Emit(TokensEvent(tuple(answer), logprobs)))
-        return outputs if finish is None else [*outputs, *self._finish(finish)]
+        more = self.assignments.useless(len(self.request.tokens)) if finish is None else self._finish(finish)
+        return [*outputs, *more]
 
     def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
         """Raises ConstraintError."""
         stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
         choose, constraint = self.verification.at(flat, rows), self.request.constraint
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining, ready=ready_at(flat, constraint))
-        self._account.round(flat, taken, now, self.assignments.given)
+        self._account.round(flat, taken, now, self.assignments.given, self.tree.root)
         at_leaf = at_open_end(flat, taken) and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)

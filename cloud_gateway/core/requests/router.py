@@ -1,4 +1,4 @@
-"""Which worker drafts for a request: the one whose draft tokens are expected soonest, load considered."""
+"""Which worker drafts for a request: the one of which an accepted draft token is expected soonest, load considered."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cloud_gateway.core.policies.actions import Points
+from cloud_gateway.core.requests.merit import Merit
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 
 
@@ -34,14 +35,36 @@ class LinkedWorker:
         return self.name or self.id
 
 
-def choose(
-    workers: Iterable[LinkedWorker], load: Mapping[str, int], groups: frozenset[str], *, exclude: Collection[str] = ()
-) -> str | None:
-    """The worker with the least expected wait for a corrected draft, R + (load + 1) Td; None when none is free.
+def cost_s(one: LinkedWorker, load: int, merit: Merit | None) -> float:
+    """Expected wait for an accepted draft token: R + (load + 1) Td, the wait for a corrected draft, over its worth.
 
-    `load`: requests that a worker drafts for now, by its id. Only workers of one of `groups` are asked: they read the
-    prompt. A worker shares its model fairly among its requests, so each sees a step time that grows with the load.
+    A worker shares its model fairly among its requests, so each sees a step time that grows with the load. Without
+    `merit` all are worth the same.
+    """
+    return (one.rtt_s + (load + 1) * one.step_s) / (merit.of(one.label).worth if merit else 1.0)
+
+
+def choose(
+    workers: Iterable[LinkedWorker],
+    load: Mapping[str, int],
+    groups: frozenset[str],
+    merit: Merit,
+    *,
+    exclude: Collection[str] = (),
+    explore: bool = False,
+) -> str | None:
+    """The worker with the least `cost_s`; None when none is free. `load`: requests that each drafts for now, by its id.
+
+    Only workers of one of `groups` are asked: they read the prompt. `explore`: of the workers that are nearer
+    than that one and passed over for their worth, the one that has waited longest.
     """
     free = [one for one in workers if one.groups & groups and not one.paused and one.id not in exclude]
-    best = min(free, key=lambda one: (one.rtt_s + (load.get(one.id, 0) + 1) * one.step_s, one.id), default=None)
+
+    def wait_s(one: LinkedWorker, merit: Merit | None = None) -> float:
+        return cost_s(one, load.get(one.id, 0), merit)
+
+    best = min(free, key=lambda one: (wait_s(one, merit), one.id), default=None)
+    if explore and best is not None:
+        nearer = [one for one in free if wait_s(one) < wait_s(best)]
+        best = min(nearer, key=lambda one: (merit.of(one.label).tried, one.id), default=best)
     return best.id if best else None

@@ -97,9 +97,11 @@ class Declined(Struct, frozen=True):
 
 
 class Withdrawn(Struct, frozen=True):
-    """One of several workers is needed by another request."""
+    """One of several workers is needed by another request, or another one takes its place."""
 
     worker: str
+    useless: bool = False
+    """It brought nothing, and is not asked again for this request."""
 
 
 class Drafted(Struct, frozen=True):
@@ -241,10 +243,17 @@ class Released(Struct, frozen=True):
     frames: int
     claimed: float = 0.0
     accepted: int = 0
+    rounds: int = 0
+    """Passes that the worker could have saved."""
+    brought: int = 0
+    """Its candidates that the target emitted."""
 
 
 class WorkerWanted(Struct, frozen=True):
-    """It may have a worker and has none."""
+    """It may have a worker and has none, or one that is useless."""
+
+    useless: str | None = None
+    """That worker, which it keeps where there is no other."""
 
 
 class Keep(Struct, frozen=True):

@@ -14,6 +14,7 @@ import pytest
 from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.policies import registry
+from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import WorkerGone
@@ -102,11 +103,11 @@ def test_the_router_asks_the_nearest_of_the_group() -> None:
         LinkedWorker("far", 0.1, 0.1, 0.001, paused=False, groups=DEFAULT | PHYSICS),
         LinkedWorker("away", 0.001, 0.001, 0.001, paused=True, groups=DEFAULT),
     ]
-    assert choose(workers, {}, DEFAULT) == "far"
-    assert choose(workers, {}, PHYSICS) == "near"
-    assert choose(workers, {}, PHYSICS, exclude={"near"}) == "far"
-    assert choose(workers, {"near": 200}, PHYSICS) == "far", "its step time is shared by its requests"
-    assert choose(workers, {}, frozenset({"chemistry"})) is None
+    assert choose(workers, {}, DEFAULT, Merit()) == "far"
+    assert choose(workers, {}, PHYSICS, Merit()) == "near"
+    assert choose(workers, {}, PHYSICS, Merit(), exclude={"near"}) == "far"
+    assert choose(workers, {"near": 200}, PHYSICS, Merit()) == "far", "its step time is shared by its requests"
+    assert choose(workers, {}, frozenset({"chemistry"}), Merit()) is None
 
 
 @pytest.mark.parametrize("name", ["", "Physics", "a b", "-a", "a" * 33, "a\n", "\u0430", "../x"])
