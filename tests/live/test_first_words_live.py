@@ -120,6 +120,7 @@ def test_closing_the_gateways_terminal_cuts_no_stream(tmp_path: Path) -> None:
         assert not ready.exists()
 
 
+@pytest.mark.claim("an-open-api-is-warned-of")
 def test_a_gateway_with_an_open_api_warns_and_prints_where_it_is(tmp_path: Path) -> None:
     moved = "--set", f"daemon.state_dir={tmp_path}/moved"
     with gateway(tmp_path, "--set", "api.host=0.0.0.0", *moved) as running:

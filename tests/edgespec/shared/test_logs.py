@@ -195,6 +195,7 @@ print("the end", file=sys.stderr)
 """
 
 
+@pytest.mark.claim("kept-warnings-are-those-that-were-printed")
 def test_the_latest_warnings_are_kept_as_they_were_printed(out: io.StringIO) -> None:
     planted("def f(): log.info('well'); log.warning('passes stall (%d ms)', 86608)")()
     library = logging.getLogger("aiohttp.server")

@@ -89,6 +89,7 @@ def test_after_the_time_of_a_restart_the_waits_grow_from_8_to_90_s() -> None:
         assert 0.9 * ceiling < max(now) <= ceiling
 
 
+@pytest.mark.claim("workers-dial-a-restarted-gateway-at-a-bounded-rate")
 def test_a_gateway_that_ends_links_at_once_is_backed_off_from() -> None:
     fleet = [Redial(random.Random(seed).uniform) for seed in range(300)]
     for _ in range(8):
@@ -115,12 +116,14 @@ def test_a_close_says_for_how_long_a_restart_is_waited_for(code: int, reason: st
     assert restart_s(code, reason) == for_s
 
 
+@pytest.mark.claim("workers-dial-a-restarted-gateway-at-a-bounded-rate")
 @given(st.text(max_size=123))
 def test_no_close_reason_makes_a_wait_unbounded(reason: str) -> None:
     for_s = restart_s(1012, reason)
     assert for_s is not None and RESTART_S[0] <= for_s <= RESTART_S[1]
 
 
+@pytest.mark.claim("workers-dial-a-restarted-gateway-at-a-bounded-rate")
 @pytest.mark.parametrize("down_s", [3.0, 20.0, 100.0])
 def test_a_thousand_workers_are_back_within_seconds_and_spread(down_s: float) -> None:
     """Against the real admission of the link port, one core for handshakes and the real `Redial`."""
