@@ -267,7 +267,7 @@ def test_it_measures_the_demos_models(tmp_path: Path, capsys: pytest.CaptureFixt
 
     path = tmp_path / "gateway.toml"
     path.write_text('[target]\nengine = "torch"\n')
-    given = ["tune", "--config", str(path), "--limit", "1", "--max-tokens", "16", "--rtt-ms", "20", "--json", "--write"]
+    given = ["tune", "--config", str(path), "--limit", "1", "--max-tokens", "48", "--rtt-ms", "20", "--json", "--write"]
     assert main(given) == 0
     report = json.loads(capsys.readouterr().out)
     arms = {"plain", "lookup", "colocated", "draft", "merge", "answers"}
