@@ -12,13 +12,13 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz attacks traces check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language
-.PHONY: check-layers
+.PHONY: check-layers check-weight
 
 help:
 	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
 	@echo "make setup       .venv, the pinned packages, llama.cpp, the models"
 	@echo "make setup-worker  the same for a worker only, without torch"
-	@echo "make check       format, lint, types, layers, sizes, structure, documents, claims, language"
+	@echo "make check       format, lint, types, layers, sizes, structure, documents, claims, language, weight"
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
@@ -74,7 +74,7 @@ traces: setup
 	@$(BIN)/python -m tools.traces
 
 # `make -k check` goes on after the first that fails.
-check: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language check-layers
+check: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language check-layers check-weight
 
 check-format: setup
 	$(BIN)/ruff format --check .
@@ -99,6 +99,9 @@ check-claims: setup
 
 check-language: setup
 	$(BIN)/python -m tools.check.language
+
+check-weight: setup
+	$(BIN)/python -m tools.check.weight
 
 check-layers: setup
 	$(PYTEST) -q tests/test_layers.py

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 from pathlib import Path
 
 import pytest
 
-from tools.check import claims, sizes
+from tools.check import claims, sizes, weight
 from tools.check.commands import command_faults
 from tools.check.dependencies import dependency_faults
 from tools.check.docs import LEAK, link_faults, path_faults, prose_and_code
@@ -154,3 +155,14 @@ def test_a_claim_without_a_test_and_a_marker_without_a_claim_are_found(tmp_path:
     assert "| It is held. | `held` | [one](../tests/test_one.py) |" in claims.page(
         {"S": {"held": "It is held."}}, marked
     )
+
+
+def test_a_total_above_its_budget_is_found_and_fields_are_counted() -> None:
+    found = dict.fromkeys(weight.BUDGET, 0) | {"programs": {name: {"lines": 0} for name in weight.PROGRAMS}}
+    assert list(weight.faults(found)) == []
+    over = found | {"wheel": weight.BUDGET["wheel"] + 1}
+    over["programs"] = {name: {"lines": 10**6} for name in weight.PROGRAMS}
+    assert [one.partition(":")[0] for one in weight.faults(over)] == ["wheel", *weight.PROGRAMS]
+    source = "class A:\n    x: int\n    N: ClassVar[int] = 1\n    def f(self): self.y, other.z = 1, 2\n"
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.ClassDef) and weight.fields(node) == {"x", "y"}

@@ -24,7 +24,16 @@ from tools.check.docs import load_parsers
 from tools.check.sizes import python_files
 from tools.check.structure import folders
 
-BUDGET: Mapping[str, int] = {}
+BUDGET: Mapping[str, int] = {
+    "wheel": 43_000,
+    "tools": 19_900,
+    "tests": 46_900,
+    "manual": 340_000,
+    "settings": 118,
+    "edgespec run": 13_800,
+    "cloud-gateway serve": 24_700,
+}
+"""Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""
 PROGRAMS = {"edgespec run": "edgespec.worker.service", "cloud-gateway serve": "cloud_gateway.process.serve"}
 PROBE = """
 import resource, sys, time
@@ -98,12 +107,13 @@ def classes(root: Path) -> list[tuple[int, int, str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
-                found.append((len(_fields(node)), size, f"{path.relative_to(root)}:{node.name}"))
+                found.append((len(fields(node)), size, f"{path.relative_to(root)}:{node.name}"))
     return sorted(found, reverse=True)
 
 
-def _fields(node: ast.ClassDef) -> set[str]:
-    fields = {
+def fields(node: ast.ClassDef) -> set[str]:
+    """Annotations of a class and attributes that its methods set on `self`."""
+    found = {
         one.target.id
         for one in node.body
         if isinstance(one, ast.AnnAssign)
@@ -112,8 +122,8 @@ def _fields(node: ast.ClassDef) -> set[str]:
     }
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
-            fields |= {inner.attr} if ast.unparse(inner.value) == "self" else set()
-    return fields
+            found |= {inner.attr} if ast.unparse(inner.value) == "self" else set()
+    return found
 
 
 def measured(root: Path) -> dict[str, Any]:
