@@ -20,7 +20,7 @@ log = logging.getLogger("edgespec.threads")
 LOAD_PERIOD_S = 0.25
 """Between two reads of the load."""
 _TRIALS = 4
-"""Passes with each number of threads at the start."""
+"""Passes with each number of threads at the start, at least; for so long that the load can be read after them."""
 
 
 class OtherLoad:
@@ -50,12 +50,13 @@ class Threads:
         clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.process_time,
         load: Callable[[float], float | None] | None = None,
+        cores: int = 0,
     ) -> None:
         """`counts`: to choose from, ascending; a single one is never changed. `use` sets a number; `model`: what the
-        log calls it."""
+        log calls it; `cores`: that this process may use, 0 for those of its affinity."""
         self._counts, self._set, self._model = counts, use, model
         self._clock, self._cpu_clock, self._load = clock, cpu_clock, load or OtherLoad()
-        self._choice = ThreadCount(counts, len(os.sched_getaffinity(0)), clock())
+        self._choice = ThreadCount(counts, cores or len(os.sched_getaffinity(0)), clock())
         self._load_at = -math.inf
 
     @property
@@ -64,12 +65,14 @@ class Threads:
         return self._choice.count
 
     def measure(self, step: Callable[[], object]) -> None:
-        """Runs `step`, a pass over one row, with each number of threads in turn, and takes the fastest."""
+        """Runs `step`, a pass over one row, with each number of threads in turn; takes the fastest that is free."""
         if len(self._counts) == 1:
             return
         taken: dict[int, list[float]] = {count: [] for count in reversed(self._counts)}
         step()  # the first pass reads the weights
-        for _ in range(_TRIALS):
+        began = self._clock()
+        self._load(began)
+        while len(taken[1]) < _TRIALS or self._clock() - began < LOAD_PERIOD_S:
             for count, times in taken.items():
                 times.append(self._timed(step, count))
         medians = {count: statistics.median(times) for count, times in taken.items()}
@@ -77,6 +80,7 @@ class Threads:
         self._set(self.count)
         shown = ", ".join(f"{1000 * medians[count]:.1f} ms with {count}" for count in self._counts)
         log.info("the %s takes %d of %d threads (a pass: %s)", self._model, self.count, self._counts[-1], shown)
+        self._read_load(self._clock())
 
     def fix(self) -> None:
         """Stays with the present number."""

@@ -94,6 +94,7 @@ def bits_change(product: Tensor, where: Tensor) -> Tensor:
 
 ROW_DEPENDENT: dict[str, Callable[[Tensor], Tensor]] = {
     "their number is odd": lambda x: torch.full([len(x)], len(x) % 2 == 1),
+    "there are more than 64": lambda x: torch.full([len(x)], len(x) > 64),
     "there are fewer than 24": lambda x: torch.full([len(x)], len(x) < 24),
     "the last of an odd number": lambda x: torch.arange(len(x)) == (len(x) - 1 if len(x) % 2 else -1),
 }
