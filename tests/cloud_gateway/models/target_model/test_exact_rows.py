@@ -131,6 +131,23 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Callable[[Tensor], Tensor]) ->
     monkeypatch.setattr(PlainLinear, "__call__", narrow)
 
 
+@pytest.mark.parametrize("halves", [lambda x: (x[:, ::2], x[:, 1::2]), lambda x: x.chunk(2, dim=1)])
+def test_another_order_of_summation_is_found_in_an_odd_number_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, halves: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> None:
+    true = PlainLinear.__call__
+
+    def planted(self: PlainLinear, x: Tensor) -> Tensor:
+        if len(x) % 2 == 0:
+            return true(self, x)
+        return sum(part @ weight.T for part, weight in zip(halves(x), halves(self.weight), strict=True))  # type: ignore[return-value]
+
+    monkeypatch.setattr(PlainLinear, "__call__", planted)
+    target = TorchTarget(load_tiny(wide(tmp_path)), slots=12, threads=1, kernels="plain")
+    assert target.exact
+    in_batches_as_alone(target)()
+
+
 @pytest.mark.parametrize("most", [32, 64])
 def test_a_row_alone_is_padded_only_so_far_unless_exact_is_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
