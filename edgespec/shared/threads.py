@@ -68,6 +68,7 @@ class Threads:
         """Runs `step`, a pass over one row, with each number of threads that others leave; takes the fastest."""
         if len(self._counts) == 1:
             return
+        self._set(self._counts[0])
         step()  # the first pass reads the weights
         began, medians = self._clock(), dict[int, float]()
         self._load(began)
