@@ -213,11 +213,11 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _pause(args: argparse.Namespace) -> int:
-    return _ask(args, "pause", reason=args.reason)
+    return _ask(args, "pause", show=report.pause, reason=args.reason)
 
 
 def _resume(args: argparse.Namespace) -> int:
-    return _ask(args, "resume")
+    return _ask(args, "resume", show=report.pause)
 
 
 def _doctor(args: argparse.Namespace) -> int:

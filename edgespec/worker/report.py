@@ -15,6 +15,11 @@ def text(status: Mapping[str, Any]) -> str:
     return "\n".join(f"{name:{NAME}} {value}" for name, value in _lines(status))
 
 
+def pause(answer: Mapping[str, Any]) -> str:
+    """What `edgespec pause` and `edgespec resume` print."""
+    return f"paused: {answer['paused']}" if answer["paused"] else "not paused: it drafts when requests come"
+
+
 def peers(shown: Mapping[str, Any]) -> str:
     """A block of lines for each peer, and what this daemon relays."""
     blocks = ["\n".join(f"{name:{NAME}} {value}" for name, value in _peer(peer)) for peer in shown["peers"]]

@@ -15,7 +15,6 @@ import json
 import logging
 import math
 import random
-import socket
 import tempfile
 import time
 from collections import Counter
@@ -31,7 +30,7 @@ from edgespec.core.protocol.handshake import Pin, WorkerIdentity
 from edgespec.core.protocol.messages import ToWorker
 from edgespec.core.protocol.redial import MIN_LINKED_S, Redial
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.lab.rig.processes import Processes, module
+from edgespec.lab.rig.processes import Processes, free_port, module
 from edgespec.shared import models
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
@@ -159,13 +158,6 @@ def listens(port: int) -> bool:
     """Whether a process listens there, without connecting to it."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A" for line in lines)
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def until(done: object) -> None:

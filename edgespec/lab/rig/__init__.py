@@ -11,7 +11,7 @@ Public, by module:
 
 from __future__ import annotations
 
-from edgespec.lab.rig.processes import Processes, RigError, cpu_time_s, machine_time_s, module, waited_s
+from edgespec.lab.rig.processes import Processes, RigError, cpu_time_s, free_port, machine_time_s, module, waited_s
 from edgespec.lab.rig.stage import Rig
 
-__all__ = ["Processes", "Rig", "RigError", "cpu_time_s", "machine_time_s", "module", "waited_s"]
+__all__ = ["Processes", "Rig", "RigError", "cpu_time_s", "free_port", "machine_time_s", "module", "waited_s"]

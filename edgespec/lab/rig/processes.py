@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -158,3 +159,10 @@ def machine_time_s() -> float:
     with Path("/proc/stat").open() as file:
         ticks = [int(figure) for figure in file.readline().split()[1:4]]
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A port of the loopback interface that is free now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from edgespec.__main__ import main
+from edgespec.shared import control
 from edgespec.worker import report
 
 STATUS: dict[str, Any] = {
@@ -69,3 +71,13 @@ def test_peers_are_blocks_of_sentences() -> None:
     assert "address       10.0.0.2:1, by interface eth0" in shown
     assert shown.endswith("relaying      for a; 2.5 MB forwarded so far")
     assert "True" not in shown and "False" not in shown
+
+
+@pytest.mark.parametrize(("verb", "reason"), [("pause", "exam week"), ("resume", None)])
+def test_pause_and_resume_print_whether_it_drafts(
+    verb: str, reason: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(control, "call", lambda *_, **__: {"paused": reason})
+    assert main([verb]) == 0
+    assert capsys.readouterr().out.strip() == report.pause({"paused": reason})
+    assert (f"paused: {reason}" == report.pause({"paused": reason})) is (reason is not None)

@@ -18,7 +18,7 @@ from typing import Any
 
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo import PHI
-from edgespec.lab.rig import Processes, Rig, machine_time_s
+from edgespec.lab.rig import Processes, Rig, free_port, machine_time_s
 from edgespec.lab.rig.chat import ChatClient, Prompt, greedy
 from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.shared.procstat import task_stat
@@ -251,13 +251,6 @@ def used_s(pids: Sequence[int]) -> float:
         with contextlib.suppress(OSError):  # it has ended; what asks it will say so
             total_s += task_stat(Path(f"/proc/{pid}")).cpu_s
     return total_s
-
-
-def free_port() -> int:
-    """A port of the loopback address that was free just now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def healthy(port: int) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -33,7 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--versions", choices=get_args(Versions), default="newest", help="of the packages")
     parser.add_argument("--long", action="store_true", help="also what takes minutes: demo and tune")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="an empty folder, kept with environments and logs")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the rows there")
     parser.set_defaults(run=check)
     return verbs.run(parser, argv)
 
@@ -63,8 +60,6 @@ def check(options: argparse.Namespace) -> int:
         print(f"not run: {' '.join(excused)} ({why})")
     for one in missing:
         print(f"shown by a page and not run: {one}", file=sys.stderr)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     return int(bool(missing) or not all(row.right for row in rows))
 
 

@@ -52,13 +52,11 @@ class Place:
 
     def run(self, *words: str, expected: int | tuple[int, ...] = 0, into: str = "") -> str:
         """Types a command and returns what it printed. `into`: a file for that."""
-        done = subprocess.run(
-            self._command(words), cwd=self.folder, env=self._environment(), text=True, timeout=COMMAND_S,
-            stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        )  # fmt: skip
+        done = self._typed(words)
         if into:
             (self.folder / into).write_text(done.stdout)
-        lines = (done.stderr if done.returncode else done.stdout).strip().splitlines() or [""]
+        printed = (done.stderr or done.stdout) if done.returncode else done.stdout
+        lines = printed.strip().splitlines() or [""]
         command = " ".join(words) + (f" > {into}" if into else "")
         codes = (expected,) if isinstance(expected, int) else expected
         self.rows.append(Row(self.name, command, done.returncode, codes, lines[-1 if done.returncode else 0]))
@@ -86,22 +84,24 @@ class Place:
         said = log.read_text().strip().splitlines() or [""]
         self.rows.append(Row(self.name, " ".join(words), process.returncode, (0,), said[0]))
 
-    def until(self, check: Callable[[], object], what: str) -> Any:
-        """What `check` returns as soon as it is true. Raises ConfigError after START_S."""
+    def until(self, check: Callable[[], object], of: subprocess.Popen[str], what: str) -> None:
+        """Returns as soon as `check` is true. Raises ConfigError after START_S, or when the process has ended."""
         limit = time.monotonic() + START_S
-        while time.monotonic() < limit:
-            if found := check():
-                return found
+        while not check():
+            if time.monotonic() > limit or of.poll() is not None:
+                raise ConfigError(f"{what} failed; the logs are in {self.folder} (--keep).")
             time.sleep(0.5)
-        raise ConfigError(f"{what} did not happen within {START_S:g} s; the logs are in {self.folder}.")
 
     def quietly(self, *words: str) -> Any:
         """The JSON that a command prints; None where it fails. Not a row."""
-        done = subprocess.run(
-            self._command([*words, "--json"]), cwd=self.folder, env=self._environment(), text=True,
-            capture_output=True, check=False,
-        )  # fmt: skip
+        done = self._typed([*words, "--json"])
         return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def _typed(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._command(words), cwd=self.folder, env=self._environment(), text=True, timeout=COMMAND_S,
+            stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        )  # fmt: skip
 
     def _command(self, words: Sequence[str]) -> list[str]:
         return [str(self.bin / words[0]), *words[1:]]

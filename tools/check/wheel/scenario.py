@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from edgespec.lab.rig import free_port
 from edgespec.lab.rig.chat import ChatClient, greedy
 from tools.check.wheel.place import COMMAND_S, ROOT, Place, Row
 
@@ -26,15 +26,16 @@ AWAKE: dict[str, object] = {"owner.mode": "always", "gateway.discover": "false"}
 def play(worker: Place, gateway: Place, *, long: bool) -> None:
     """Types everything; the rows are in the places."""
     alone(worker)
-    models(gateway)
+    for words in (["make", "--drop", "10"], ["check", "auto:quantised", "auto:requantised"], ["list"]):
+        gateway.run("edgespec", "models", *words)
     gateway.run("cloud-gateway", "config", into="gateway.toml")
     ready = gateway.folder / "ready.json"
     traces = gateway.folder / "traces"
     settings = {"link.host": "127.0.0.1", "link.mdns": "false", "traces.folder": traces, "daemon.log_level": "warning"}
     ports = ["--port", "0", "--link-port", "0", "--metrics-port", "0", "--ready-file", str(ready)]
     secret = gateway.json("cloud-gateway", "keys", "create", "--name", "alice", "--offload")["key"]
-    with gateway.running("cloud-gateway", "serve", "--config", "gateway.toml", *ports, *assigned(settings)):
-        gateway.until(ready.is_file, "the gateway's start")
+    with gateway.running("cloud-gateway", "serve", "--config", "gateway.toml", *ports, *assigned(settings)) as serving:
+        gateway.until(ready.is_file, serving, "The gateway's start")
         at = json.loads(ready.read_text())
         operate(gateway)
         with_worker(worker, gateway, at, ChatClient(at["api"]["port"], at["model"], secret))
@@ -54,7 +55,6 @@ def alone(worker: Place) -> None:
     """What needs no gateway, and what `[worker]` lacks."""
     for program in ("edgespec", "cloud-gateway"):
         worker.run(program, "version")
-        worker.run(program, "--help")
     worker.run("edgespec", "models", "fetch", "auto:quantised")
     worker.run("edgespec", "models", "make", "--format", "q4_0")
     worker.run("edgespec", "models", "list")
@@ -75,14 +75,6 @@ def alone(worker: Place) -> None:
     worker.run("edgespec", "doctor", expected=77)
 
 
-def models(gateway: Place) -> None:
-    """A gateway's models."""
-    gateway.run("edgespec", "models", "fetch", "auto:quantised")
-    gateway.run("edgespec", "models", "make", "--drop", "10")
-    gateway.run("edgespec", "models", "check", "auto:quantised", "auto:requantised")
-    gateway.run("edgespec", "models", "list")
-
-
 def operate(gateway: Place) -> None:
     """Commands of an operator beside the running gateway."""
     gateway.run("cloud-gateway", "status")
@@ -99,8 +91,8 @@ def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatC
     with offered(gateway, "cloud-gateway", "pair", "--group", "default") as code:
         worker.run("edgespec", "pair", address, code)
     relaying = {"peers.listen": "true", "peers.host": "127.0.0.1", "peers.port": peer_port, "relay.offer": "true"}
-    with worker.running("edgespec", "run", "--config", "worker.toml", *assigned(AWAKE | relaying)):
-        worker.until(lambda: (worker.quietly("edgespec", "status") or {}).get("linked"), "the link")
+    with worker.running("edgespec", "run", "--config", "worker.toml", *assigned(AWAKE | relaying)) as running:
+        worker.until(lambda: (worker.quietly("edgespec", "status") or {}).get("linked"), running, "The worker's link")
         answer = client.complete(greedy("Tell me about lighthouses.", 48, {}))
         usage = answer["usage"]["edgespec"]
         said = (
@@ -145,10 +137,3 @@ def offered(place: Place, *words: str) -> Iterator[str]:
 def assigned(settings: Mapping[str, object]) -> list[str]:
     """The options that override keys."""
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-
-
-def free_port() -> int:
-    """A port of this machine that nothing uses."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
