@@ -53,6 +53,10 @@ class ThreadCount:
         """Whether there is no larger number."""
         return self._at == len(self._counts) - 1
 
+    def free_for(self, count: int, others: float) -> bool:
+        """Whether other processes, which keep so many cores busy, leave enough for this number of threads."""
+        return count == 1 or count <= self._cores - others + SPARE
+
     def choose(self, count: int, now: float) -> None:
         """Takes this one of the numbers."""
         self._at, self._since = self._counts.index(count), now
@@ -69,11 +73,10 @@ class ThreadCount:
 
     def loaded(self, others: float, now: float) -> bool:
         """Other processes keep so many cores busy; whether that leads to fewer threads."""
-        free = self._cores - others + SPARE
-        if not self.most and free < self._counts[self._at + 1]:
+        if not self.most and not self.free_for(self._counts[self._at + 1], others):
             self._quiet_from = now
         fewer = self._at
-        while fewer and free < self._counts[fewer]:
+        while fewer and not self.free_for(self._counts[fewer], others):
             fewer -= 1
         if fewer == self._at:
             return False

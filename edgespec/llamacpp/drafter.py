@@ -84,7 +84,7 @@ class Drafter:
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
         cores = len(os.sched_getaffinity(0))
         self._llama = Context(
-            path, cells=context, sequences=ids, batch=prefill_batch, threads=threads or cores, gpu_layers=gpu_layers
+            path, cells=context, sequences=ids, batch=prefill_batch, threads=threads or 1, gpu_layers=gpu_layers
         )
         self.vocab_size = min(entries, self._llama.vocab_size)
         """Without unused entries at the end, of which the target may have fewer: they are never proposed."""

@@ -20,7 +20,7 @@ log = logging.getLogger("edgespec.threads")
 LOAD_PERIOD_S = 0.25
 """Between two reads of the load."""
 _TRIALS = 4
-"""Passes with each number of threads at the start."""
+"""Passes with each number of threads at the start, at least."""
 
 
 class OtherLoad:
@@ -50,12 +50,13 @@ class Threads:
         clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.process_time,
         load: Callable[[float], float | None] | None = None,
+        cores: int = 0,
     ) -> None:
         """`counts`: to choose from, ascending; a single one is never changed. `use` sets a number; `model`: what the
-        log calls it."""
+        log calls it; `cores`: that this process may use, 0 for those of its affinity."""
         self._counts, self._set, self._model = counts, use, model
         self._clock, self._cpu_clock, self._load = clock, cpu_clock, load or OtherLoad()
-        self._choice = ThreadCount(counts, len(os.sched_getaffinity(0)), clock())
+        self._choice = ThreadCount(counts, cores or len(os.sched_getaffinity(0)), clock())
         self._load_at = -math.inf
 
     @property
@@ -64,19 +65,31 @@ class Threads:
         return self._choice.count
 
     def measure(self, step: Callable[[], object]) -> None:
-        """Runs `step`, a pass over one row, with each number of threads in turn, and takes the fastest."""
+        """Runs `step`, a pass over one row, with each number of threads that others leave; takes the fastest."""
         if len(self._counts) == 1:
             return
-        taken: dict[int, list[float]] = {count: [] for count in reversed(self._counts)}
+        self._set(self._counts[0])
         step()  # the first pass reads the weights
-        for _ in range(_TRIALS):
-            for count, times in taken.items():
-                times.append(self._timed(step, count))
-        medians = {count: statistics.median(times) for count, times in taken.items()}
+        began, medians = self._clock(), dict[int, float]()
+        self._load(began)
+        for count in self._counts:
+            if not self._choice.free_for(count, self._load(self._clock()) or 0.0):
+                break
+            medians[count] = statistics.median(self._trials(step, count, 2 * min(medians.values(), default=math.inf)))
         self._choice.choose(min(medians, key=lambda count: medians[count]), self._clock())
         self._set(self.count)
-        shown = ", ".join(f"{1000 * medians[count]:.1f} ms with {count}" for count in self._counts)
+        shown = ", ".join(f"{1000 * taken:.1f} ms with {count}" for count, taken in medians.items())
         log.info("the %s takes %d of %d threads (a pass: %s)", self._model, self.count, self._counts[-1], shown)
+
+    def _trials(self, step: Callable[[], object], count: int, enough: float) -> list[float]:
+        """Seconds of some passes; no more after one that took at least `enough`. With one thread until the load is
+        known."""
+        began, taken = self._clock(), list[float]()
+        while len(taken) < _TRIALS or (count == 1 and self._clock() - began < LOAD_PERIOD_S):
+            taken.append(self._timed(step, count))
+            if taken[-1] >= enough:
+                break
+        return taken
 
     def fix(self) -> None:
         """Stays with the present number."""

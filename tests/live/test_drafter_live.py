@@ -145,6 +145,6 @@ def test_a_real_file_cut_short_is_one_sentence(quantised_model: Path, tmp_path: 
     cut = tmp_path / "cut.gguf"
     shutil.copyfile(quantised_model, cut)
     with cut.open("r+b") as file:
-        file.truncate(60_000_000)
+        file.truncate(cut.stat().st_size - 1000)
     with pytest.raises(ModelError, match=r"cannot load .*cut\.gguf: fetch it again.*corrupted or incomplete"):
         Drafter(cut)

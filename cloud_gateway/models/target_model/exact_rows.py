@@ -80,13 +80,13 @@ class _Probe:
         self._run, self._linear = KINDS[kind], linear
         self._x = torch.randn(BLOCK_ROWS, inside, generator=random).to(dtype)
         self._others = torch.full((BLOCK_ROWS, outside), float(kind == "times"), dtype=dtype)
-        if (
-            outside * inside <= MAX_PROBE and inside % 2 == 0
-        ):  # both halves of the weights are equal, and those of a row opposite
-            half = (torch.randn(outside, inside // 2, generator=random) / inside**0.5).to(dtype)
+        if outside * inside <= MAX_PROBE:
+            # Inputs in pairs: equal weights, opposite numbers. At random places, as a sum of halves would be true zero.
+            one, other = torch.randperm(inside, generator=random)[: inside // 2 * 2].view(2, -1)
+            weight = (torch.randn(outside, inside, generator=random) / inside**0.5).to(dtype)
+            weight[:, other], self._x[:, other] = weight[:, one], -self._x[:, one]
             bias = None if linear.bias is None else torch.zeros(outside, dtype=dtype)
-            self._linear = type(linear)(torch.cat([half, half], 1), bias)
-            self._x[:, inside // 2 :] = -self._x[:, : inside // 2]
+            self._linear = type(linear)(weight, bias)
         self._bits = self._product(torch.arange(BLOCK_ROWS))
         """Of a block of rows, with the number of threads that torch has now; all others are compared with them."""
 

@@ -134,7 +134,7 @@ class LlamaCppTarget:
             sequences=ids,
             outputs=self._pass_rows + 1,
             batch=MAX_EXACT_ROWS if self.exact else max(prefill_chunk, self._pass_rows),
-            threads=threads or cores,
+            threads=threads or 1,  # until it is measured: others may use the cores
             gpu_layers=gpu_layers,
             exact=self.exact,
         )

@@ -114,7 +114,7 @@ class TorchTarget:
         alone would be computed as more than `max_lone_rows`. Raises ModelError where the model cannot verify trees.
         """
         cores, on_cpu = len(os.sched_getaffinity(0)), model.device.type == "cpu"
-        torch.set_num_threads(threads or cores)
+        torch.set_num_threads(threads or 1)  # until it is measured: others may use the cores
         self.context = min(context, _longest(model.config.get_text_config()) or context)
         self.slots, self.kv_tokens = slots, kv_tokens or sys.maxsize
         self.vocab_size: int
@@ -264,7 +264,7 @@ class TorchTarget:
                 threads = [count for count in threads if because or count <= rows.threads]
             if because:
                 forward.give_up_exact()
-        torch.set_num_threads(threads[-1])
+        torch.set_num_threads(threads[0])
         if self._self_test(self.embedding.dtype) > 0 and not because and isinstance(forward, LlamaForward):
             because = "a tree's logits differ from those of its paths alone, though its products are exact"
             forward.give_up_exact()

@@ -317,7 +317,7 @@ def test_a_step_that_was_held_up_leaves_the_next_one_fewer_threads(
     assert "of 2 threads (a pass:" in caplog.text
     used, ticks = list[int](), itertools.count()
     clocks = {"clock": lambda: float(next(ticks)), "cpu_clock": lambda: 0.0}
-    drafter._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0)
+    drafter._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0, cores=2)
     drafter.open("r", [5, 6, 7])
     before = drafter.step("r", [()], 4)
     assert used == [1]

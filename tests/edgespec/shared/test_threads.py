@@ -22,7 +22,7 @@ class Machine:
         self.now, self.cpu_s, self.cores, self.others, self.count = 0.0, 0.0, cores, others, cores
         self.readable = True
         clocks = {"clock": lambda: self.now, "cpu_clock": lambda: self.cpu_s}
-        self.threads = Threads(thread_counts(cores), self.use, **clocks, load=self.load)
+        self.threads = Threads(thread_counts(cores), self.use, **clocks, load=self.load, cores=cores)
 
     def use(self, count: int) -> None:
         self.count = count
@@ -51,6 +51,12 @@ def test_at_the_start_it_takes_the_fastest_number_and_says_so(
         machine.threads.measure(machine.step)
     assert (machine.threads.count, machine.count) == (chosen, chosen)
     assert f"takes {chosen} of 4 threads" in caplog.text
+
+
+def test_at_the_start_the_load_of_others_counts_too() -> None:
+    machine = Machine(cores=2, others=1)
+    machine.threads.measure(lambda: setattr(machine, "now", machine.now + 0.1 / machine.count))  # none is held up
+    assert machine.count == 1
 
 
 def test_a_pass_that_is_held_up_is_the_last_one_with_so_many_threads(caplog: pytest.LogCaptureFixture) -> None:

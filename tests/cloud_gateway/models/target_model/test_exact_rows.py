@@ -94,6 +94,7 @@ def bits_change(product: Tensor, where: Tensor) -> Tensor:
 
 ROW_DEPENDENT: dict[str, Callable[[Tensor], Tensor]] = {
     "their number is odd": lambda x: torch.full([len(x)], len(x) % 2 == 1),
+    "there are more than 64": lambda x: torch.full([len(x)], len(x) > 64),
     "there are fewer than 24": lambda x: torch.full([len(x)], len(x) < 24),
     "the last of an odd number": lambda x: torch.arange(len(x)) == (len(x) - 1 if len(x) % 2 else -1),
 }
@@ -128,6 +129,23 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Callable[[Tensor], Tensor]) ->
     true = PlainLinear.__call__
     narrow = lambda self, x: bits_change(true(self, x), where(x)) if x.shape[1] == 576 else true(self, x)  # noqa: E731
     monkeypatch.setattr(PlainLinear, "__call__", narrow)
+
+
+@pytest.mark.parametrize("halves", [lambda x: (x[:, ::2], x[:, 1::2]), lambda x: x.chunk(2, dim=1)])
+def test_another_order_of_summation_is_found_in_an_odd_number_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, halves: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> None:
+    true = PlainLinear.__call__
+
+    def planted(self: PlainLinear, x: Tensor) -> Tensor:
+        if len(x) % 2 == 0:
+            return true(self, x)
+        return sum(part @ weight.T for part, weight in zip(halves(x), halves(self.weight), strict=True))  # type: ignore[return-value]
+
+    monkeypatch.setattr(PlainLinear, "__call__", planted)
+    target = TorchTarget(load_tiny(wide(tmp_path)), slots=12, threads=1, kernels="plain")
+    assert target.exact
+    in_batches_as_alone(target)()
 
 
 @pytest.mark.parametrize("most", [32, 64])

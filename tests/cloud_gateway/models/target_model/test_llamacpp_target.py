@@ -238,7 +238,7 @@ def test_without_a_number_of_threads_each_pass_decides(model: Path, caplog: pyte
         assert f"of {len(os.sched_getaffinity(0))} threads (a pass:" in caplog.text
     used, ticks = list[int](), itertools.count()
     clocks = {"clock": lambda: float(next(ticks)), "cpu_clock": lambda: 0.0}
-    target._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0)
+    target._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0, cores=2)
     slot = begin(target, [5, 6, 7])
     target.verify([Work(slot, FlatTree([7], [-1], [0]))])
     assert used == [1], "one pass without its cores"
