@@ -7,9 +7,10 @@ Public, by module:
 - `assignment`: `Assignment`
 - `generation`: `Generation`, `MAX_RETRIES`
 - `local_costs`: `catch_up_batch`, `draft_costs`
+- `merit`: `Merit`, `Record`
 - `options`: `Extension`, `RequestBounds`
 - `remote_answer`: `RemoteAnswer`
 - `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `TokensEvent`, `Usage`
-- `router`: `choose`, `LinkedWorker`
+- `router`: `choose`, `cost_s`, `LinkedWorker`
 - `steps`: all
 """
