@@ -85,11 +85,13 @@ class Unit:
     def _fetch(self, model: str, user: bool, dry_run: bool) -> None:
         """Fetches a model unless it is there: into the cache, and as the user, of the service."""
         command = [str(self.program.with_name("edgespec")), "models", "fetch", model]
-        if not user:
-            system = self.text(None, user=False)
-            kept = re.findall(rf"^((?:{_USER_AND_FOLDERS})=.*)$", system, re.MULTILINE)
-            command = ["systemd-run", "--quiet", "--pipe", "--wait", *(f"--property={line}" for line in kept), *command]
+        command = command if user else self.as_service(command)
         _do(" ".join(command), lambda: _run(command, shown=True), dry_run)
+
+    def as_service(self, command: Sequence[str]) -> list[str]:
+        """The command that runs another one as the user of the system's service, with its folders."""
+        kept = re.findall(rf"^((?:{_USER_AND_FOLDERS})=.*)$", self.text(None, user=False), re.MULTILINE)
+        return ["systemd-run", "--quiet", "--pipe", "--wait", *(f"--property={line}" for line in kept), *command]
 
     def uninstall(self, state_dir: str, *, user: bool, dry_run: bool) -> None:
         """Stops the service and removes the unit and, of the system's variant, its folders in /var/cache and /run.

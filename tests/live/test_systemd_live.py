@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from edgespec.shared.unit import GATEWAY as GATEWAY_UNIT
+from edgespec.shared.unit import WORKER as WORKER_UNIT
+from edgespec.shared.unit import Unit
 from tests.support.booted import CODE, COMMAND_S, FILES, LOGS, SYSTEMD, Booted, CannotBoot, booted, shown
 from tests.support.tiny_gguf import make_tiny_gguf
 
@@ -120,6 +124,16 @@ def test_both_services_are_ready_and_draft(campus: Booted) -> None:
         texts.append(campus.python("-c", ASK, json.loads(made)["key"]))
     assert texts[0] == texts[1] and len(texts[0]) > TOKENS
     assert json.loads(campus.python("-m", "edgespec", "status", "--json"))["requests"] >= 1
+
+
+@pytest.mark.parametrize("service", [WORKER_UNIT, GATEWAY_UNIT])
+def test_a_model_is_fetched_where_the_service_reads_it(campus: Booted, service: Unit) -> None:
+    environment = campus.run(*service.as_service(["env"]))
+    (cache,) = re.findall(r"^XDG_CACHE_HOME=(.*)$", environment, re.MULTILINE)
+    assert f"XDG_CACHE_HOME={cache}" in campus.show(service.name, "Environment").split()
+    campus.run(*service.as_service(["mkdir", "-p", f"{cache}/edgespec/models"]))
+    owners = campus.run(*service.as_service(["stat", "-c", "%U", f"{cache}/edgespec/models"]))
+    assert owners.strip() == service.name.removesuffix(".service")
 
 
 @pytest.mark.parametrize("unit", [WORKER, GATEWAY])
