@@ -2,8 +2,7 @@
 
 Dropping copies every other tensor byte for byte and all metadata (`edgespec/lab/gguf_layers.py`). Another format is
 written by llama.cpp. Quantising twice hurts: after the Q4_1 file's own tokens, a Q4_0 copy of it is right 0.78 of the
-time, a Q8_0 copy 0.96, so give it the least quantised source there is (dev/LOG.md compares formats and the time of a
-step).
+time, a Q8_0 copy 0.96, so give it the least quantised source there is (dev/decisions/021-drafts.md compares formats).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 LOWEST_NICE = 19
 """Not SCHED_IDLE: a thread of that class that is preempted while it holds Python's lock stops the event loop for longer
-(dev/LOG.md, "The owner first")."""
+(dev/decisions/026-owner-first.md)."""
 
 
 def lower_thread() -> None:

@@ -2,7 +2,7 @@
 
 Checked in every tracked Python file, in README.md, docs/, configs/ and systemd/: the words of WORDS, each with what to
 write instead; names of tests of at most MAX_TEST_NAME characters; README.md's tables of at most MAX_COLUMNS columns
-and lines of at most MAX_LINE characters outside tables. dev/LOG.md is a record and stays as it was written.
+and lines of at most MAX_LINE characters outside tables.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def kept_layers(count: int, total: int) -> tuple[int, ...]:
     """`count` layers of `total`: the first, then as evenly as possible from the second to the last.
 
     Without one of the first two, its first predictions are right 0.02 and 0.19 of the time, without any other early
-    or middle layer 0.43 to 0.83 (dev/LOG.md, "The layer to drop"). Raises ConfigError for an impossible count.
+    or middle layer 0.43 to 0.83 (dev/decisions/019). Raises ConfigError for an impossible count.
     """
     if not 1 <= count < total:
         raise ConfigError(f"--layers is {count}, but a target of {total} layers leaves a draft 1 to {total - 1}.")
