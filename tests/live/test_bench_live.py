@@ -1,4 +1,4 @@
-"""`tools.bench live` and `tools.bench long` on a tiny model: real gateway, worker and link, several clients at once."""
+"""`tools.bench live` on a tiny model: real gateway, worker and link, several clients at once."""
 
 from __future__ import annotations
 
@@ -38,19 +38,3 @@ def test_our_arms_answer_alike_alone_and_together(tmp_path: Path, capsys: pytest
     assert out.with_suffix(".md").read_text().count("\n| ") == 1 + len(found["rows"])
     assert out.with_suffix(".svg").stat().st_size > 1000
     assert "colocated k=2" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("engine", "draft"), [("torch", False), ("llamacpp", False), ("llamacpp", True)])
-def test_streams_run_beside_a_long_prompt(engine: str, draft: bool, tmp_path: Path) -> None:
-    """A real gateway on a tiny model, with a worker in one case."""
-    model, out = str(make_tiny_gguf(tmp_path / "a.gguf")), tmp_path / "out.json"
-    more = ["--draft", str(make_tiny_gguf(tmp_path / "b.gguf", unlike=0.05))] if draft else []
-    given = ["--engine", engine, "--model", model, "--prompt-tokens", "700", "--max-tokens", "4000"]
-    assert bench.main(["long", *given, *more, "--streams", "2", "--repetitions", "2", "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
-    for row in found["repetitions"]:
-        assert 690 <= row["prompt_tokens"] <= 700 and (row["same_texts"] == "2/2" or engine == "llamacpp")
-        assert 0 < row["chunk_tokens"] <= 128 and row["chunk_ms"] > 0 < row["client_gap_ms"]
-    assert found["summary"]["ratio_min"] == min(row["ratio"] for row in found["repetitions"])
-    assert str(tmp_path) not in out.read_text()
-    assert "| ratio | " in out.with_suffix(".md").read_text()

@@ -20,7 +20,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.lab.rig import Rig
 from edgespec.shared import models
 from edgespec.shared.keystore import KeyStore
-from tools.bench.relay import ip, within
+from tests.support.campus import ip, within
 
 pytestmark = pytest.mark.live
 GATEWAY, WORKER = f"es-gw-{os.getpid()}", f"es-wk-{os.getpid()}"
@@ -54,6 +54,7 @@ from zeroconf.asyncio import AsyncZeroconf
 from edgespec.worker.discovery import find
 from edgespec.shared import mdns
 from edgespec.shared.keystore import KeyStore
+from tests.support.campus import ip, within
 async def listen(reader, writer):
     print("connected", flush=True)
     while data := await reader.read(4096):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools.bench.relay import PEERS, WAIT_S, WAYS, Campus, campus_on, lose_relay
+from tests.support.campus import PEERS, WAIT_S, WAYS, Campus, campus_on, lose_relay
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 TOKENS = 64
@@ -41,5 +41,5 @@ def test_a_lost_relay_is_replaced_within_the_completion(campus: Campus, how: str
     before, after = report["relays"]
     assert {before, after} == set(PEERS)
     assert report["equal"]
-    accepted = report["usage"]["accepted"]  # type: ignore[index]
+    accepted = report["usage"]["accepted"]
     assert accepted["worker"] > 0

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tools import verbs
 
-NAMES = ("frames", "rounds", "path", "target")
-LONG = ("amusd", "clients", "live", "long", "masks", "owner", "queue", "relay", "sources", "steps", "threads", "worst")
+NAMES = ("frames", "rounds", "target")
+LONG = ("live", "masks", "sources", "steps", "threads", "worst")
 """Only when asked for by name."""
 
 

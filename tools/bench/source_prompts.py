@@ -1,11 +1,6 @@
-"""Prompts for `tools.bench sources`, written for it: chat; editing and extraction, where much is copied; code.
-
-And dialogues about refactoring for `tools.bench amusd`.
-"""
+"""Prompts for `tools.bench sources`, written for it: chat; editing and extraction, where much is copied; code."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 _LETTER = """Dear Ms Novak,
 thank you for your order of 14 oak shelves and 3 birch tables. The shelves leave our workshop on Tuesday and arrive on
@@ -54,50 +49,3 @@ TEXTS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Kind -> prompts."""
-
-
-def _dialogue(code: str, changes: Sequence[tuple[str, str, str]], last: str) -> list[dict[str, str]]:
-    """A user asks for one change of the code after another (what is asked, old text, new text), then for the last."""
-    messages, said = [], f"Here is a Python module:\n\n```python\n{code}\n```\n\n"
-    for asked, old, new in changes:
-        code = code.replace(old, new)
-        messages.append({"role": "user", "content": said + asked})
-        messages.append({"role": "assistant", "content": f"```python\n{code}\n```"})
-        said = ""
-    return [*messages, {"role": "user", "content": last}]
-
-
-_STACK = """class Stack:
-    def __init__(self):
-        self.items = []
-
-    def push(self, item):
-        self.items.append(item)
-
-    def pop(self):
-        return self.items.pop()
-
-    def size(self):
-        return len(self.items)"""
-
-DIALOGUES: tuple[Sequence[dict[str, str]], ...] = (
-    _dialogue(
-        _CODE,
-        [
-            ("Rename `values` to `numbers`.", "values", "numbers"),
-            ("Rename `centre` to `middle`.", "centre", "middle"),
-            ("Call the sum `result` instead of `total`.", "total", "result"),
-        ],
-        "Now add a function `deviation` that returns the square root of the variance. Show the whole module.",
-    ),
-    _dialogue(
-        _STACK,
-        [
-            ("Make the list private: call it `_items`.", "self.items", "self._items"),
-            ("Rename `size` to `__len__`.", "def size", "def __len__"),
-            ("Rename `item` to `value` in `push`.", "(item)", "(value)"),
-        ],
-        "Now let `pop` raise an error where the stack is empty. Show the whole class.",
-    ),
-)
-"""Messages of dialogues, the last of them the user's."""

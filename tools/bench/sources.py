@@ -30,7 +30,6 @@ from edgespec.lab.tune.arms import ARMS, Arms
 from edgespec.shared.settings import overridden
 from tools import options, verbs
 from tools.bench.source_prompts import TEXTS
-from tools.bench.usages import decode_ms, ratios, row
 
 NEEDS = {"medusa": "--heads", "eagle": "--eagle", "self": "--layers, and the engine torch"}
 BASES = {"/ plain": "plain", "/ k = 2": "colocated"}
@@ -124,14 +123,27 @@ def figures(kind: str, arms: Mapping[str, Sequence[Usage]]) -> list[dict[str, An
     return [_row(kind, name, usages, bases) for name, usages in kept.items()]
 
 
+def decode_ms(usage: Usage) -> float:
+    """Milliseconds per token once target and local draft have read the prompt; 0 where nothing was timed."""
+    return 1000 * usage.decode_s / max(usage.completion_tokens, 1)
+
+
 def _row(kind: str, arm: str, usages: Sequence[Usage], bases: Mapping[str, Sequence[Usage]]) -> dict[str, Any]:
-    accepted = sum((Counter(usage.accepted) for usage in usages), Counter[str]())
+    drafted, accepted = (
+        sum((Counter[str](getattr(one, name)) for one in usages), Counter()) for name in ("drafted", "accepted")
+    )
+    tokens, rounds = (sum(getattr(one, name) for one in usages) for name in ("completion_tokens", "rounds"))
     return {
         "text": kind,
         "arm": arm,
         "prompts": len(usages),
-        **row(usages),
-        **{shown: round(median(ratios(usages, base)), 3) for shown, base in bases.items()},
+        "tokens / round": round(tokens / max(rounds, 1), 2),
+        "accepted / drafted": round(accepted.total() / drafted.total(), 3) if drafted else None,
+        "ms / token": round(median(map(decode_ms, usages)), 2),
+        **{
+            shown: round(median(decode_ms(a) / decode_ms(b) for a, b in zip(usages, base, strict=True)), 3)
+            for shown, base in bases.items()
+        },
         "local passes": sum(usage.local_draft_passes for usage in usages),
         "accepted": ", ".join(f"{source} {count}" for source, count in accepted.most_common()),
     }

@@ -18,10 +18,6 @@ REMOTE: Mapping[str, Mapping[str, Any]] = {
 PEER = "llama-server"
 SERIAL = "one-by-one"
 """Plain decoding in a gateway with one slot: what sharing passes gains."""
-ASYNC = "async"
-"""A gateway whose own worker drafts on another core while the target verifies (`local_draft.mode`)."""
-WIDE = "wide"
-"""A gateway on both cores."""
 NGRAM_TYPES = ("simple", "map-k", "map-k4v", "mod", "cache")
 """llama-server's `--spec-type ngram-...`."""
 FAMILIES = ("plain", SERIAL, "colocated", "tree", "remote", *REMOTE, "ngram", PEER, f"{PEER}-draft", f"{PEER}-ngram")

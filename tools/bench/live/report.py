@@ -10,7 +10,6 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from tools.bench.clients import waits
 from tools.bench.live.answers import Answer, Batch
 from tools.bench.live.arms import BASE, PEER, SERIAL, Arm
 
@@ -149,6 +148,16 @@ def _prompts_agree(batches: Sequence[Batch]) -> bool:
     for batch in batches:
         found.setdefault(batch.number, set()).add(tuple(one.prompt_tokens for one in batch.answers))
     return all(len(counts) == 1 for counts in found.values())
+
+
+def waits(times: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Percentiles of milliseconds to the first of each series of times, and between its neighbours."""
+    first = [1000 * one[0] for one in times]
+    between = [1000 * gap for one in times for gap in np.diff(one)]
+    found = dict[str, float]()
+    for name, values in (("first_ms", first), ("between_ms", between)):
+        found |= {f"{name}_p{q}": float(np.percentile(values or [0.0], q)) for q in (50, 95)}
+    return {name: round(value, 2) for name, value in found.items()}
 
 
 CORE_TIMES = ("target_core_ms", "worker_core_ms")

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,17 @@ from edgespec.lab.rig.chat import ChatClient, Prompt, greedy
 from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.shared.procstat import task_stat
 from tools.bench.live.answers import Answer, Batch, read
-from tools.bench.live.arms import ASYNC, DRAFT, SERIAL, WIDE, Arm
+from tools.bench.live.arms import DRAFT, SERIAL, Arm
 
 LOAD_S = 180.0
 PEER_BODY = {"cache_prompt": False}
 WARM_TOKENS = 24
+ALONE: Mapping[str, Mapping[str, Any]] = {
+    "ngram": {"policy.name": "adaptive", "policy.sources": ["lookup"]},
+    SERIAL: {"target.slots": 1},
+}
+"""Gateways of arms: one whose only candidates are what prompt and completion hold; one that completes one request after
+the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,6 @@ class Scene:
     """Tokens of each completion with its prompt."""
     neighbour: bool
     llama_server: Path | None
-    dtype: str = "auto"
-    link: Sequence[str] = ()
 
     def gateway_options(self) -> dict[str, Any]:
         """One thread for the core that each model has; nothing is remembered from one request to the next."""
@@ -90,7 +94,6 @@ class Systems:
     def pids(self) -> list[int]:
         """Process ids of all that the comparison runs, and of itself."""
         found = [pid for rig in self.rigs for pid in rig.pids()] + self.processes.pids()
-        found += [rig.own_worker_pid() for rig in self.rigs if rig.folder.name == ASYNC]
         return [*found, *(self.neighbour.pids() if self.neighbour else ()), os.getpid()]
 
     def ask(self, arm: Arm, prompts: Sequence[Prompt], max_tokens: int, number: int) -> Batch:
@@ -118,8 +121,7 @@ class Systems:
         if arm.peer:
             return self.processes.pid(_file_name(arm)), 0
         rig = next(rig for rig in self.rigs if rig.folder.name == arm.system)
-        worker = 0 if not arm.worker else rig.own_worker_pid() if arm.system == ASYNC else rig.pid("worker")
-        return rig.pid("gateway"), worker
+        return rig.pid("gateway"), rig.pid("worker") if arm.worker else 0
 
     def _one(self, arm: Arm, prompt: Prompt, max_tokens: int, batch_began: float) -> Answer:
         body = greedy(prompt, max_tokens, arm.asks)
@@ -136,8 +138,8 @@ class Systems:
         core, other = self.cores[0], self.cores[-1]
         return Rig(
             folder=self.folder / name, target=str(self.scene.target), draft=str(self.scene.draft),
-            local_draft=draft or None, dtype=self.scene.dtype, rtt_ms=self.scene.rtt_ms, engine=self.scene.engine,
-            gateway_options=self.scene.gateway_options() | options, cores=(core, other), link_options=self.scene.link,
+            local_draft=draft or None, rtt_ms=self.scene.rtt_ms, engine=self.scene.engine,
+            gateway_options=self.scene.gateway_options() | options, cores=(core, other),
             worker_options={"draft.prefix_cache": False, "draft.threads": 1, "draft.requests": self.scene.slots},
         )  # fmt: skip
 
@@ -149,36 +151,12 @@ class Systems:
             step()
         self._serves("gateway", rig)
 
-    def start_ngram(self, closing: contextlib.ExitStack) -> None:
-        """A gateway whose only source of candidates is what prompt and completion hold."""
-        options = {"policy.name": "adaptive", "policy.sources": ["lookup"]}
-        self._start_alone(closing, "ngram", options)
-
-    def start_serial(self, closing: contextlib.ExitStack) -> None:
-        """A gateway that completes one request after the other."""
-        self._start_alone(closing, SERIAL, {"target.slots": 1})
-
-    def start_async(self, closing: contextlib.ExitStack) -> None:
-        """A gateway with a local draft that also runs in a process of its own."""
-        options = {"local_draft.mode": "async-local", "local_draft.cpu": [self.cores[-1]]}
-        self._start_rig(closing, self._rig(ASYNC, str(self.scene.draft), **options)).wait_own_worker()
-
-    def start_wide(self, closing: contextlib.ExitStack) -> None:
-        """A gateway with a local draft, each with a thread on both cores."""
-        rig = self._rig(WIDE, str(self.scene.draft), **{"target.threads": 2, "local_draft.threads": 2})
-        rig.cores, rig.within = (None, None), {"gateway": ["taskset", "-c", ",".join(map(str, self.cores))]}
-        self._start_rig(closing, rig)
-
-    def _start_alone(self, closing: contextlib.ExitStack, name: str, options: dict[str, Any]) -> None:
-        """A gateway without a draft model or worker."""
-        self._start_rig(closing, self._rig(name, "", **{"local_draft.model": "", **options}))
-
-    def _start_rig(self, closing: contextlib.ExitStack, rig: Rig) -> Rig:
-        closing.enter_context(rig)
+    def start_alone(self, closing: contextlib.ExitStack, name: str) -> None:
+        """A gateway of ALONE, without a draft model or worker."""
+        rig = closing.enter_context(self._rig(name, "", **{"local_draft.model": "", **ALONE[name]}))
         rig.start_gateway()
         rig.create_key()
-        self._serves(rig.folder.name, rig)
-        return rig
+        self._serves(name, rig)
 
     def _serves(self, name: str, rig: Rig) -> None:
         self.rigs.append(rig)
@@ -218,14 +196,8 @@ def started(scene: Scene, arms: Sequence[Arm], folder: Path) -> Iterator[Systems
     with contextlib.ExitStack() as closing:
         if "gateway" in names:
             systems.start_gateway(closing, worker=any(arm.worker for arm in arms))
-        if "ngram" in names:
-            systems.start_ngram(closing)
-        if SERIAL in names:
-            systems.start_serial(closing)
-        if ASYNC in names:
-            systems.start_async(closing)
-        if WIDE in names:
-            systems.start_wide(closing)
+        for name in names & ALONE.keys():
+            systems.start_alone(closing, name)
         closing.enter_context(systems.processes)
         for arm in arms:
             if arm.peer:

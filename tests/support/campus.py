@@ -1,15 +1,12 @@
 """A worker without a way to its gateway, relayed by peers, one of which is lost in the middle of a completion.
 
 Four network namespaces stand in for four machines: a gateway, two peers that reach it, and a worker that reaches only
-the peers. The worker pairs with the peers, and with the gateway through one; the peers themselves do not draft. Prints,
-as one line of JSON for each way to lose the relay in use, the tokens per second before it is lost, until the worker is
-linked again, and after; the longest gaps between tokens; and whether the completion is that of plain decoding. Needs
+the peers. The worker pairs with the peers, and with the gateway through one; the peers themselves do not draft. Needs
 root and `ip` (iproute2).
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import json
@@ -17,11 +14,9 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -182,32 +177,26 @@ class Campus:
         self.config(machine).write_text("\n".join(text))
 
 
-def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, object]:
+def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, Any]:
     """One completion by plain decoding, and the same while the relay in use is lost after a third of it."""
     machines, stage = campus.machines, campus.stage
     plain = within(machines.names["gateway"], lambda: stage.chat(PROMPT, tokens, policy="plain", ignore_eos=True))
-    first = campus.through()
-    arrived: list[float] = []
-    pieces: list[str] = []
-    lost, linked = [0.0], [0.0]
+    plain_text, first, pieces = plain["choices"][0]["message"]["content"], campus.through(), list[str]()
 
     def lose() -> None:
-        lost[0] = time.monotonic()
         if how == "cut":
             machines.cable(first, "down")
         else:
             os.kill(campus.processes.pid(first), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
-        deadline = lost[0] + 60
+        deadline = time.monotonic() + 60
         while campus.through() in ("", first) and time.monotonic() < deadline:
             time.sleep(0.02)
-        linked[0] = time.monotonic()
 
     def stream() -> dict[str, Any]:
         last: dict[str, Any] = {}
         losing = threading.Thread(target=lose)
         for chunk in stage.stream(PROMPT, tokens, policy="wanspec", phi=3.0, ignore_eos=True):
             if chunk.get("choices"):
-                arrived.append(time.monotonic())
                 pieces.append(chunk["choices"][0]["delta"].get("content") or "")
             last = chunk
             if losing.ident is None and sum(map(len, pieces)) >= len(plain_text) // 3:
@@ -216,42 +205,13 @@ def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, object]:
         usage: dict[str, Any] = last["usage"]
         return usage
 
-    plain_text = plain["choices"][0]["message"]["content"]
     usage = within(machines.names["gateway"], stream)
     after = campus.through()
-    rate = usage["completion_tokens"] / len(plain_text)
     if how == "cut":
         machines.cable(first, "up")
     if how == "stop":
         os.kill(campus.processes.pid(first), signal.SIGCONT)
-    return _report(arrived, [len(piece) * rate for piece in pieces], lost[0], linked[0]) | {
-        "how": how,
-        "relays": [first, after],
-        "equal": "".join(pieces) == plain_text,
-        "usage": usage["edgespec"],
-    }
-
-
-def _report(arrived: list[float], tokens: list[float], lost: float, linked: float) -> dict[str, object]:
-    """`tokens` of each chunk, by its share of the characters."""
-
-    def rate(begin: float, end: float) -> float | None:
-        count = sum(one for one, at in zip(tokens, arrived, strict=True) if begin < at <= end)
-        return round(count / (end - begin), 1) if end > begin else None
-
-    gaps = [(later - earlier, later > lost) for earlier, later in pairwise(arrived)]
-    return {
-        "linked_again_s": round(linked - lost, 2),
-        "tokens_per_s": {
-            "before": rate(arrived[0], lost),
-            "during": rate(lost, min(linked, arrived[-1])),
-            "after": rate(linked, arrived[-1]),
-        },
-        "longest_gap_s": {
-            when: round(max((gap for gap, since in gaps if since == is_since), default=0.0), 2)
-            for when, is_since in (("before", False), ("since", True))
-        },
-    }
+    return {"relays": [first, after], "equal": "".join(pieces) == plain_text, "usage": usage["edgespec"]}
 
 
 @contextlib.contextmanager
@@ -265,17 +225,3 @@ def campus_on(folder: Path) -> Iterator[Campus]:
             with campus.processes:
                 campus.set_up()
                 yield campus
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument("--how", choices=WAYS, nargs="+", default=WAYS, help="how relays are lost, one after the other")
-    parser.add_argument("--tokens", type=int, default=256, help="length of the completion")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Prints the measurement."""
-    with tempfile.TemporaryDirectory(prefix="es") as folder, campus_on(Path(folder)) as campus:
-        for how in arguments.how:
-            print(json.dumps(lose_relay(campus, how, arguments.tokens)), flush=True)
-    return 0
