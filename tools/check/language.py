@@ -18,7 +18,7 @@ MAX_TEST_NAME = 70
 MAX_COLUMNS = 8
 MAX_LINE = 120
 SUFFIXES = (".py", ".md", ".toml", ".service")
-FOLDERS = ("cloud_gateway/", "configs/", "docs/", "edgespec/", "systemd/", "tests/", "tools/")
+FOLDERS = ("cloud_gateway/", "configs/", "docs/", "edgespec/", "integrations/", "systemd/", "tests/", "tools/")
 EXEMPT = (
     "tools/check/language.py",
     "tests/tools/test_language.py",

@@ -1,0 +1,150 @@
+"""What vLLM's engine shares with the link process: the requests that allow it, and the candidates for them.
+
+The board keeps no queue of commits. It knows up to which position it has sent the tokens of each request and sends
+what is missing when there is room. So nothing is lost when the link process is slow, and `Want` states from which
+position to go on after it has restarted. A request whose tokens nobody wants costs nothing in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from edgespec_vllm import messages
+from edgespec_vllm.line import Line
+from edgespec_vllm.messages import Chain, Closed, FromLink, Hello, Leave, Opened, Tokens, Want, frame
+from edgespec_vllm.tree import Tree
+
+MAX_STREAMS = 1024
+"""Requests on one board; further ones run without drafts."""
+BYTES_PER_TOKEN = 5
+"""At most, on the wire."""
+SMALL = 1024
+"""Bytes that any message without tokens takes at most."""
+
+
+class Terms(NamedTuple):
+    """How a request may be offloaded and how its tokens are chosen; fields as in `messages.Opened`."""
+
+    groups: Sequence[str]
+    scope: bytes = b""
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+class _Stream:
+    """One request: `tokens` is vLLM's own list, which grows."""
+
+    __slots__ = ("number", "sent", "terms", "tokens", "tree")
+
+    def __init__(self, number: int, tokens: Sequence[int], terms: Terms) -> None:
+        self.number, self.tokens, self.terms, self.sent = number, tokens, terms, 0
+        self.tree: Tree | None = None
+
+
+class Board:
+    """One engine's end. Nothing in it waits."""
+
+    def __init__(self, line: Line, rank: int, vocab_size: int, drafts: int) -> None:
+        self.line, self._drafts = line, drafts
+        self._hello = frame(Hello(messages.VERSION, rank, vocab_size, drafts))
+        self._streams: dict[str, _Stream] = {}
+        self._numbers: dict[int, _Stream] = {}
+        self._wanted: dict[int, _Stream] = {}
+        self._unsaid: list[_Stream | int] = []
+        """Requests to announce, and numbers of those that are over, in this order."""
+        self._last = 0
+        self.malformed = 0
+
+    @property
+    def streams(self) -> int:
+        """Requests on the board."""
+        return len(self._streams)
+
+    def open(self, request: str, tokens: Sequence[int], terms: Terms) -> None:
+        """Puts a request on the board."""
+        if request in self._streams or len(self._streams) >= MAX_STREAMS:
+            return
+        self._last += 1
+        stream = self._streams[request] = self._numbers[self._last] = _Stream(self._last, tokens, terms)
+        self._unsaid.append(stream)
+
+    def close(self, request: str) -> None:
+        """Takes a request off the board; does nothing for one that is not on it."""
+        stream = self._streams.pop(request, None)
+        if stream is not None:
+            del self._numbers[stream.number]
+            self._wanted.pop(stream.number, None)
+            self._unsaid.append(stream.number)
+
+    def send(self, now: float) -> None:
+        """Writes what the link process is to receive, as far as there is room."""
+        line = self.line
+        if not line.up:
+            if not line.connect(now):
+                self._unsaid.clear()
+                return
+            line.send(self._hello)
+            self._wanted.clear()
+            self._unsaid = list(self._numbers.values())
+        while self._unsaid and line.room > SMALL:
+            self._say(self._unsaid.pop(0))
+        for stream in self._wanted.values():
+            self._send_tokens(stream)
+        line.flush()
+
+    def receive(self) -> None:
+        """Takes in what the link process has sent. A message that is none ends the connection."""
+        for payload in self.line.receive():
+            try:
+                self._take(messages.decode_from_link(payload))
+            except msgspec.MsgspecError:
+                self.malformed += 1
+                self.line.fail("a malformed message")
+                return
+
+    def chain(self, request: str) -> tuple[int, list[int]]:
+        """The most probable candidates after the committed tokens, and the position of the first one."""
+        stream = self._streams.get(request)
+        if stream is None or stream.tree is None:
+            return 0, []
+        if len(stream.tokens) > stream.tree.start:
+            stream.tree.advance(stream.tokens[stream.tree.start :])
+        return stream.tree.start, stream.tree.best(self._drafts)
+
+    def _say(self, what: _Stream | int) -> None:
+        if isinstance(what, int):
+            self.line.send(frame(Closed(what)))
+        elif what.number in self._numbers:
+            self.line.send(frame(Opened(what.number, list(what.terms.groups), *what.terms[1:])))
+
+    def _send_tokens(self, stream: _Stream) -> None:
+        total = len(stream.tokens)
+        while stream.sent < total:
+            count = min(total - stream.sent, messages.MAX_TOKENS, (self.line.room - SMALL) // BYTES_PER_TOKEN)
+            if count <= 0:
+                return
+            start, stream.sent = stream.sent, stream.sent + count
+            self.line.send(
+                frame(Tokens(stream.number, start, list(stream.tokens[start : stream.sent]), total - stream.sent))
+            )
+
+    def _take(self, message: FromLink) -> None:
+        stream = self._numbers.get(message.request)
+        if stream is None:  # over already
+            return
+        match message:
+            case Want(number, have):
+                stream.sent = min(have, len(stream.tokens))
+                self._wanted[number] = stream
+            case Leave(number):
+                self._wanted.pop(number, None)
+            case Chain(_, start, tokens, costs):
+                if stream.tree is None:
+                    stream.tree = Tree(len(stream.tokens))
+                elif len(stream.tokens) > stream.tree.start:
+                    stream.tree.advance(stream.tokens[stream.tree.start :])
+                stream.tree.add(start, tokens, costs, stream.tokens)

@@ -1,0 +1,143 @@
+"""What the scheduler subclass does in vLLM's step: opens, drafts, sends commits, closes.
+
+It is written against the few attributes of vLLM's `Request` that `Running` lists, so that its tests need no vLLM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgespec_vllm.board import Board, Terms
+from edgespec_vllm.gate import admit
+from edgespec_vllm.line import Line
+
+CONSENT = "edgespec_offload"
+"""In `vllm_xargs`: the groups of workers that may see the prompt, separated by spaces. Without it no worker does."""
+MAX_GROUPS = 16
+MAX_GROUP = 64
+"""Characters of a group's name."""
+BOARD = "EDGESPEC_BOARD"
+"""The environment variable with the path of the link process's socket."""
+
+
+class Running(Protocol):
+    """What the hook uses of vLLM's `Request`."""
+
+    request_id: str
+    sampling_params: Any
+    prompt_token_ids: list[int] | None
+    mm_features: Any
+    resumable: bool
+    cache_salt: str | None
+    all_token_ids: Sequence[int]
+    num_computed_tokens: int
+    num_output_tokens: int
+    max_tokens: int
+    use_structured_output: bool
+    spec_token_ids: list[int]
+
+
+Grammar = Callable[[Any, list[int]], list[int]]
+"""vLLM's `StructuredOutputManager.validate_tokens`."""
+
+
+def board_path() -> str:
+    """The socket of `cloud-gateway link` of the same user, unless `$EDGESPEC_BOARD` names another one."""
+    if path := os.environ.get(BOARD):
+        return path
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "edgespec" / "gateway"
+    return str((Path(runtime) / "edgespec" if runtime else state) / "board.sock")
+
+
+def terms_of(request: Running, *, sampled: bool) -> Terms | None:
+    """How a request may be offloaded; None if it may not be.
+
+    None too for what the tokens alone do not determine (images, embeddings, sessions whose input changes), and, if not
+    `sampled`, for a temperature above 0.
+    """
+    params = request.sampling_params
+    consent = (getattr(params, "extra_args", None) or {}).get(CONSENT)
+    groups = consent.split() if isinstance(consent, str) else []
+    if not 0 < len(groups) <= MAX_GROUPS or any(len(group) > MAX_GROUP for group in groups):
+        return None
+    if not request.prompt_token_ids or request.mm_features or request.resumable:
+        return None
+    if params.temperature > 0 and not sampled:
+        return None
+    scope = hashlib.sha256(request.cache_salt.encode()).digest() if request.cache_salt else b""
+    return Terms(groups, scope, float(params.temperature), max(int(params.top_k), 0), float(params.top_p))
+
+
+class Hook:
+    """One engine's hook."""
+
+    def __init__(
+        self,
+        board: Board,
+        *,
+        vocab_size: int,
+        limit: int,
+        max_len: int,
+        sampled: bool,
+        grammar: Grammar,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`limit`: `num_speculative_tokens`; `sampled`: whether this build samples drafted rows rightly (cpu.py)."""
+        self.board, self._vocab_size, self._limit, self._max_len = board, vocab_size, limit, max_len
+        self._sampled, self._grammar, self._clock = sampled, grammar, clock
+
+    def opened(self, request: Running) -> None:
+        """A request was added: it goes on the board if it allows that."""
+        terms = terms_of(request, sampled=self._sampled)
+        if terms is not None:
+            self.board.open(request.request_id, request.all_token_ids, terms)
+
+    def draft(self, running: Iterable[Running]) -> None:
+        """Before a step is scheduled: gives each running request the candidates that have arrived for it."""
+        board = self.board
+        board.receive()
+        if not board.streams:
+            return
+        for request in running:
+            request.spec_token_ids = []
+            committed = request.all_token_ids
+            if request.num_computed_tokens != len(committed) - 1:
+                continue  # its prompt is not read yet, or it was preempted and is read again
+            start, chain = board.chain(request.request_id)
+            if chain:
+                room = min(self._max_len - len(committed), request.max_tokens - request.num_output_tokens) - 1
+                request.spec_token_ids = admit(
+                    chain, start, committed, vocab_size=self._vocab_size, limit=self._limit, room=room,
+                    grammar=self._validator(request),
+                )  # fmt: skip
+
+    def committed(self) -> None:
+        """After a step: sends what the target has chosen."""
+        self.board.send(self._clock())
+
+    def closed(self, request: Running) -> None:
+        """A request is over."""
+        self.board.close(request.request_id)
+
+    def end(self) -> None:
+        """The engine stops, or the hook is off."""
+        self.board.line.fail("stopped")
+
+    def _validator(self, request: Running) -> Callable[[list[int]], list[int]] | None:
+        if not request.use_structured_output:
+            return None
+        return lambda tokens: self._grammar(request, tokens)
+
+
+def make_hook(config: Any, *, sampled: bool, grammar: Grammar) -> Hook:
+    """The hook of one engine by its `VllmConfig`."""
+    vocab_size, limit = config.model_config.get_vocab_size(), config.speculative_config.num_speculative_tokens
+    board = Board(Line(board_path()), config.parallel_config.data_parallel_rank, vocab_size, limit)
+    max_len = config.model_config.max_model_len
+    return Hook(board, vocab_size=vocab_size, limit=limit, max_len=max_len, sampled=sampled, grammar=grammar)

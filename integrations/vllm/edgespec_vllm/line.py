@@ -1,0 +1,106 @@
+"""A stream socket to the link process that never waits and never raises.
+
+Bytes that the socket does not take yet are kept, up to `MAX_UNSENT_BYTES`; the caller asks for room first. When the
+link process is absent or has gone, the line tries again after a pause that grows from `RETRY_S`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+from edgespec_vllm.messages import BoardError, Frames
+
+MAX_UNSENT_BYTES = 256 * 1024
+MAX_READ_BYTES = 64 * 1024
+"""In one step of vLLM, so that a flood of chains costs about a millisecond."""
+RETRY_S, MAX_RETRY_S = 0.5, 30.0
+
+
+class Line:
+    """The connection of one engine. `now`: seconds of a monotonic clock."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._socket = path, _none()
+        self._unsent = bytearray()
+        self._frames = Frames()
+        self._retry_at, self._pause_s = 0.0, RETRY_S
+        self.up = False
+        self.connected = 0
+        """How often a connection was made."""
+        self.why = ""
+        """Why the last connection failed or ended."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that `send` takes now."""
+        return MAX_UNSENT_BYTES - len(self._unsent) if self.up else 0
+
+    def connect(self, now: float) -> bool:
+        """Tries to connect if it is time to; returns whether a connection was made."""
+        if self.up or now < self._retry_at:
+            return False
+        self._retry_at = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self._socket.connect(self._path)
+            # Prompts go to this process: it must be one of this user, or of root.
+            owner = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+            if owner not in (os.geteuid(), 0):
+                raise PermissionError(f"it belongs to user {owner}")
+        except (OSError, ValueError) as error:
+            self.why = f"{self._path}: {getattr(error, 'strerror', None) or error}"
+            self._socket.close()
+            return False
+        self.up = True
+        self.connected += 1
+        self._unsent.clear()
+        self._frames = Frames()
+        return True
+
+    def send(self, data: bytes) -> None:
+        """Takes bytes for `flush`; they are dropped when there is no room for all of them."""
+        if len(data) <= self.room:
+            self._unsent += data
+
+    def flush(self) -> None:
+        """Writes what the socket takes."""
+        while self.up and self._unsent:
+            try:
+                count = self._socket.send(self._unsent)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self.fail(error.strerror or str(error))
+                return
+            del self._unsent[:count]
+
+    def receive(self) -> list[bytes]:
+        """The messages that have arrived."""
+        if not self.up:
+            return []
+        try:
+            data = self._socket.recv(MAX_READ_BYTES)
+            if data:
+                self._pause_s = RETRY_S
+                return self._frames.feed(data)
+            self.fail("the link process ended the connection")
+        except BlockingIOError:
+            pass
+        except (OSError, BoardError) as error:
+            self.fail(str(error))
+        return []
+
+    def fail(self, why: str) -> None:
+        """Ends the connection."""
+        self.up, self.why = False, why
+        self._socket.close()
+        self._unsent.clear()
+
+
+def _none() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.close()
+    return made

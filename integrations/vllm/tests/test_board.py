@@ -1,0 +1,143 @@
+"""The board over a real Unix socket: nothing lost, nothing sent that is not wanted, nothing that waits."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from edgespec_vllm import messages
+from edgespec_vllm.board import Board, Terms
+from edgespec_vllm.line import MAX_UNSENT_BYTES, RETRY_S, Line
+from edgespec_vllm.messages import Chain, Closed, Hello, Leave, Opened, Tokens, Want
+
+from integrations.vllm.tests.support import DRAFTS, VOCAB, Link, hook, request
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Link:
+    return Link(tmp_path)
+
+
+@pytest.fixture
+def board(link: Link) -> Board:
+    return Board(Line(link.path), 3, VOCAB, DRAFTS)
+
+
+def tokens_of(received: list[messages.FromEngine]) -> list[int]:
+    """What the link process knows of the one request, whose messages must continue each other."""
+    known: list[int] = []
+    for one in received:
+        if isinstance(one, Tokens):
+            assert one.start == len(known)
+            known += one.tokens
+    return known
+
+
+def test_tokens_go_out_only_when_they_are_wanted(link: Link, board: Board) -> None:
+    tokens = [1, 2, 3]
+    board.open("a", tokens, Terms(["default"]))
+    board.send(0)
+    assert link.received() == [Hello(1, 3, VOCAB, DRAFTS), Opened(1, ["default"])]
+    tokens.append(4)
+    board.send(0)
+    assert link.received() == []
+    link.send(Want(1, 0))
+    board.receive()
+    board.send(0)
+    tokens.append(5)
+    board.send(0)
+    assert link.received() == [Tokens(1, 0, [1, 2, 3, 4]), Tokens(1, 4, [5])]
+    link.send(Leave(1))
+    board.receive()
+    tokens.append(6)
+    board.close("a")
+    board.send(0)
+    assert link.received() == [Closed(1)]
+
+
+def test_want_names_the_position_to_go_on_from(link: Link, board: Board) -> None:
+    board.open("a", [1, 2, 3], Terms(["default"]))
+    board.send(0)
+    link.received()
+    for have, expected in ((2, [Tokens(1, 2, [3])]), (0, [Tokens(1, 0, [1, 2, 3])]), (99, [])):
+        link.send(Want(1, have))
+        board.receive()
+        board.send(0)
+        assert link.received() == expected
+
+
+def test_a_slow_link_process_loses_nothing_and_memory_is_bounded(link: Link, board: Board) -> None:
+    tokens = list(range(300_000))
+    board.open("a", tokens, Terms(["default"]))
+    board.send(0)
+    received = link.received()
+    link.send(Want(1, 0))
+    board.receive()
+    for _ in range(50):  # nobody reads
+        board.send(0)
+        tokens.append(7)
+        assert board.line.room >= 0
+    while more := link.received():
+        received += more
+        board.send(0)
+    assert tokens_of(received) == tokens
+    assert board.line.room == MAX_UNSENT_BYTES
+
+
+def test_a_restarted_link_process_is_given_all_open_requests(link: Link, board: Board) -> None:
+    board.open("a", [1, 2], Terms(["default"]))
+    board.open("b", [3], Terms(["physics"], b"x", 0.5, 3, 0.9))
+    board.send(0)
+    link.received()
+    link.send(Want(1, 0))
+    board.receive()
+    board.close("a")
+    link.drop()
+    board.receive()
+    board.send(0.1)  # too early for another attempt
+    assert not board.line.up
+    board.send(RETRY_S)
+    assert link.received() == [Hello(1, 3, VOCAB, DRAFTS), Opened(2, ["physics"], b"x", 0.5, 3, 0.9)]
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x01\0\0\0\xc1", messages.frame(Closed(1)), b"\0\0\0\0"])
+def test_bytes_that_are_no_message_end_the_connection_only(link: Link, board: Board, data: bytes) -> None:
+    board.open("a", [1], Terms(["default"]))
+    board.send(0)
+    link.received()
+    link.send(data)
+    board.receive()
+    assert not board.line.up
+    board.send(9)
+    assert board.line.up
+
+
+def test_no_call_waits_for_a_link_process_that_accepts_nothing(link: Link) -> None:
+    boards = [Board(Line(link.path), 0, VOCAB, DRAFTS) for _ in range(8)]
+    began = time.monotonic()
+    for board in boards:  # more than the backlog of the listening socket
+        board.open("a", [1] * 100_000, Terms(["default"]))
+        for now in range(20):
+            board.send(now)
+            board.receive()
+    assert time.monotonic() - began < 5
+    assert any("Resource temporarily unavailable" in board.line.why for board in boards)
+
+
+def test_drafts_are_the_best_path_and_wrong_ones_go(link: Link) -> None:
+    it = hook(link.path)
+    a, b = request([1, 2, 3]), request([4, 5], "b")
+    it.opened(a)
+    it.opened(b)
+    it.committed()
+    link.received()
+    link.send(
+        Chain(1, 3, [7, 8], [10, 10]), Chain(1, 3, [9], [5]), Chain(1, 3, [7, VOCAB], [10, 1]), Chain(5, 0, [1], [1])
+    )
+    it.draft([a, b])
+    assert (a.spec_token_ids, b.spec_token_ids) == ([9], [])
+    a.all_token_ids += [7]
+    a.num_computed_tokens += 1
+    it.draft([a, b])  # the id beyond the vocabulary is the more probable child
+    assert a.spec_token_ids == []

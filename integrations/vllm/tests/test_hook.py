@@ -1,0 +1,201 @@
+"""Consent, bounds and faults of the hook; the scheduler subclass against a scheduler that is not vLLM's."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from edgespec_vllm import cpu
+from edgespec_vllm import hook as hooks
+from edgespec_vllm.guard import MAX_FAILURES
+from edgespec_vllm.hook import CONSENT, terms_of
+from edgespec_vllm.messages import Chain
+from edgespec_vllm.scheduler import HOOKS, Null, make_scheduler, missing
+
+from integrations.vllm.tests.support import DRAFTS, MAX_LEN, Link, hook, request
+
+
+@pytest.mark.parametrize(
+    ("other", "offloaded"),
+    [
+        ({}, True),
+        ({"consent": "default physics"}, True),
+        ({"consent": None}, False),
+        ({"consent": ""}, False),
+        ({"consent": 1}, False),
+        ({"consent": ["default"]}, False),
+        ({"consent": "a " * 17}, False),
+        ({"consent": "a" * 65}, False),
+        ({"temperature": 0.7}, False),
+        ({"mm_features": [object()]}, False),
+        ({"prompt_token_ids": None}, False),
+        ({"resumable": True}, False),
+    ],
+)
+def test_a_request_is_offloaded_only_if_it_may_and_can_be(other: dict[str, Any], offloaded: bool) -> None:
+    assert (terms_of(request([1, 2], **other), sampled=False) is not None) is offloaded
+
+
+def test_consent_is_absent_by_default_and_scopes_follow_the_salt() -> None:
+    silent = request([1])
+    silent.sampling_params.extra_args = None
+    assert terms_of(silent, sampled=True) is None
+    one, other, none = (terms_of(request([1], cache_salt=salt), sampled=True) for salt in ("x", "y", None))
+    assert one.scope != other.scope
+    assert none.scope == b""
+    warm = terms_of(request([1], temperature=0.7), sampled=True)
+    assert (warm.temperature, warm.top_k) == (0.7, 0)
+
+
+@pytest.mark.parametrize(
+    ("other", "count"),
+    [
+        ({}, DRAFTS),
+        ({"num_computed_tokens": 1}, 0),  # the prompt is not read yet, or it is read again after a preemption
+        ({"max_tokens": 9, "num_output_tokens": 7}, 1),
+        ({"max_tokens": 9, "num_output_tokens": 8}, 0),
+        ({"use_structured_output": True}, 2),
+    ],
+)
+def test_a_draft_fits_what_the_request_may_still_get(tmp_path: Path, other: dict[str, Any], count: int) -> None:
+    link = Link(tmp_path)
+    it = hook(link.path, grammar=lambda request, tokens: tokens[:2])
+    one = request([1, 2, 3], **other)
+    it.opened(one)
+    it.committed()
+    link.received()
+    link.send(Chain(1, 3, [5] * 9, [1] * 9))
+    it.draft([one])
+    assert one.spec_token_ids == [5] * count
+
+
+def test_a_draft_ends_before_the_context_does(tmp_path: Path) -> None:
+    link = Link(tmp_path)
+    it = hook(link.path)
+    one = request([1] * (MAX_LEN - 3))
+    it.opened(one)
+    it.committed()
+    link.received()
+    link.send(Chain(1, MAX_LEN - 3, [5] * 9, [1] * 9))
+    it.draft([one])
+    assert len(one.spec_token_ids) == 2
+
+
+class Base:
+    """A scheduler with the methods of vLLM's that are overridden."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, structured_output_manager: Any, block_size: int) -> None:
+        self.running: list[Any] = []
+        self.structured_output_manager = structured_output_manager
+        self.calls: list[str] = []
+
+    def add_request(self, request: Any) -> None:
+        self.running.append(request)
+
+    def schedule(self, throttle_prefills: bool = False) -> list[list[int]]:
+        return [request.spec_token_ids for request in self.running]
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> str:
+        return "outputs"
+
+    def update_draft_token_ids(self, draft_token_ids: Any) -> None:
+        self.calls.append("zeros")
+
+    def _free_request(self, request: Any, delay_free_blocks: bool = False) -> str:
+        self.running.remove(request)
+        return "freed"
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+def scheduler() -> Any:
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(get_vocab_size=lambda: 100, max_model_len=MAX_LEN),
+        speculative_config=SimpleNamespace(num_speculative_tokens=DRAFTS),
+        parallel_config=SimpleNamespace(data_parallel_rank=0),
+    )
+    manager = SimpleNamespace(validate_tokens=lambda request, tokens: tokens)
+    return make_scheduler(Base)(config, None, manager, block_size=16)
+
+
+def test_the_scheduler_opens_drafts_commits_and_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link(tmp_path)
+    monkeypatch.setenv(hooks.BOARD, link.path)
+    it, one = scheduler(), request([1, 2, 3])
+    it.add_request(one)
+    assert it.update_from_output(None, None) == "outputs"
+    link.received()
+    link.send(Chain(1, 3, [7, 8], [1, 1]))
+    assert it.schedule() == [[7, 8]]
+    it.update_draft_token_ids(None)
+    assert it._free_request(one) == "freed"
+    assert it.edgespec.hook.board.streams == 0
+    it.shutdown()
+    assert it.calls == ["shutdown"]
+
+
+def test_faults_turn_the_hook_off_with_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(hooks.BOARD, "/nonexistent/board.sock")
+    it = scheduler()
+    for n in range(MAX_FAILURES + 3):
+        it.add_request(None)  # no request at all: each makes the hook fail
+        assert (it.edgespec.hook is None) is (n >= MAX_FAILURES - 1)
+    assert len(caplog.records) == 1
+    assert "goes on without drafts" in caplog.text
+    assert it.update_from_output(None, None) == "outputs"
+
+
+def test_a_hook_that_cannot_be_made_is_off(caplog: pytest.LogCaptureFixture) -> None:
+    manager = SimpleNamespace(validate_tokens=None)
+    it = make_scheduler(Base)(None, None, manager, block_size=16)
+    assert it.edgespec.hook is None
+    assert it.schedule() == []
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_a_vllm_without_one_of_the_hooks_keeps_its_own_scheduler(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert missing(Base) == []
+    other = type("Other", (Base,), {name: lambda self, renamed, *, further: None})
+    with caplog.at_level(logging.WARNING):
+        assert make_scheduler(other) is other
+    assert name in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_the_drafter_beside_it_proposes_nothing() -> None:
+    null = Null(None)
+    null.load_model(None)
+    assert null.propose([[1], [], [2, 3]], None, None) == [[], [], []]
+
+
+def test_the_repairs_of_the_cpu_build_compute_what_the_kernel_should() -> None:
+    torch = pytest.importorskip("torch")
+
+    def apply_top_k_top_p(logits: Any, k: Any, p: Any) -> str:
+        k.max()
+        return "masked"
+
+    def expand_batch_to_tokens(
+        x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+    ) -> None: ...
+
+    sampler = SimpleNamespace(expand_batch_to_tokens=expand_batch_to_tokens, apply_top_k_top_p=apply_top_k_top_p)
+    assert cpu.repair(sampler)
+    assert cpu.repair(sampler)
+    expanded = sampler.expand_batch_to_tokens(
+        torch.tensor([0.0, 0.5, 2.0]), torch.tensor([2, 2, 5], dtype=torch.int32), 5, replace_from=0, replace_to=1
+    )
+    assert expanded.tolist() == [1, 1, 2, 2, 2]
+    none = torch.empty(0)
+    assert sampler.apply_top_k_top_p(none, none, None) is none
+    assert sampler.apply_top_k_top_p(torch.ones(1, 2), torch.ones(1), None) == "masked"
+    other = SimpleNamespace(expand_batch_to_tokens=lambda rows: None, apply_top_k_top_p=apply_top_k_top_p)
+    assert not cpu.repair(other)
+    assert CONSENT == "edgespec_offload"
