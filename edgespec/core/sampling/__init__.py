@@ -2,6 +2,6 @@
 
 Public, by module:
 
-- `gumbel`: `every_token`, `GAMMA`, `MARGIN_NATS`, `MIX_1`, `MIX_2`, `noisy_argmax`, `row_key`, `shortlist`
+- `gumbel`: `every_token`, `MARGIN_NATS`, `noisy_argmax`, `shortlist`
 - `logits`: `Candidates`, `entropy`, `finite`, `GREEDY_BELOW`, `History`, `Processor`
 """
