@@ -65,14 +65,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_lab(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The verbs of `edgespec.lab`, each described by its module and with its arguments."""
-    from edgespec.lab import demo, models, replay, survey, tune
+    from edgespec.lab import demo, models, replay, tune
 
     for lab, name, text in (
         (demo, "demo", "show gateway and worker together on this machine"),
         (replay, "replay", "look at traces of a gateway: who signed, what was decided, what if"),
         (models, "models", "list models, say whether two pair, fetch them, and make drafts of them"),
         (tune, "tune", "measure every source of drafts here, and recommend a gateway's settings"),
-        (survey, "survey", "measure the latency of chat endpoints over days, and show it"),
     ):
         lab.add_arguments(verbs.add_parser(name, help=text, description=lab.__doc__))
 

@@ -24,7 +24,7 @@ from tools import verbs
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "requirements"
-ALL = ["worker", "gateway", "survey", "gpu", "dev"]
+ALL = ["worker", "gateway", "gpu", "dev"]
 """Resolved together, into dev.txt, so that a package has one version in all files."""
 BUILD = "pip\nsetuptools\nscikit-build-core\ncmake\nninja\n"
 """What installs the others, and compiles llama.cpp."""

@@ -1,4 +1,4 @@
-"""Simulator, replay, demo and survey: loaded by the command line's verbs only; may import everything.
+"""Simulator, replay, demo, models and tune: loaded by the command line's verbs only; may import everything.
 
 Public, by module:
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def drawn(out: Path, size: tuple[float, float], draw: Callable[[Any], object]) -> list[Path]:
-    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `survey`).
+    """Writes OUT.png and OUT.svg; nothing where matplotlib is not installed (extra `dev`).
 
     `draw` is called with the figure, whose `size` is in inches.
     """

@@ -14,7 +14,7 @@ from typing import Literal
 
 from edgespec.core.errors import ConfigError
 
-Role = Literal["worker", "gateway", "survey"]
+Role = Literal["worker", "gateway"]
 SYSTEM_RUNTIME = Path("/run/edgespec")
 """The folder of control sockets under systemd (`RuntimeDirectory=edgespec/ROLE`); commands try it last."""
 

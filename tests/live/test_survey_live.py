@@ -1,4 +1,4 @@
-"""`edgespec survey` against `cloud-gateway serve`, both as processes: what is measured fits what the gateway counts."""
+"""`python -m tools.survey` against `cloud-gateway serve` as processes: the times fit what the gateway counts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.lab.survey.sample import read
 from tests.live.test_gateway_live import LOAD_S, gateway
+from tools.survey.sample import read
 
 pytestmark = pytest.mark.live
 REQUESTS = 8
 
 
 def survey(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgespec", "survey", *argv]
+    command = [sys.executable, "-m", "tools.survey", *argv]
     environment = {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=LOAD_S, check=False, env=environment)
 

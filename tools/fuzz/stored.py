@@ -26,9 +26,6 @@ from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
 from edgespec.core.protocol.rotation import rotation
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
-from edgespec.lab.survey.errors import SurveyFileError
-from edgespec.lab.survey.sample import Sample
-from edgespec.lab.survey.sample import read as read_samples
 from edgespec.shared import settings, vocabfiles
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways, PairedPeers, PairedWorkers
@@ -36,6 +33,9 @@ from edgespec.worker.config import WorkerSettings
 from tools.fuzz.decoder import Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
 from tools.fuzz.mutate import JSON, MSGPACK, Codec
+from tools.survey.errors import SurveyFileError
+from tools.survey.sample import Sample
+from tools.survey.sample import read as read_samples
 
 KEY = SigningKey(b"k" * 32)
 ROOT = Path(__file__).parents[2]

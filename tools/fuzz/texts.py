@@ -14,11 +14,11 @@ from cloud_gateway.api.tools import CallText, offered
 from cloud_gateway.models.schema_limits import check_size as check_schema
 from cloud_gateway.models.schema_limits import finite
 from edgespec.core.errors import ClientError, LocalProtocolError
-from edgespec.lab.survey.answer import Answer, NotAStreamError
 from edgespec.shared.control import _decode_request
 from tools.doubles.limits import request_limits
 from tools.fuzz.decoder import Decoder
 from tools.fuzz.mutate import JSON
+from tools.survey.answer import Answer, NotAStreamError
 
 MODEL = ServedModel("fuzz", created=0, context=512, vocab_size=300, fingerprint="f")
 LIMITS = request_limits()

@@ -14,8 +14,6 @@ from edgespec.lab.rig.chat import ChatClient, greedy
 from tools.check.wheel.place import COMMAND_S, ROOT, Place, Row
 
 EXCUSED = {
-    ("edgespec", "survey"): "asks endpoints; without its extra it is run, as is `survey config`",
-    ("edgespec", "survey", "report"): "reads samples of the survey",
     ("edgespec", "demo"): "takes minutes; --long runs it",
     ("edgespec", "tune"): "takes minutes; --long runs it",
 }
@@ -62,11 +60,9 @@ def alone(worker: Place) -> None:
     worker.run("edgespec", "config", into="worker.toml")
     worker.run("edgespec", "install-service", "--user", "--dry-run")
     worker.run("edgespec", "uninstall", "--user", expected=78)
-    worker.run("edgespec", "survey", "config", into="survey.toml")
     for words in (
         ["edgespec", "models", "make", "--drop", "10"],
         ["edgespec", "models", "check", "auto:quantised", "auto:quantised"],
-        ["edgespec", "survey", "--config", "survey.toml", "--out", "week.jsonl", "--count", "1"],
         ["edgespec", "demo"],
         ["edgespec", "tune"],
         ["cloud-gateway", "serve"],

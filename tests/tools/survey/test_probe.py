@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.survey.answer import Answer
-from edgespec.lab.survey.config import EndpointSection, RequestSection
-from edgespec.lab.survey.probe import Prober, _rate, refused, retry_after
-from edgespec.lab.survey.sample import Sample
 from tests.support.echo import EchoEngine, echo_gateway
 from tests.support.sockets import reserved
-from tools.survey_demo import ChatEndpoint, Reply, serving
+from tools.survey.answer import Answer
+from tools.survey.config import EndpointSection, RequestSection
+from tools.survey.demo import ChatEndpoint, Reply, serving
+from tools.survey.probe import Prober, _rate, refused, retry_after
+from tools.survey.sample import Sample
 
 SECRET = "sk-very-secret"
 PROMPT = "Count from one to nine."

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.lab.survey.analysis import FEW, Floats, Series, hourly, measured, percentile, percentiles
+from tools.survey.analysis import FEW, Floats, Series, hourly, measured, percentile, percentiles
 
 RESAMPLES = 200
 MIN_BLOCKS = 6

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.survey.clock import Clock
-from edgespec.lab.survey.config import EndpointSection, SurveySettings
-from edgespec.lab.survey.probe import Prober, refused
-from edgespec.lab.survey.sample import Sample, SampleFile
-from edgespec.lab.survey.schedule import Due, Schedule
 from edgespec.shared.fields import machine_name
+from tools.survey.clock import Clock
+from tools.survey.config import EndpointSection, SurveySettings
+from tools.survey.probe import Prober, refused
+from tools.survey.sample import Sample, SampleFile
+from tools.survey.schedule import Due, Schedule
 
 Watch = Callable[[Sample], None]
 HOUR_S = 3600.0
@@ -140,7 +140,7 @@ def check(settings: SurveySettings, clock_scale: float = 1.0) -> None:
     if not settings.endpoints:
         raise ConfigError(
             "There are no endpoints to ask; name a configuration with [[endpoints]] by --config "
-            "(`edgespec survey config` shows every key)."
+            "(tools/survey/survey.toml shows every key)."
         )
     host, min_s = settings.min_interval_s()
     if settings.schedule.interval_s / clock_scale < min_s:

@@ -1,4 +1,4 @@
-"""The survey's configuration: every key of `configs/survey.toml`, which documents units and reasons."""
+"""The survey's configuration: every key of `tools/survey/survey.toml`, which documents units and reasons."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from edgespec.core.protocol.messages import Text
-from edgespec.shared import settings
 from edgespec.shared.fields import MachineName
-from edgespec.shared.settings import Section, overridden
-
-__all__ = ["EndpointSection", "RequestSection", "ScheduleSection", "SurveySettings", "is_local", "load", "overridden"]
+from edgespec.shared.settings import Section
 
 HOST_GAP_S = 10.0
 """Minimum mean time between two requests to one host. The paper's study (WANSpec, section 3) had 22.5 s."""
@@ -162,8 +158,3 @@ def _is_private(host: str) -> bool:
         return ipaddress.ip_address(host).is_private
     except ValueError:
         return is_local(host) or host.endswith((".local", ".internal", ".home.arpa")) or "." not in host
-
-
-def load(path: Path | None = None) -> SurveySettings:
-    """As `settings.load_usual`. Raises ConfigError."""
-    return settings.load_usual(path, "survey", SurveySettings)

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.survey.analysis import series
-from edgespec.lab.survey.clock import Clock
-from edgespec.lab.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
-from edgespec.lab.survey.errors import SurveyFileError
-from edgespec.lab.survey.runner import Survey, api_key, check
-from edgespec.lab.survey.sample import SampleFile, read
-from edgespec.lab.survey.summary import summary
 from tests.support.until import until
-from tools.survey_demo import MIDNIGHT, ChatEndpoint, Reply, serving
+from tools.survey.analysis import series
+from tools.survey.clock import Clock
+from tools.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
+from tools.survey.demo import MIDNIGHT, ChatEndpoint, Reply, serving
+from tools.survey.errors import SurveyFileError
+from tools.survey.runner import Survey, api_key, check
+from tools.survey.sample import SampleFile, read
+from tools.survey.summary import summary
 
 SECRET = "sk-very-secret"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.lab.survey.answer import MAX_BYTES, Answer, NotAStreamError
+from tools.survey.answer import MAX_BYTES, Answer, NotAStreamError
 
 
 def event(item: Any, end: str = "\n\n") -> bytes:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import image
 
-from edgespec.lab.survey import report
-from edgespec.lab.survey.analysis import hourly, percentile, series
-from edgespec.lab.survey.differences import above_minimum, differences
-from edgespec.lab.survey.sample import Sample
-from edgespec.lab.survey.summary import summary
+from tools.survey import report
+from tools.survey.analysis import hourly, percentile, series
+from tools.survey.differences import above_minimum, differences
+from tools.survey.sample import Sample
+from tools.survey.summary import summary
 
 DAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp()
 

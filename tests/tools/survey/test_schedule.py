@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.lab.survey.schedule import BACK_OFF_INTERVALS, Due, Schedule
+from tools.survey.schedule import BACK_OFF_INTERVALS, Due, Schedule
 
 
 def walk(schedule: Schedule, took_s: float, end: float) -> dict[str, list[tuple[float, int]]]:

@@ -1,4 +1,4 @@
-"""`edgespec survey report`: figures on the terminal, as JSON and as plots."""
+"""The report of a survey: figures on the terminal, as JSON and as plots."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from edgespec.lab.survey import plots
-from edgespec.lab.survey.analysis import Series
+from tools.survey import plots
+from tools.survey.analysis import Series
 
 DAY_S = 86_400.0
 MAX_FINDINGS = 8

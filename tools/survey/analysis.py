@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.lab.survey.sample import Sample
+from tools.survey.sample import Sample
 
 Floats = NDArray[np.float64]
 HOURS = 24

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.lab.survey.errors import SurveyFileError
-from edgespec.lab.survey.sample import Sample, SampleFile, read
+from tools.survey.errors import SurveyFileError
+from tools.survey.sample import Sample, SampleFile, read
 
 
 def sample(at: float = 1.0, **fields: object) -> Sample:
@@ -79,7 +79,7 @@ def test_two_surveys_do_not_write_to_one_file(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(SurveyFileError, match="No such file or directory\\); run `edgespec survey` first"):
+    with pytest.raises(SurveyFileError, match="No such file or directory\\); run `python -m tools.survey` first"):
         read([tmp_path / "none.jsonl"])
     with pytest.raises(SurveyFileError, match="Is a directory"):
         read([tmp_path])

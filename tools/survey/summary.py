@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
-from edgespec.lab.survey.analysis import FEW, HOURS, Series, measured, percentile
-from edgespec.lab.survey.differences import differences
-from edgespec.lab.survey.sample import Sample
+from tools.survey.analysis import FEW, HOURS, Series, measured, percentile
+from tools.survey.differences import differences
+from tools.survey.sample import Sample
 
 
 def summary(samples: Sequence[Sample], several: Sequence[Series], zone: dt.tzinfo) -> dict[str, Any]:

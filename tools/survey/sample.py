@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from edgespec.core.errors import UNDECODABLE, EdgespecError
 from edgespec.core.protocol.messages import Text
-from edgespec.lab.survey.errors import SurveyFileError
+from tools.survey.errors import SurveyFileError
 
 VERSION = 1
 _BEGINNING = b'{"v":1,'
@@ -154,7 +154,7 @@ def _samples(path: Path) -> Iterator[Sample]:
                     yield _checked(decoder.decode(line))
                 except (*UNDECODABLE, ValueError):
                     raise SurveyFileError(
-                        f"{path}, line {number}: this is no sample of `edgespec survey`, version {VERSION}; "
+                        f"{path}, line {number}: this is no sample of this program, version {VERSION}; "
                         "remove the line, or name another file."
                     ) from None
     except OSError as error:
@@ -168,5 +168,5 @@ def _checked(sample: Sample) -> Sample:
 
 
 def _cannot(what: str, path: Path, error: OSError) -> SurveyFileError:
-    hint = "; run `edgespec survey` first" if isinstance(error, FileNotFoundError) and what == "read" else ""
+    hint = "; run `python -m tools.survey` first" if isinstance(error, FileNotFoundError) and what == "read" else ""
     return SurveyFileError(f"{path}: cannot {what} it ({error.strerror or error}){hint}.")

@@ -1,4 +1,4 @@
-"""`python -m tools.survey_demo OUT`: three local endpoints with made-up queues, a day of them surveyed in four minutes.
+"""`python -m tools.survey.demo OUT`: three local endpoints with made-up queues, a day of them surveyed in four minutes.
 
 The endpoints are real servers on this machine, the requests and their times are real. Made up are the time of day,
 which runs some hundred times too fast, and why the endpoints let a request wait. The plots say so.
@@ -22,14 +22,14 @@ from typing import Any
 
 from aiohttp import web
 
-from edgespec.__main__ import main as edgespec
-from edgespec.lab.survey.clock import Clock
-from edgespec.lab.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
-from edgespec.lab.survey.progress import watched
-from edgespec.lab.survey.runner import Survey
-from edgespec.lab.survey.sample import SampleFile
 from tools import verbs
 from tools.options import number
+from tools.survey.__main__ import main as main_survey
+from tools.survey.clock import Clock
+from tools.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
+from tools.survey.progress import watched
+from tools.survey.runner import Survey
+from tools.survey.sample import SampleFile
 
 DAY_S = 86_400.0
 INTERVAL_S = 120.0
@@ -180,7 +180,7 @@ async def survey_day(out: Path, day_s: float, seed: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tools.survey_demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.survey.demo", description=__doc__)
     parser.add_argument("out", type=Path, metavar="OUT", help="file for the samples; plots go beside it")
     parser.add_argument(
         "--seconds", type=number(float, 216, 43_200), default=240.0, help="how long the day takes (default: 240)"
@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def demonstrate(options: argparse.Namespace) -> int:
     """Surveys the day and reports on it. Raises EdgespecError."""
     asyncio.run(survey_day(options.out, options.seconds, options.seed))
-    return edgespec(["survey", "report", str(options.out)])
+    return main_survey(["report", str(options.out)])
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.lab.survey.analysis import FEW, HOURS, Floats, Series, hourly, measured, percentiles
-from edgespec.lab.survey.differences import above_minimum
-from edgespec.lab.survey.drawing import curve, heat, plain_ticks, pyplot, scale_of, short, top, write
+from tools.survey.analysis import FEW, HOURS, Floats, Series, hourly, measured, percentiles
+from tools.survey.differences import above_minimum
+from tools.survey.drawing import curve, heat, plain_ticks, pyplot, scale_of, short, top, write
 
 CAPTION = "Hatched: fewer than {p50} values behind a p50, {p95} behind a p95. Grey: no value."
 

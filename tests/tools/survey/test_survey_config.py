@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.survey.config import SurveySettings, load
-from edgespec.shared.settings import override, parse
+from edgespec.shared.settings import load, override, parse
+from tools.survey.config import SurveySettings
 
+FOLDER = Path(__file__).parents[3] / "tools" / "survey"
 ENDPOINT = '[[endpoints]]\nname = "a"\nbase_url = "https://api.example.com/v1"\nmodel = "m"\n'
 
 
@@ -98,11 +100,6 @@ def test_too_many_endpoints_are_refused() -> None:
     assert "but must be at most 64" in message(text)
 
 
-def test_without_a_file_there_are_no_endpoints_and_the_usual_file_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert load() == SurveySettings()
-    (tmp_path / "edgespec").mkdir()
-    (tmp_path / "edgespec" / "survey.toml").write_text(ENDPOINT)
-    assert [one.host for one in load().endpoints] == ["api.example.com"]
+def test_the_example_has_every_default() -> None:
+    example = load(FOLDER / "survey.toml", SurveySettings)
+    assert len(example.endpoints) == 1 and replace(example, endpoints=()) == SurveySettings()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.survey.analysis import Floats
+from tools.survey.analysis import Floats
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999933")
 """Distinguishable by colour-blind people (Okabe and Ito)."""
@@ -102,13 +102,9 @@ def short(label: str) -> str:
 
 
 def pyplot() -> Any:
-    """matplotlib without a display. Raises ConfigError where it is not installed."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise ConfigError(
-            'Plots need matplotlib, which is not installed; run `pip install "edgespec[survey]"`, or add --no-plots.'
-        ) from None
+    """matplotlib without a display."""
+    import matplotlib as mpl
+
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "edgespec"  # the same figure gives the same file
     from matplotlib import pyplot as plt

@@ -1,7 +1,7 @@
-"""`edgespec survey`: the measurement study of WANSpec's section 3 on the endpoints of one's own choice.
+"""`python -m tools.survey`: the measurement study of WANSpec's section 3 on the endpoints of one's own choice.
 
 Requests a tiny streamed completion from OpenAI-compatible endpoints at a low rate, and records the durations of the TCP
-handshake and to the first token. `edgespec survey report` computes percentiles, heat maps and comparisons of regions.
+handshake and to the first token. Its verb `report` computes percentiles, heat maps and comparisons of regions.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.core.errors import ConfigError
-from edgespec.shared import folders
-from edgespec.shared.command import add_config_verb
 
 if TYPE_CHECKING:
-    from edgespec.lab.survey.runner import Ended
+    from tools.survey.runner import Ended
 
+SAMPLES = Path("samples.jsonl")
 _OVERRIDES = {"interval_s": "schedule.interval_s", "duration_h": "schedule.duration_h", "count": "schedule.count"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `edgespec survey` and of `edgespec survey report`."""
-    parser.add_argument(
-        "--config", type=Path, metavar="PATH", help="survey.toml (default: the one in ~/.config/edgespec)"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="samples as JSON lines; an existing file is continued")
+    """The options of both verbs."""
+    config = Path("survey.toml")
+    text = f"as tools/survey/survey.toml (default: {config})"
+    parser.add_argument("--config", type=Path, default=config, metavar="PATH", help=text)
+    text = f"samples as JSON lines; an existing file is continued (default: {SAMPLES})"
+    parser.add_argument("--out", type=Path, default=SAMPLES, metavar="FILE", help=text)
     parser.add_argument("--interval-s", metavar="S", help="seconds between two requests to one endpoint, on average")
     parser.add_argument("--duration-h", metavar="H", help="hours from the first sample in FILE to the end")
     parser.add_argument("--count", metavar="N", help="requests for each endpoint, those in FILE included; 0: no bound")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    verbs = parser.add_subparsers(dest="survey_verb", metavar="[report|config]", required=False)
+    verbs = parser.add_subparsers(dest="survey_verb", metavar="[report]", required=False)
     text = "percentiles, heat maps and comparisons from files of samples"
     report = verbs.add_parser("report", help=text, description=f"{text.capitalize()}.")
-    report.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files that `edgespec survey` wrote")
+    report.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files that `python -m tools.survey` wrote")
     report.add_argument("--plots", type=Path, metavar="PATH", help="beginning of the plots' names (default: FILE's)")
     report.add_argument("--no-plots", action="store_true", help="figures only")
     report.add_argument(
@@ -45,45 +45,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     report.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     report.set_defaults(run=run_report)
-    add_config_verb(verbs, "survey.toml")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measures until the schedule or a signal ends it; returns the exit status. Raises EdgespecError."""
-    from edgespec.lab.survey import config
-    from edgespec.lab.survey.errors import NoAnswerError
-    from edgespec.lab.survey.progress import watched
-    from edgespec.lab.survey.runner import Survey, check
-    from edgespec.lab.survey.sample import SampleFile
+    from edgespec.shared.settings import load, overridden
+    from tools.survey import config
+    from tools.survey.errors import NoAnswerError
+    from tools.survey.progress import watched
+    from tools.survey.runner import Survey, check
+    from tools.survey.sample import SampleFile
 
     values = {key: getattr(args, name) for name, key in _OVERRIDES.items()}
-    settings = config.overridden(config.load(args.config), values)
+    settings = overridden(load(args.config, config.SurveySettings), values)
     check(settings)
-    with SampleFile(args.out or default_file()) as file:
+    with SampleFile(args.out) as file:
         survey = Survey(settings, file)
         ended = asyncio.run(watched(survey, quiet=args.json))
     _tell(ended, file.path, as_json=args.json)
     if ended.signal is not None:
         return 128 + ended.signal
     if ended.samples and not ended.any_answer:
-        raise NoAnswerError(f"No endpoint gave an answer; `edgespec survey report {file.path}` says what came instead.")
+        raise NoAnswerError(f"No endpoint gave an answer; the verb `report` says what came instead: {file.path}.")
     return 0
 
 
 def run_report(args: argparse.Namespace) -> int:
     """Prints and plots the results. Raises EdgespecError."""
-    from edgespec.lab.survey import report
-    from edgespec.lab.survey.analysis import series
-    from edgespec.lab.survey.errors import SurveyFileError
-    from edgespec.lab.survey.sample import read
-    from edgespec.lab.survey.summary import summary
+    from tools.survey import report
+    from tools.survey.analysis import series
+    from tools.survey.errors import SurveyFileError
+    from tools.survey.sample import read
+    from tools.survey.summary import summary
 
     zone = _zone(args.timezone)
-    files = args.files or [default_file()]
+    files = args.files or [SAMPLES]
     samples = read(files)
     if not samples:
-        raise SurveyFileError(f"{files[0]}: there are no samples yet; run `edgespec survey` first.")
+        raise SurveyFileError(f"{files[0]}: there are no samples yet; run the survey first.")
     several = series(samples, zone)
     figures = summary(samples, several, zone)
     made = [] if args.no_plots else report.draw(several, figures, args.plots or files[0].with_suffix(""), zone)
@@ -94,11 +94,6 @@ def run_report(args: argparse.Namespace) -> int:
     if made:
         print(f"Plots (PNG, and SVG beside them): {', '.join(map(str, made))}")
     return 0
-
-
-def default_file() -> Path:
-    """The default file of samples."""
-    return folders.state_dir("survey") / "samples.jsonl"
 
 
 def _zone(name: str) -> dt.tzinfo:
@@ -121,4 +116,4 @@ def _tell(ended: Ended, path: Path, *, as_json: bool) -> None:
     elif not ended.samples:
         print("Nothing was left to do; a longer --duration-h or a greater --count takes it further.")
     if ended.signal is None:
-        print(f"See `edgespec survey report {path}`.")
+        print(f"See `python -m tools.survey report {path}`.")

@@ -7,8 +7,8 @@ import datetime as dt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from edgespec.lab.survey.runner import Ended, Survey
-from edgespec.lab.survey.sample import Sample
+from tools.survey.runner import Ended, Survey
+from tools.survey.sample import Sample
 
 
 async def watched(survey: Survey, *, quiet: bool = False) -> Ended:

@@ -24,10 +24,10 @@ import aiohttp
 
 from edgespec import __version__
 from edgespec.core.errors import ConfigError
-from edgespec.lab.survey.answer import Answer, NotAStreamError
-from edgespec.lab.survey.config import EndpointSection, RequestSection
-from edgespec.lab.survey.sample import VERSION, Outcome, Sample
 from edgespec.shared.folders import expand
+from tools.survey.answer import Answer, NotAStreamError
+from tools.survey.config import EndpointSection, RequestSection
+from tools.survey.sample import VERSION, Outcome, Sample
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 MAX_RETRY_AFTER_S = 7 * 86_400.0
