@@ -97,7 +97,6 @@ def test_the_table_names_failures_and_samples(home: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
-        ([], 78, "survey.toml: there is no such file"),
         (
             ["--config", "{empty}"],
             78,
