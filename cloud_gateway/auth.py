@@ -12,16 +12,15 @@ import hmac
 import secrets
 import string
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from edgespec.core.errors import UNDECODABLE, ClientError, KeyStoreError
+from edgespec.core.errors import ClientError, KeyStoreError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
-from edgespec.shared.files import locked, private_folder, read_private, write_private
+from edgespec.shared.records import RecordFile
 
 ALPHABET = string.digits + string.ascii_letters
 ID_LENGTH, SECRET_LENGTH, NAME_LENGTH = 8, 43, 100
@@ -67,9 +66,13 @@ class KeyRing:
 
     def __init__(self, folder: Path) -> None:
         """`folder`: that of edgespec/shared/keystore.py; the first `create` makes it."""
-        self.path = folder / FILE_NAME
-        self._stamp: tuple[int, ...] | None = None
-        self._keys: dict[str, Key] = {}
+        self.file: RecordFile[str, Key] = RecordFile(
+            folder / FILE_NAME,
+            lambda data: msgspec.json.decode(data, type=_File).keys,
+            lambda keys: msgspec.json.encode(_File(keys=keys)),
+            lambda key: key.id,
+            "",
+        )
 
     def check(self, authorization: str | None) -> Key:
         """The key that an `Authorization` header presents. Raises ClientError 401."""
@@ -78,8 +81,7 @@ class KeyRing:
             raise _denied("Incorrect API key provided: none; send the header 'Authorization: Bearer es-...'.")
         prefix, _, rest = presented.strip().partition("-")
         key_id, _, secret = rest.partition("-")
-        self._refresh()
-        key = self._keys.get(key_id, NOBODY)
+        key = self.file.by_key().get(key_id, NOBODY)
         if not key.opens(secret) or prefix != "es":
             raise _denied(
                 "Incorrect API key provided: it is wrong or was revoked; ask the operator of this gateway for one."
@@ -88,13 +90,11 @@ class KeyRing:
 
     def all(self) -> list[Key]:
         """All keys, revoked ones included, oldest first."""
-        self._refresh()
-        return list(self._keys.values())
+        return list(self.file.by_key().values())
 
     def several(self) -> bool:
         """Whether more than one key is valid."""
-        self._refresh()
-        return sum(key.revoked is None for key in self._keys.values()) > 1
+        return sum(key.revoked is None for key in self.all()) > 1
 
     def create(
         self,
@@ -118,55 +118,29 @@ class KeyRing:
             raise KeyStoreError(str(error)) from None
         secret, salt = _random(SECRET_LENGTH), secrets.token_hex(16)
         created = int(time.time() if now is None else now)
-        with self._locked():
+
+        def add(keys: dict[str, Key]) -> Key:
             key_id = _random(ID_LENGTH)
-            while key_id in self._keys:
+            while key_id in keys:
                 key_id = _random(ID_LENGTH)
-            key = Key(key_id, name, created, salt, _digest(salt, secret), offload, None, cache_group, allowed)
-            self._write([*self._keys.values(), key])
+            keys[key_id] = Key(key_id, name, created, salt, _digest(salt, secret), offload, None, cache_group, allowed)
+            return keys[key_id]
+
+        key = self.file.change(add)
         return key, f"es-{key.id}-{secret}"
 
     def revoke(self, key_id: str, *, now: float | None = None) -> Key:
         """Revokes a key for good; a running gateway refuses it from then on. Raises KeyStoreError: no such key."""
-        with self._locked():
-            key = self._keys.get(key_id)
-            if key is None:
+
+        def change(keys: dict[str, Key]) -> Key:
+            if key_id not in keys:
                 raise KeyStoreError(f"there is no API key '{key_id}'; 'cloud-gateway keys list' shows the ids.")
-            if key.revoked is None:
-                key = msgspec.structs.replace(key, revoked=int(time.time() if now is None else now))
-                self._write([key if other.id == key_id else other for other in self._keys.values()])
-        return key
+            if keys[key_id].revoked is None:
+                at = int(time.time() if now is None else now)
+                keys[key_id] = msgspec.structs.replace(keys[key_id], revoked=at)
+            return keys[key_id]
 
-    def _refresh(self) -> None:
-        stamp = self._stamp_on_disk()
-        if stamp == self._stamp:
-            return
-        data = read_private(self.path)
-        try:
-            keys = msgspec.json.decode(data, type=_File).keys if data is not None else []
-        except UNDECODABLE as error:
-            raise KeyStoreError(f"{self.path} is damaged ({error}); restore it from a backup, or remove it.") from None
-        self._keys, self._stamp = {key.id: key for key in keys}, stamp
-
-    def _stamp_on_disk(self) -> tuple[int, ...]:
-        try:
-            info = self.path.stat()
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise KeyStoreError(f"{self.path} cannot be read ({error.strerror or error}).") from None
-        return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        private_folder(self.path.parent)
-        with locked(self.path.parent):
-            self._refresh()
-            yield
-
-    def _write(self, keys: list[Key]) -> None:
-        write_private(self.path, msgspec.json.format(msgspec.json.encode(_File(keys=keys)), indent=1) + b"\n")
-        self._refresh()
+        return self.file.change(change)
 
 
 def _denied(message: str) -> ClientError:

@@ -176,7 +176,9 @@ def _forget(args: argparse.Namespace) -> int:
 
     settings = config.given(args)
     store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
-    peer = PairedPeers(store.folder).forget(args.peer)
+    peers = PairedPeers(store.folder)
+    peer = peers.find(args.peer)
+    peers.forget(peer.key)
     gone = {"forgotten": peer.name, "id": key_id(peer.key)}
     print(json.dumps(gone) if args.json else f"{peer.name} ({gone['id']}) is no longer a peer of this machine.")
     return 0

@@ -22,7 +22,7 @@ from cloud_gateway.api.idle import IdleConnections
 from cloud_gateway.api.request_id import HEADER, new_id
 from edgespec.core.errors import ClientError
 from edgespec.shared.acceptor import Acceptor
-from edgespec.shared.occasional import Occasional
+from edgespec.shared.log_text import LimitedLog
 
 MAX_DROPPED_BYTES = 64 * 1024
 """Of an unread body, discarded after the response; an ordinary chat request is shorter."""
@@ -35,7 +35,7 @@ VERSIONS = HttpVersion10, HttpVersion11
 SERVER = "edgespec"
 """The header `Server` of every response; aiohttp's names the versions of Python and aiohttp."""
 
-lines = Occasional(logging.getLogger("cloud_gateway.api"))
+lines = LimitedLog(logging.getLogger("cloud_gateway.api"))
 
 
 @dataclass(frozen=True, slots=True)

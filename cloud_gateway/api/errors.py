@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from edgespec.core.errors import ClientError, EdgespecError
-from edgespec.shared.reduced import places
+from edgespec.shared.log_text import places
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from cloud_gateway.api.answer import Answer
 from cloud_gateway.api.request_id import ID
 from cloud_gateway.auth import Key
 from edgespec.core.errors import ClientError
-from edgespec.shared.occasional import Occasional
+from edgespec.shared.log_text import LimitedLog
 
 log = logging.getLogger("cloud_gateway.api")
 
-_lines = Occasional(log)
+_lines = LimitedLog(log)
 MAX_CANCELLED_LINES = 20
 """A minute, of one key: a client that cancels requests as fast as it sends them would fill the log."""
 _cancelled = itertools.count()

@@ -23,8 +23,7 @@ import msgspec
 
 from edgespec.core.errors import UNDECODABLE
 from edgespec.shared.files import private_folder
-from edgespec.shared.reduced import cause
-from edgespec.shared.throttle import Throttle
+from edgespec.shared.log_text import Throttle, cause
 
 if TYPE_CHECKING:
     from cloud_gateway.core.requests.request import GenerationRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from edgespec.shared.reduced import kind_of, origin
+from edgespec.shared.log_text import kind_of, origin
 
 
 class Caught:

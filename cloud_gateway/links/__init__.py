@@ -2,6 +2,7 @@
 
 Public, by module:
 
+- `paired`: `PairedWorker`, `PairedWorkers`
 - `port`: `link_admission`, `LinkLimits`
 - `registry`: `WorkerInfo`
 - `server`: `Links`

@@ -43,7 +43,7 @@ from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
 from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, PAIR_PATH, SHARE
 from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
-from edgespec.shared.occasional import Occasional
+from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 
 log = logging.getLogger("cloud_gateway.links.server")
@@ -84,7 +84,7 @@ class Links:
         """How long this gateway took to start, and so how long a restart of it takes."""
         self.rejected: Counter[str] = Counter()
         """How often each reason for a refusal occurred."""
-        self._lines = Occasional(log)
+        self._lines = LimitedLog(log)
         self.registry = Registry()
         self._probation = Probation()
         self.conduct, self._quarantined = conduct or Conduct(), quarantined

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ClientError, EdgespecError
+from edgespec.shared.log_text import Throttle
 from edgespec.shared.procstat import task_stat
-from edgespec.shared.throttle import Throttle
 
 log = logging.getLogger("cloud_gateway.models.trial")
 

@@ -184,7 +184,7 @@ def _workers(args: argparse.Namespace) -> list[Row]:
 
 
 def _paired(args: argparse.Namespace) -> Any:
-    from edgespec.shared.paired import PairedWorkers  # cryptography
+    from cloud_gateway.links.paired import PairedWorkers  # cryptography
 
     return PairedWorkers(_key_folder(args))
 

@@ -18,6 +18,7 @@ from cloud_gateway.core.requests.steps import WorkerGone
 from cloud_gateway.engine.audit import AuditLog, entries
 from cloud_gateway.engine.events import WorkerReady
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models
@@ -28,7 +29,6 @@ from edgespec.core.protocol.names import key_id
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import Handler
 from edgespec.shared.desk import PairingDesk
-from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.starting import Starting
 
 AUDIT_BATCH = 200

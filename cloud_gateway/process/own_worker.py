@@ -18,6 +18,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
 from pathlib import Path
 
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.process.config import LocalDraftSection
 from edgespec.core.pairing.groups import OWN_GROUP
 from edgespec.core.pairing.messages import VERSION
@@ -25,7 +26,7 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.files import write_private
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedGateways, PairedWorkers
+from edgespec.shared.paired import PairedGateways
 
 log = logging.getLogger("cloud_gateway.process.own_worker")
 

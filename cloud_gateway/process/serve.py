@@ -24,6 +24,7 @@ from cloud_gateway.engine.collector import spare_rounds, sweep
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.measure import measure
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, metrics_app
@@ -45,7 +46,6 @@ from edgespec.shared.control import ControlServer
 from edgespec.shared.desk import PairingDesk
 from edgespec.shared.fields import machine_name, pin
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
 log = logging.getLogger("cloud_gateway.process.serve")

@@ -23,18 +23,17 @@ Public, by module:
 - `installed`: `require`
 - `keystore`: `KeyStore`
 - `known_answer`: `require_known_answer`
+- `log_text`: `cause`, `clean`, `kind_of`, `LimitedLog`, `origin`, `places`, `Throttle`
 - `logs`: all
 - `mdns`: all
 - `models`: all
-- `occasional`: `Occasional`
-- `paired`: `PairedGateway`, `PairedGateways`, `PairedPeer`, `PairedPeers`, `PairedWorker`, `PairedWorkers`
+- `paired`: all
 - `procstat`: all
-- `reduced`: `cause`, `clean`, `kind_of`, `origin`, `places`
+- `records`: `RecordFile`
 - `sdnotify`: all
 - `settings`: all
 - `starting`: `on_stop_signals`, `Starting`, `Stopped`
 - `threads`: `Threads`
-- `throttle`: `Throttle`
 - `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`, `trusted`
 - `unit`: all
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,

@@ -24,7 +24,7 @@ from typing import Any
 from edgespec.core.admission import Admission, AdmissionLimits, Refused
 from edgespec.shared.address import source_of
 from edgespec.shared.counted import CountedSocket
-from edgespec.shared.occasional import Occasional
+from edgespec.shared.log_text import LimitedLog
 
 BACKLOG = 256
 """Connections that the kernel completes and holds until they are accepted."""
@@ -92,7 +92,7 @@ class Acceptor:
     ) -> None:
         """`name` of the port, for logs; `on_refused` is called with a closed label for each connection turned away."""
         self.admission = Admission(limits)
-        self._name, self._on_refused, self._lines = name, on_refused, Occasional(log)
+        self._name, self._on_refused, self._lines = name, on_refused, LimitedLog(log)
         self._loop = asyncio.get_running_loop()
         self._seats: dict[int, Seat] = {}
         self._by_descriptor: dict[int, Seat] = {}

@@ -12,8 +12,8 @@ from zeroconf.asyncio import AsyncZeroconf
 
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
+from edgespec.shared.log_text import cause
 from edgespec.shared.mdns import Interface, Kind
-from edgespec.shared.reduced import cause
 
 log = logging.getLogger("edgespec.shared.advertise")
 

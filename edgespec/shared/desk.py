@@ -42,7 +42,7 @@ from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import source_of
-from edgespec.shared.occasional import Occasional
+from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.words import new_code
 
 log = logging.getLogger("edgespec.shared.desk")
@@ -93,7 +93,7 @@ class PairingDesk:
         self._waiting: Waiting[asyncio.Timeout] = Waiting()
         self._running: asyncio.Timeout | None = None
         """Ends the wait for the next message of the attempt that runs."""
-        self._occasional = Occasional(log)
+        self._lines = LimitedLog(log)
         self._timer: asyncio.TimerHandle | None = None
 
     async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
@@ -149,7 +149,7 @@ class PairingDesk:
         except PairingFailed as failure:
             await self._refuse(ws, exchange, failure.reason)
         except RemoteProtocolError as error:
-            self._occasional.warning("protocol", f"pairing from {source}: {error}")
+            self._lines.warning("protocol", f"pairing from {source}: {error}")
             await self._refuse(ws, exchange, Reason.PROTOCOL)
         except KeyStoreError as error:
             log.error("pairing from %s: %s", source, error)
@@ -201,7 +201,7 @@ class PairingDesk:
         if exchange is not None:
             self._window.abandon(exchange, reason, self._now())
         source = source_of(_host(ws))
-        self._occasional.warning(reason, f"pairing from {source} refused: {reason}")
+        self._lines.warning(reason, f"pairing from {source} refused: {reason}")
         self._follow_up()
         await ws.send(encode(Refused(reason)))
 

@@ -7,8 +7,8 @@
         rotated.json          0600  the new contents of both while they are replaced (gateway only)
         rotations.json        0600  statements of the latest changes of identity.key (worker only)
         credentials.txt       0600  paths of the credentials that the daemon last started with, one a line
-        gateways.json         0600  paired gateways (worker only, paired.py)
-        workers.json          0600  paired workers (gateway only, paired.py)
+        gateways.json         0600  paired gateways (worker only, shared/paired.py)
+        workers.json          0600  paired workers (gateway only, links/paired.py)
 
 `identity.key` and `tls.pem` may also come from systemd's LoadCredential=, which has precedence and is never written.
 Commands in a shell see no credentials, so the daemon notes them.

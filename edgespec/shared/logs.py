@@ -12,6 +12,7 @@ packages are never printed with their text, and tracebacks are lists of places: 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import logging
 import os
 import sys
@@ -20,21 +21,21 @@ import time
 import warnings
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from edgespec.shared.reduced import clean, described, identifier, kind_of, origin, place, places
-from edgespec.shared.stderr import Withheld
-from edgespec.shared.throttle import Throttle
+from edgespec.shared.log_text import Throttle, clean, described, identifier, kind_of, origin, place, places
 
 log = logging.getLogger("edgespec.logs")
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 KEPT = 20
 """Latest warnings and errors for `status` and `doctor`."""
+JOIN_S = 1.0
+"""Time for the reader thread to end; a child process may keep the pipe open for longer."""
 PACKAGES = ("edgespec", "cloud_gateway")
 _OUR_FILES = tuple(f"{Path(__file__).absolute().parents[2] / package}{os.sep}" for package in PACKAGES)
 _LENT = ".websockets"
@@ -247,3 +248,53 @@ def _library_wrote(count: int) -> None:
     more = _emitted.admit(_library_wrote, time.monotonic())
     if more is not None:
         log.warning("a library wrote %d bytes to standard error; they are withheld%s", count, _more(more))
+
+
+class Withheld:
+    """File descriptor 2 redirected to a pipe whose bytes are counted and dropped; `stream` is what it was.
+
+    llama.cpp, torch and llguidance (a Rust panic) write to it without any Python hook, and may quote tokens or texts.
+    After a crash in native code `faulthandler` still prints the Python places, without values.
+    """
+
+    def __init__(self, stream: TextIO, reader: threading.Thread, crashes: bool) -> None:
+        """`crashes`: whether crashes were printed before, to descriptor 2."""
+        self.stream, self._reader, self._crashes = stream, reader, crashes
+
+    @classmethod
+    def begin(cls, wrote: Callable[[int], None]) -> Withheld | None:
+        """Redirects; a thread calls `wrote` with the number of bytes of each read. None without a descriptor 2."""
+        try:
+            sys.stderr.flush()
+            real = os.dup(2)
+        except (OSError, ValueError, AttributeError):
+            return None
+        out, into = os.pipe()
+        os.dup2(into, 2)
+        os.close(into)
+        reader = threading.Thread(target=_read_pipe, args=(out, wrote), name="stderr", daemon=True)
+        reader.start()
+        stream = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        crashes = faulthandler.is_enabled()
+        faulthandler.enable(stream)
+        return cls(stream, reader, crashes)
+
+    def end(self) -> None:
+        """Restores descriptor 2."""
+        with suppress(OSError, ValueError):  # its reader has gone
+            sys.stderr.flush()
+            self.stream.flush()
+        os.dup2(self.stream.fileno(), 2)
+        if self._crashes:
+            faulthandler.enable(2)
+        else:
+            faulthandler.disable()
+        self._reader.join(JOIN_S)
+        with suppress(OSError):
+            self.stream.close()
+
+
+def _read_pipe(descriptor: int, wrote: Callable[[int], None]) -> None:
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        while data := pipe.read(65536):
+            wrote(len(data))

@@ -1,29 +1,28 @@
-"""The machines paired with this one: gateways and peers on a worker, workers on a gateway.
+"""The machines paired with this one: a store for any kind of them, and a worker's gateways and peers.
 
-Each list is one JSON file that is replaced atomically and read again when another process has replaced it. Dates are
-Unix seconds of this machine's wall clock.
+Dates are Unix seconds of this machine's wall clock. A gateway's workers are in cloud_gateway/links/paired.py.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from edgespec.core.errors import UNDECODABLE, KeyStoreError, PairingError
-from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
+from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.messages import VERSION, Version
 from edgespec.core.peers.messages import PeerReason
-from edgespec.core.protocol.handshake import Pin, Standing
+from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.messages import Bytes32
 from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
 from edgespec.core.protocol.rotation import MAX_ROTATIONS
-from edgespec.shared.files import locked, private_folder, read_private, write_private
+from edgespec.shared.files import private_folder
+from edgespec.shared.records import RecordFile
 
 DAY_S = 86400
 UnixTime = Annotated[int, Meta(ge=0)]
@@ -32,6 +31,120 @@ StoredName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[
 _ID_PREFIX = re.compile(r"[0-9a-f]{4,16}")
 _SHOWN = re.compile(r"\(([0-9a-f]{16})\)\W*\Z")
 """A key id in brackets at the end, as logs and lists show a machine: `lab-7 (7ba1073c5e2f9d40)`."""
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def name(self) -> str: ...
+
+
+Record = TypeVar("Record", bound=_Keyed)
+Records = dict[bytes, Record]
+
+
+class _Stored(Struct, Generic[Record], forbid_unknown_fields=True):
+    format: Literal[1]
+    records: list[Record]
+
+
+class PairedMachines(Generic[Record]):
+    """Records by public key in one file of the key folder. Every method raises KeyStoreError for a damaged file."""
+
+    FILE: ClassVar[str]
+    RECORD: ClassVar[type[Struct]]
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: `KeyStore.folder`."""
+        private_folder(folder)
+        stored: type[_Stored[Record]] = _Stored[self.RECORD]  # type: ignore[name-defined]
+        decode = msgspec.json.Decoder(stored).decode
+        self._file: RecordFile[bytes, Record] = RecordFile(
+            folder / self.FILE,
+            lambda data: decode(data).records,
+            lambda records: msgspec.json.encode({"format": 1, "records": records}),
+            lambda record: record.key,
+            " and pair again",
+        )
+        self.all()
+
+    def all(self) -> list[Record]:
+        """Every record, in the order of pairing."""
+        return list(self._file.by_key().values())
+
+    def get(self, key: bytes) -> Record | None:
+        """The record of a public key."""
+        return self._file.by_key().get(key)
+
+    def name_of(self, key: bytes) -> str:
+        """The name of a paired machine, for logs and lists; "unknown" for any other key."""
+        known = self.get(key)
+        return known.name if known is not None else "unknown"
+
+    def find(self, text: str) -> Record:
+        """The one record with this key id, first digits of it (at least four), or name.
+
+        Ids have precedence: otherwise a worker named like the first digits of another's id would be revoked in its
+        place. Also accepts the form of the logs, a name with the id in brackets. Raises PairingError.
+        """
+        records = self.all()
+        shown = _SHOWN.search(text)
+        wanted = shown[1] if shown else text.strip().lower()
+        by_id = [r for r in records if _ID_PREFIX.fullmatch(wanted) and key_id(r.key).startswith(wanted)]
+        meant = by_id if len(by_id) == 1 else by_id + [r for r in records if r.name == text and r not in by_id]
+        if not meant:
+            known = ", ".join(map(shown_as, records)) or "none"
+            raise PairingError(f"No machine called `{text}` is paired; paired are: {known}.")
+        if len(meant) > 1:
+            raise PairingError(f"`{text}` may mean {' or '.join(map(shown_as, meant))}; give more digits of the id.")
+        return meant[0]
+
+    def update(self, key: bytes, **changes: object) -> Record | None:
+        """Changes fields of a record; None where there is none."""
+
+        def change(records: Records[Record]) -> Record | None:
+            if key in records:
+                records[key] = msgspec.structs.replace(records[key], **changes)  # type: ignore[type-var]
+            return records.get(key)
+
+        return self._file.change(change)
+
+    def rekey(self, old: bytes, new: bytes, **changes: object) -> Record:
+        """The machine of the first key has the second one from now on, in the same place of the list.
+
+        Raises KeyStoreError where none has the first one, or one has an id like the second.
+        """
+
+        def change(records: Records[Record]) -> Record:
+            if old not in records or any(key_id(key) == key_id(new) for key in records):
+                raise KeyStoreError(f"The key {key_id(old)} cannot be replaced by {key_id(new)}; nothing was stored.")
+            renewed = msgspec.structs.replace(records[old], key=new, **changes)  # type: ignore[type-var]
+            listed = [renewed if key == old else one for key, one in records.items()]
+            records.clear()
+            records.update({one.key: one for one in listed})
+            return renewed
+
+        return self._file.change(change)
+
+    def forget(self, key: bytes) -> None:
+        """Removes a record, if there is one."""
+        self._file.change(lambda records: records.pop(key, None))
+
+    def _put(self, key: bytes, make: Callable[[Record | None, list[Record]], Record]) -> Record:
+        """Stores what `make` returns for the former record of this key and all other ones; a new one comes last."""
+
+        def change(records: Records[Record]) -> Record:
+            others = [one for one in records.values() if one.key != key]
+            records[key] = made = make(records.get(key), others)
+            return made
+
+        return self._file.change(change)
+
+
+def shown_as(record: _Keyed) -> str:
+    """A machine in texts: its name with its key id."""
+    return f"{record.name} ({key_id(record.key)})"
 
 
 class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -58,39 +171,6 @@ class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return Pin(self.key, self.spki, float(self.linked_at or self.paired_at))
 
 
-class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A worker that this gateway is paired with, or that was revoked."""
-
-    key: Bytes32
-    name: StoredName
-    """Its name at pairing, made unique among the records."""
-    paired_at: UnixTime
-    min_version: Version = 1
-    """The protocol version agreed at pairing, below which it is refused."""
-    revoked_at: UnixTime | None = None
-    last_seen: UnixTime | None = None
-    groups: Groups = DEFAULT_GROUPS
-    """It drafts for API keys that name one of these."""
-    expires_at: UnixTime | None = None
-    """Date from which it is refused; None: never."""
-    rotated_from: Bytes32 | None = None
-    """Its key before the latest rotation."""
-    quarantined_at: UnixTime | None = None
-    quarantine: Annotated[str, Meta(max_length=300)] = ""
-    """Why it is quarantined."""
-
-    @property
-    def standing(self) -> Standing:
-        """Whether it may connect."""
-        if self.revoked_at is not None:
-            return "revoked"
-        if self.expires_at is not None and time.time() >= self.expires_at:
-            return "expired"
-        if self.min_version > VERSION:
-            return "version"
-        return "paired" if self.quarantined_at is None else "quarantined"
-
-
 class PairedPeer(Struct, frozen=True, forbid_unknown_fields=True):
     """Another daemon that this one is paired with. Its TLS key is not pinned: it signs it in each handshake."""
 
@@ -102,115 +182,15 @@ class PairedPeer(Struct, frozen=True, forbid_unknown_fields=True):
     paired_at: UnixTime
 
 
-class _Keyed(Protocol):
-    @property
-    def key(self) -> bytes: ...
-    @property
-    def name(self) -> str: ...
+class PairedGateways(PairedMachines[PairedGateway]):
+    """The worker's list of gateways."""
 
-
-Record = TypeVar("Record", bound=_Keyed)
-
-
-class _Stored(Struct, Generic[Record], forbid_unknown_fields=True):
-    format: Literal[1]
-    records: list[Record]
-
-
-class _List(Generic[Record]):
-    """Records by public key in one file of the key folder. Every method raises KeyStoreError for a damaged file."""
-
-    def __init__(self, folder: Path, file: str, record: type[Record]) -> None:
-        private_folder(folder)
-        self._file = folder / file
-        stored: type[_Stored[Record]] = _Stored[record]  # type: ignore[valid-type]
-        self._decode = msgspec.json.Decoder(stored).decode
-        self._records: dict[bytes, Record] = {}
-        self._stamp: tuple[int, ...] | None = None
-        self.all()
-
-    def all(self) -> list[Record]:
-        """Every record, in the order of pairing."""
-        stamp = self._stamp_on_disk()
-        if stamp != self._stamp:
-            self._records, self._stamp = self._read(), stamp
-        return list(self._records.values())
-
-    def get(self, key: bytes) -> Record | None:
-        """The record of a public key."""
-        self.all()
-        return self._records.get(key)
-
-    def find(self, text: str) -> Record:
-        """The one record with this key id, first digits of it (at least four), or name.
-
-        Ids have precedence: otherwise a worker named like the first digits of another's id would be revoked in its
-        place. Also accepts the form of the logs, a name with the id in brackets. Raises PairingError.
-        """
-        records = self.all()
-        shown = _SHOWN.search(text)
-        wanted = shown[1] if shown else text.strip().lower()
-        by_id = [r for r in records if _ID_PREFIX.fullmatch(wanted) and key_id(r.key).startswith(wanted)]
-        meant = by_id if len(by_id) == 1 else by_id + [r for r in records if r.name == text and r not in by_id]
-        if not meant:
-            known = ", ".join(map(_shown, records)) or "none"
-            raise PairingError(f"No machine called `{text}` is paired; paired are: {known}.")
-        if len(meant) > 1:
-            raise PairingError(f"`{text}` may mean {' or '.join(map(_shown, meant))}; give more digits of the id.")
-        return meant[0]
-
-    def _replace(self, key: bytes, **changes: object) -> None:
-        def change(records: dict[bytes, Record]) -> None:
-            if key in records:
-                records[key] = msgspec.structs.replace(records[key], **changes)  # type: ignore[type-var]
-
-        self._change(change)
-
-    def _change(self, change: Callable[[dict[bytes, Record]], None]) -> None:
-        with locked(self._file.parent):
-            records = self._read()
-            change(records)
-            stored: _Stored[Record] = _Stored(format=1, records=list(records.values()))
-            write_private(self._file, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
-            self._records, self._stamp = records, ()  # read again: another process may write before a look at it
-
-    def _read(self) -> dict[bytes, Record]:
-        data = read_private(self._file)
-        if data is None:
-            return {}
-        try:
-            return {one.key: one for one in self._decode(data).records}
-        except UNDECODABLE as error:
-            raise KeyStoreError(
-                f"{self._file} is damaged ({error}); restore it from a backup, or remove it and pair again."
-            ) from None
-
-    def _stamp_on_disk(self) -> tuple[int, ...] | None:
-        try:
-            info = self._file.stat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise KeyStoreError(f"{self._file} cannot be read ({error.strerror or error}).") from None
-        return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
-
-
-def _shown(record: _Keyed) -> str:
-    return f"{record.name} ({key_id(record.key)})"
-
-
-class PairedGateways(_List[PairedGateway]):
-    """The worker's list, in `gateways.json`."""
-
-    def __init__(self, folder: Path) -> None:
-        """`folder`: `KeyStore.folder`."""
-        super().__init__(folder, "gateways.json", PairedGateway)
+    FILE, RECORD = "gateways.json", PairedGateway
 
     def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedGateway:
         """Stores a newly paired gateway; replaces the former record of its key."""
         gateway = PairedGateway(key, spki, name, address, min_version, int(time.time()))
-        self._change(lambda records: records.update({key: gateway}))
-        return gateway
+        return self._put(key, lambda former, others: gateway)
 
     def reached(self, key: bytes, address: str) -> None:
         """Stores that a paired gateway is linked now, and its address unless that is empty; writes once a day."""
@@ -219,7 +199,7 @@ class PairedGateways(_List[PairedGateway]):
             return
         address = address or known.address
         if known.address != address or abs(now - (known.linked_at or 0)) >= DAY_S:
-            self._replace(key, address=address, linked_at=now)
+            self.update(key, address=address, linked_at=now)
 
     def with_key(self, key: bytes) -> PairedGateway | None:
         """The record of the gateway that has this key, or had it before a rotation."""
@@ -227,168 +207,33 @@ class PairedGateways(_List[PairedGateway]):
 
     def rotate(self, old: bytes, pin: Pin) -> PairedGateway:
         """The gateway of this key has another identity from now on; returns its record. Raises KeyStoreError."""
-
-        def change(records: dict[bytes, PairedGateway]) -> None:
-            one = records.pop(old, None)
-            if one is None:
-                raise KeyStoreError(f"No gateway with the key {key_id(old)} is paired; nothing was stored.")
-            former = (*one.formerly, old)[-MAX_ROTATIONS:]
-            now = int(time.time())
-            records[pin.gateway_key] = msgspec.structs.replace(
-                one, key=pin.gateway_key, spki=pin.spki_hash, linked_at=now, formerly=former
-            )
-
-        self._change(change)
-        return self._records[pin.gateway_key]
-
-    def forget(self, key: bytes) -> None:
-
-        def change(records: dict[bytes, PairedGateway]) -> None:
-            records.pop(key, None)
-
-        self._change(change)
+        known = self.get(old)
+        formerly = (*known.formerly, old)[-MAX_ROTATIONS:] if known is not None else ()
+        return self.rekey(old, pin.gateway_key, spki=pin.spki_hash, linked_at=int(time.time()), formerly=formerly)
 
 
-class PairedPeers(_List[PairedPeer]):
-    """The daemon's list of its peers, in `peers.json`."""
+class PairedPeers(PairedMachines[PairedPeer]):
+    """The daemon's list of its peers."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: `KeyStore.folder`."""
-        super().__init__(folder, "peers.json", PairedPeer)
+    FILE, RECORD = "peers.json", PairedPeer
 
     def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedPeer:
         """Stores a newly paired peer under a unique name; replaces the former record of its key."""
 
-        def change(records: dict[bytes, PairedPeer]) -> None:
-            unique = free_name(name, [one.name for one in records.values() if one.key != key])
-            where = address or (records[key].address if key in records else "")
-            records[key] = PairedPeer(key, unique, where, min_version, int(time.time()))
+        def make(former: PairedPeer | None, others: list[PairedPeer]) -> PairedPeer:
+            unique = free_name(name, [one.name for one in others])
+            where = address or (former.address if former is not None else "")
+            return PairedPeer(key, unique, where, min_version, int(time.time()))
 
-        self._change(change)
-        return self._records[key]
+        return self._put(key, make)
 
     def moved(self, key: bytes, address: str) -> None:
         """Stores the address at which a paired peer was reached, if it changed."""
         known = self.get(key)
         if known is not None and known.address != address:
-            self._replace(key, address=address)
+            self.update(key, address=address)
 
     def refusal(self, key: bytes) -> PeerReason | None:
         """Why nothing is done for the machine with this key; None where it is paired, and at no later version."""
         peer = self.get(key)
         return "unpaired" if peer is None else "version" if peer.min_version > VERSION else None
-
-    def name_of(self, key: bytes) -> str:
-        """The name of a paired peer, for logs; "unknown" for any other key."""
-        peer = self.get(key)
-        return peer.name if peer is not None else "unknown"
-
-    def forget(self, text: str) -> PairedPeer:
-        """Removes the peer that `find(text)` returns. Raises PairingError."""
-        peer = self.find(text)
-
-        def change(records: dict[bytes, PairedPeer]) -> None:
-            records.pop(peer.key, None)
-
-        self._change(change)
-        return peer
-
-
-class PairedWorkers(_List[PairedWorker]):
-    """The gateway's list, in `workers.json`. Revoked workers stay in it, so that they get a signed `revoked`."""
-
-    def __init__(self, folder: Path) -> None:
-        """`folder`: `KeyStore.folder`."""
-        super().__init__(folder, "workers.json", PairedWorker)
-
-    def add(self, key: bytes, name: str, min_version: int = 1, groups: tuple[str, ...] | None = None) -> PairedWorker:
-        """Stores a newly paired worker; replaces the former record of its key, and so ends a revocation.
-
-        A name that another worker has, revoked ones included, gets a number. Without `groups` it keeps its former
-        ones, or is in the default group. Raises KeyStoreError.
-        """
-
-        def change(records: dict[bytes, PairedWorker]) -> None:
-            others = [one for one in records.values() if one.key != key]
-            if any(key_id(one.key) == key_id(key) for one in others):  # made on purpose, at great cost
-                raise KeyStoreError(f"Another worker's key has the id {key_id(key)}; the new one was not stored.")
-            unique = free_name(name, [one.name for one in others])
-            former = records[key].groups if key in records else DEFAULT_GROUPS
-            records[key] = PairedWorker(key, unique, int(time.time()), min_version, groups=groups or former)
-
-        self._change(change)
-        return self._records[key]
-
-    def name_of(self, key: bytes) -> str:
-        """The name of a paired worker, for logs and lists; "unknown" for any other key."""
-        worker = self.get(key)
-        return worker.name if worker is not None else "unknown"
-
-    def lookup(self, key: bytes) -> Standing:
-        """The pairing status of this key; a change by another process is seen at the next call."""
-        worker = self.get(key)
-        return worker.standing if worker is not None else "unpaired"
-
-    def revoke(self, text: str) -> PairedWorker:
-        """Revokes the worker that `find(text)` returns; revoking twice changes nothing. Raises PairingError."""
-        worker = self.find(text)
-        if worker.revoked_at is None:
-            self._replace(worker.key, revoked_at=int(time.time()))
-        return self.find(key_id(worker.key))
-
-    def quarantine(self, text: str, why: str) -> str:
-        """Quarantines the worker that `find(text)` returns; returns its name. `why` is kept. Raises PairingError."""
-        worker = self.find(text)
-        self._replace(worker.key, quarantined_at=int(time.time()), quarantine=why[:300])
-        return worker.name
-
-    def expire(self, text: str, at: float | None) -> PairedWorker:
-        """Sets the date from which the worker that `find(text)` returns is refused, if any. Raises PairingError."""
-        worker = self.find(text)
-        self._replace(worker.key, expires_at=None if at is None else int(at))
-        return self.find(key_id(worker.key))
-
-    def rotate(self, old: bytes, new: bytes) -> PairedWorker:
-        """The worker of the first key has the second one from now on. Raises KeyStoreError where it cannot."""
-
-        def change(records: dict[bytes, PairedWorker]) -> None:
-            if old not in records or any(key_id(key) == key_id(new) for key in records):
-                raise KeyStoreError(f"The key {key_id(old)} cannot be replaced by {key_id(new)}; nothing was stored.")
-            worker = msgspec.structs.replace(records[old], key=new, rotated_from=old)
-            renewed = {one.key: one for one in (worker if one.key == old else one for one in records.values())}
-            records.clear()
-            records.update(renewed)
-
-        self._change(change)
-        return self._records[new]
-
-    def quarantined(self) -> int:
-        """How many workers are quarantined."""
-        return sum(worker.standing == "quarantined" for worker in self.all())
-
-    def release(self, text: str) -> PairedWorker:
-        """Ends the quarantine of the worker that `find(text)` returns. Raises PairingError where there is none."""
-        worker = self.find(text)
-        if worker.quarantined_at is None:
-            raise PairingError(f"Worker {_shown(worker)} is not quarantined; it is {worker.standing}.")
-        self._replace(worker.key, quarantined_at=None, quarantine="")
-        return self.find(key_id(worker.key))
-
-    def groups_of(self, key: bytes) -> frozenset[str]:
-        """The groups of a paired worker; none for any other key."""
-        worker = self.get(key)
-        return frozenset(worker.groups) if worker is not None else frozenset()
-
-    def regroup(self, text: str, names: Sequence[str]) -> PairedWorker:
-        """Sets the groups of the worker that `find(text)` returns. Raises PairingError."""
-        worker = self.find(text)
-        try:
-            self._replace(worker.key, groups=parse_groups(names))
-        except ValueError as error:
-            raise PairingError(str(error)) from None
-        return self.find(key_id(worker.key))
-
-    def seen(self, key: bytes) -> None:
-        """Stores the current date as the worker's last connection; does nothing for an unknown key."""
-        if self.get(key) is not None:
-            self._replace(key, last_seen=int(time.time()))

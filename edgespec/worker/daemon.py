@@ -31,8 +31,7 @@ from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Share, StepTimes, ToWorker, Tree
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
-from edgespec.shared.occasional import Occasional
-from edgespec.shared.reduced import origin, places
+from edgespec.shared.log_text import LimitedLog, origin, places
 
 log = logging.getLogger("edgespec.worker.daemon")
 
@@ -119,7 +118,7 @@ class Daemon:
     _tree_rate: Bucket = field(default_factory=lambda: Bucket(TREES_PER_S, TREES_BURST))
     _stopping: bool = False
     _model_failures: int = 0
-    _lines: Occasional = field(default_factory=lambda: Occasional(log))
+    _lines: LimitedLog = field(default_factory=lambda: LimitedLog(log))
     """Clients can make requests fail one after the other."""
 
     # --- called on the event loop --------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 from edgespec.core.pairing.announcements import Announcements
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
+from edgespec.shared.log_text import cause
 from edgespec.shared.mdns import Kind, Network
-from edgespec.shared.reduced import cause
 
 log = logging.getLogger("edgespec.worker.discovery")
 

@@ -61,12 +61,12 @@ def test_a_right_secret_with_another_id_is_refused(tmp_path: Path) -> None:
 def test_neither_key_nor_secret_is_stored_and_the_file_is_private(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
-    stored = ring.path.read_text()
+    stored = ring.file.path.read_text()
     assert key not in stored
     assert key.split("-")[2] not in stored
-    assert stat.S_IMODE(ring.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(ring.path.parent.stat().st_mode) == 0o700
-    assert [p.name for p in ring.path.parent.iterdir()] == [ring.path.name], "nothing else is left behind"
+    assert stat.S_IMODE(ring.file.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(ring.file.path.parent.stat().st_mode) == 0o700
+    assert [p.name for p in ring.file.path.parent.iterdir()] == [ring.file.path.name], "nothing else is left behind"
 
 
 def test_a_running_gateway_sees_new_and_revoked_keys_at_once(tmp_path: Path) -> None:
@@ -89,19 +89,19 @@ def test_revoking_an_unknown_key_is_one_sentence(tmp_path: Path) -> None:
 def test_a_damaged_file_lets_nobody_in(tmp_path: Path, content: str) -> None:
     ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
-    ring.path.write_text(content, encoding="latin-1")
+    ring.file.path.write_text(content, encoding="latin-1")
     for _ in range(2):  # also not on the second try
         with pytest.raises(KeyStoreError, match="damaged"):
             ring.check(bearer(key))
     with pytest.raises(KeyStoreError):
         ring.create("other")
-    assert ring.path.read_text(encoding="latin-1") == content, "a damaged file is not overwritten"
+    assert ring.file.path.read_text(encoding="latin-1") == content, "a damaged file is not overwritten"
 
 
 def test_a_file_open_to_others_is_refused(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
-    ring.path.chmod(0o644)
+    ring.file.path.chmod(0o644)
     with pytest.raises(KeyStoreError, match="chmod 600"):
         ring.check(bearer(key))
 
@@ -110,7 +110,7 @@ def test_without_a_file_nobody_gets_in(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
     assert ring.check(bearer(key))
-    ring.path.unlink()
+    ring.file.path.unlink()
     with pytest.raises(ClientError):
         ring.check(bearer(key))
 

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
 from cloud_gateway.engine.events import LinkEvent, WorkerReady
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
@@ -29,7 +30,6 @@ from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, Worker
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.tls import ServerIdentity, certificate_spki, client_context, new_identity, peer_spki_hash
 from edgespec.worker.link import Link
 from tools.doubles.limits import link_limits

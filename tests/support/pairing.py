@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import serve
 
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.pairing.exchange import Party, WorkerExchange
 from edgespec.core.pairing.messages import (
     MAX_NAMEPLATE,
@@ -28,7 +29,7 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, Address
 from edgespec.shared.desk import PairingDesk
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedGateway, PairedGateways, PairedWorkers
+from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.tls import client_context
 from edgespec.shared.words import parse_code
 from edgespec.worker.pair import pair

@@ -24,6 +24,7 @@ from itertools import product
 from pathlib import Path
 
 from cloud_gateway.core.limits.settings import LinkBounds
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import link_admission
 from edgespec.core.admission import Admission, Admitted
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
@@ -34,7 +35,6 @@ from edgespec.lab.rig.processes import Processes, free_port, module
 from edgespec.shared import models
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedWorkers
 from edgespec.shared.vocabfiles import gguf_vocabulary
 from edgespec.worker.link import Link, keep_linked
 

@@ -21,6 +21,7 @@ from cloud_gateway.auth import Key, KeyRing
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.engine import audit
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.models.sizes import heads_need
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
@@ -28,7 +29,7 @@ from edgespec.core.protocol.rotation import rotation
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
 from edgespec.shared import settings, vocabfiles
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedGateways, PairedPeers, PairedWorkers
+from edgespec.shared.paired import PairedGateways, PairedPeers
 from edgespec.worker.config import WorkerSettings
 from tools.fuzz.decoder import Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY

@@ -16,8 +16,8 @@ from cloud_gateway.core.trace import play as replay
 from edgespec.core.errors import ConfigError, KeyStoreError, TraceError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import folders
+from edgespec.shared.log_text import clean
 from edgespec.shared.paired import PairedGateways
-from edgespec.shared.reduced import clean
 from edgespec.worker import config
 
 SHOWN = 5

@@ -30,8 +30,8 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PEER_PATH, Address
 from edgespec.shared.counted import connected
 from edgespec.shared.guarded import CountedClient
+from edgespec.shared.log_text import cause
 from edgespec.shared.paired import PairedPeer
-from edgespec.shared.reduced import cause
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.shared.wire import set_nodelay
 from edgespec.worker.peers.tunnel import forward, hang_up

@@ -34,7 +34,7 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, PEER_PATH, Address
 from edgespec.shared.desk import PairingDesk
 from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
-from edgespec.shared.occasional import Occasional
+from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.paired import PairedPeers
 from edgespec.shared.tls import ServerIdentity
 from edgespec.shared.wire import set_nodelay
@@ -83,7 +83,7 @@ class PeerPort:
         self._key, self._name, self._tls, self._peers, self._desk = key, name, tls, peers, desk
         self._gateways, self._drafting_for, self._relay = gateways, drafting_for, relay
         self._rate = Bucket(relay.kib_per_s * 1024, relay.kib_per_s * 1024 * BURST_S)
-        self._lines = Occasional(log)
+        self._lines = LimitedLog(log)
         self._server = GuardedServer(
             "port for peers", self._serve, [PEER_PATH, PAIR_PATH], peer_admission(relay.tunnels), InflowLimits(),
             OPTIONS, HANDSHAKE_S, log,

@@ -19,11 +19,11 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation, 
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.requests.steps import WorkerGone
 from cloud_gateway.engine.events import WorkerReady
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import MAX_GROUPS, parse_groups
 from edgespec.core.protocol.messages import Close, Open
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.paired import PairedWorkers
 from tests.support.echo import CHAT, ECHOED, Echo, echo_gateway, post
 from tests.support.engines import Make, complete
 from tests.support.pairing import Operator, make_worker, served

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.shared.paired import PairedWorkers
+from cloud_gateway.links.paired import PairedWorkers
 from tests.support.hostile import HONEST
 from tests.support.links import Client, GatewayUnderTest, client, serving
 

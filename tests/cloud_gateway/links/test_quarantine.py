@@ -11,12 +11,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.core.limits.conduct import MAX_FAULTS
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address
-from edgespec.shared.paired import PairedWorkers
 from edgespec.worker.link import keep_linked
 from tests.support.links import VOCAB, Daemon, GatewayUnderTest, client, serving, some_tree, worker_identity
 from tests.support.sockets import reserved

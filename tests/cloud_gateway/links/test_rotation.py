@@ -10,12 +10,12 @@ import pytest
 from msgspec import json
 from websockets.exceptions import ConnectionClosed
 
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Timers
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedWorkers
 from tests.support.links import GatewayUnderTest, client, serving, worker_identity
 from tests.support.until import until
 

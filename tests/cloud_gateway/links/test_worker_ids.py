@@ -9,10 +9,10 @@ import re
 
 import pytest
 
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import PairingError, RemoteProtocolError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address
-from edgespec.shared.paired import PairedWorkers
 from edgespec.worker.link import keep_linked
 from tests.support.links import Daemon, GatewayUnderTest, client, worker_identity
 from tests.support.until import until

@@ -12,11 +12,11 @@ import pytest
 
 from cloud_gateway.__main__ import build_parser, main
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec import __version__
 from edgespec.__main__ import main as worker_main
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedWorkers
 
 
 @pytest.fixture(autouse=True)

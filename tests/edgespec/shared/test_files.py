@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedWorkers
 
 
 @pytest.fixture

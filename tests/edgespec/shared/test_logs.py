@@ -15,7 +15,7 @@ import pytest
 
 from edgespec.core.errors import ClientError, ModelError
 from edgespec.shared import logs
-from edgespec.shared.throttle import Throttle
+from edgespec.shared.log_text import Throttle
 
 CANARY = "canary-7f3a"
 ROOT = Path(logs.__file__).parents[2]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.messages import VERSION
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.paired import PairedGateways, PairedPeers, PairedWorkers
+from edgespec.shared.paired import PairedGateways, PairedPeers
 
 A, B, C = b"A" * 32, b"B" * 32, b"C" * 32
 
@@ -64,7 +65,7 @@ def test_another_process_sees_a_change_at_once(folder: Path) -> None:
 
 def test_changes_made_at_the_same_time_are_all_kept(folder: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from edgespec.shared.paired import PairedWorkers\n"
+        "import sys; from pathlib import Path; from cloud_gateway.links.paired import PairedWorkers\n"
         "workers = PairedWorkers(Path(sys.argv[1]))\n"
         "for i in range(10): workers.add(bytes([int(sys.argv[2]), i]) * 16, 'w')"
     )
@@ -148,7 +149,7 @@ def test_a_second_worker_of_the_same_name_gets_a_number(folder: Path) -> None:
 def test_a_key_made_to_have_anothers_id_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = PairedWorkers(folder)
     workers.add(A, "lab-7")
-    monkeypatch.setattr("edgespec.shared.paired.key_id", lambda key: "0123456789abcdef")
+    monkeypatch.setattr("cloud_gateway.links.paired.key_id", lambda key: "0123456789abcdef")
     with pytest.raises(KeyStoreError, match="Another worker's key has the id"):
         workers.add(B, "lab-8")
     assert workers.lookup(B) == "unpaired"

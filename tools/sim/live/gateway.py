@@ -16,13 +16,13 @@ import msgspec
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedWorkers
 from tools.doubles.limits import link_limits
 from tools.sim.live.engines import SleepingDraft, SleepingTarget
 from tools.sim.live.setting import PROMPT_TOKENS, VOCABULARY, Setting, read

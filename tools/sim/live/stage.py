@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec.lab.rig import Processes, RigError, module, waited_s
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedGateways, PairedWorkers
+from edgespec.shared.paired import PairedGateways
 from tools.sim.live.gateway import Asked, Reported
 from tools.sim.live.setting import Setting
 

@@ -199,7 +199,7 @@ async def test_a_machine_that_is_not_paired_gets_nothing(tmp_path: Path) -> None
     async with two(tmp_path) as (caller, relay), echo() as behind:
         relay.gateways[GATEWAY] = [behind]
         met = caller.meets(relay)
-        relay.peers.forget("caller")
+        relay.peers.forget(relay.peers.find("caller").key)
         for attempt in (caller.caller.tunnel(met, relay.address, GATEWAY), caller.caller.presence(met, relay.address)):
             with pytest.raises(PeerUnavailable) as refused:
                 await attempt

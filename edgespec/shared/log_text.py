@@ -1,15 +1,22 @@
-"""Exceptions and places in a form that may be logged: types, files, lines, functions; no values, no foreign texts."""
+"""What may be logged, and how often: exceptions without values or foreign texts, each kind of line once a minute."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
+import threading
+import time
 import traceback
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from edgespec.core.errors import ClientError, EdgespecError
 
+EVERY_S = 60.0
+MAX_KINDS = 512
+"""Kinds with a limit of their own; further ones share one, so that many kinds cannot cause a flood of lines."""
 MAX_LINE = 2000
 """Characters of one line: our longest sentences contain several paths."""
 MAX_FRAMES = 12
@@ -73,3 +80,56 @@ def clean(text: str) -> str:
     """One line without control characters, which a terminal would interpret."""
     text = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= MAX_LINE else text[:MAX_LINE] + "..."
+
+
+class Throttle:
+    """Decides for each event whether its line may be printed. Thread-safe."""
+
+    def __init__(self, every_s: float = EVERY_S, kinds: int = MAX_KINDS) -> None:
+        self._every_s, self._kinds = every_s, kinds
+        self._last: dict[Hashable, float] = {}
+        self._held: dict[Hashable, int] = {}
+        self._lock = threading.Lock()
+
+    def admit(self, kind: Hashable, now: float) -> int | None:
+        """Number of this kind suppressed since the last line, or None: suppress this one too. `now` in seconds."""
+        with self._lock:
+            if kind not in self._last and len(self._last) >= self._kinds:
+                self._forget(now)
+                if len(self._last) >= self._kinds:
+                    kind = None
+            last = self._last.get(kind)
+            if last is not None and now - last < self._every_s:
+                self._held[kind] = self._held.get(kind, 0) + 1
+                return None
+            self._last[kind] = now
+            return self._held.pop(kind, 0)
+
+    def _forget(self, now: float) -> None:
+        """Removes kinds without a line for an interval, with their counts."""
+        for kind in [kind for kind, last in self._last.items() if now - last >= self._every_s]:
+            del self._last[kind]
+            self._held.pop(kind, None)
+
+
+class LimitedLog:
+    """A logger for lines that a client or worker can cause: each kind at most once a minute, with a count."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, monotonic."""
+        self._log, self._clock = log, clock
+        self._throttle = Throttle()
+
+    def warning(self, kind: Hashable, text: str) -> None:
+        """`line` with level WARNING."""
+        self.line(logging.WARNING, kind, text)
+
+    def line(self, level: int, kind: Hashable, text: str, error: BaseException | None = None) -> None:
+        """Logs `text`, unless a line of this kind was logged within the last minute; then it is counted.
+
+        `error`: what caused it, of which the log shows kind and place.
+        """
+        left_out = self._throttle.admit(kind, self._clock())
+        if left_out is not None:
+            more = f" (and {left_out} more like it)" if left_out else ""
+            self._log.log(level, "%s%s", text, more, exc_info=error)
