@@ -138,8 +138,8 @@ class Connection(RequestHandler):
 
     def proven(self) -> bool:
         """A valid key came over this connection: it is not dropped for newer ones. False where the port is full."""
-        seat = self._acceptor.seat(self.transport)
-        return seat is None or seat.proven()
+        admitted = self._acceptor.connection(self.transport)
+        return admitted is None or admitted.proven()
 
     def wait_for_next(self, key: str) -> None:
         """A request of this key has been answered, and the connection stays open."""

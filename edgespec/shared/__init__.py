@@ -4,20 +4,19 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 
 Public, by module:
 
-- `acceptor`: `Acceptor`, `raise_descriptor_limit`
+- `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`
 - `address`: `Address`, `ANSWERS`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`,
-  `parse_address`, `PEER_PATH`, `SHARE`
+  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `SHARE`
 - `advertise`: `Advertiser`
 - `command`: all
 - `control`: all
-- `counted`: `connected`
 - `desk`: `PairingDesk`
 - `digests`: `model_digest`
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `read_private`, `write_private`
 - `folders`: all
-- `guarded`: `CountedClient`, `GuardedClient`, `PinnedClient`
+- `guarded`: `GuardedClient`, `PinnedClient`
 - `guarded_server`: `GuardedConnection`, `GuardedServer`
 - `hub`: all
 - `installed`: `require`
@@ -38,6 +37,6 @@ Public, by module:
 - `unit`: all
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,
   `json_object`, `vocabulary`
-- `wire`: `set_nodelay`, `WEBSOCKET_OPTIONS`, `Wire`
+- `wire`: `WEBSOCKET_OPTIONS`, `Wire`
 - `words`: `parse_code`
 """

@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any
 
 from edgespec.core.admission import Admission, AdmissionLimits, Refused
-from edgespec.shared.address import source_of
-from edgespec.shared.counted import CountedSocket
+from edgespec.core.protocol.records import Records
+from edgespec.shared.address import Address, source_of
 from edgespec.shared.log_text import LimitedLog
 
 BACKLOG = 256
@@ -40,10 +40,40 @@ _WANT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: `close` frees the connection in the kernel at once."""
 
+ENCRYPTED_AT_ONCE = 8192
+"""Bytes taken from one TLS connection in one turn of the event loop: at most 370 records, of a byte each."""
+
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
-class Seat:
+class CountedSocket(socket.socket):
+    """A TCP socket, of either end, that ends its stream once its peer has sent more TLS records than allowed.
+
+    Neither asyncio nor `websockets` shows how many records its bytes came in (core/protocol/records.py).
+    """
+
+    _is_flooding = False
+    _records: Records | None = None
+
+    def count(self, is_proven: Callable[[], bool], on_flood: Callable[[int], None]) -> None:
+        """Begins to count, before the first byte is read; `on_flood` is called once, with the number of records."""
+        self._records, self._is_proven, self._on_flood = Records(), is_proven, on_flood
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """Called by asyncio; returns 0, as at the end of the stream, for a peer that floods."""
+        if self._records is None:
+            return super().recv_into(buffer, nbytes, flags)
+        view = memoryview(buffer)[:ENCRYPTED_AT_ONCE]
+        count = super().recv_into(view, min(nbytes, len(view)), flags)
+        if not self._is_flooding:
+            now = asyncio.get_running_loop().time()
+            self._is_flooding = not self._records.take(view[:count], self._is_proven(), now)
+            if self._is_flooding:
+                self._on_flood(self._records.count)
+        return 0 if self._is_flooding else count
+
+
+class AdmittedConnection:
     """One admitted connection, from `accept` until its descriptor is closed."""
 
     def __init__(self, acceptor: Acceptor, ticket: int, address: str, source: str, sock: socket.socket) -> None:
@@ -94,8 +124,8 @@ class Acceptor:
         self.admission = Admission(limits)
         self._name, self._on_refused, self._lines = name, on_refused, LimitedLog(log)
         self._loop = asyncio.get_running_loop()
-        self._seats: dict[int, Seat] = {}
-        self._by_descriptor: dict[int, Seat] = {}
+        self._connections: dict[int, AdmittedConnection] = {}
+        self._by_descriptor: dict[int, AdmittedConnection] = {}
         self._listening: list[socket.socket] = []
         self._setting_up: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -121,8 +151,8 @@ class Acceptor:
         self._listen()
         return int(self._listening[0].getsockname()[1])
 
-    def seat(self, transport: asyncio.BaseTransport | None) -> Seat | None:
-        """The seat of an open connection."""
+    def connection(self, transport: asyncio.BaseTransport | None) -> AdmittedConnection | None:
+        """The admitted connection of an open transport."""
         sock = transport.get_extra_info("socket") if transport is not None else None
         return self._by_descriptor.get(sock.fileno()) if sock is not None else None
 
@@ -141,9 +171,9 @@ class Acceptor:
 
     def drop_unproven(self) -> None:
         """Ends all connections that have proven no key."""
-        for seat in list(self._seats.values()):
-            if not seat.is_proven:
-                seat.drop()
+        for connection in list(self._connections.values()):
+            if not connection.is_proven:
+                connection.drop()
 
     def close(self) -> None:
         """Stops listening and ends TLS handshakes; the protocol closes the other connections."""
@@ -153,9 +183,9 @@ class Acceptor:
             self._loop.remove_reader(sock)
             sock.close()
         self._listening = []
-        for seat in list(self._seats.values()):
-            if seat.transport is None:
-                seat.drop()
+        for connection in list(self._connections.values()):
+            if connection.transport is None:
+                connection.drop()
 
     async def wait_closed(self) -> None:
         """Waits for the handshakes that `close` has ended."""
@@ -191,23 +221,23 @@ class Acceptor:
             return
         if verdict.evicted is not None:
             self._evict(verdict.evicted, "a newer one")
-        seat = Seat(self, verdict.ticket, address, source, sock)
-        self._seats[verdict.ticket] = self._by_descriptor[sock.fileno()] = seat
+        connection = AdmittedConnection(self, verdict.ticket, address, source, sock)
+        self._connections[verdict.ticket] = self._by_descriptor[sock.fileno()] = connection
         if self._ssl:
-            sock.count(lambda: seat.is_proven, partial(self._flooded, seat))
+            sock.count(lambda: connection.is_proven, partial(self._flooded, connection))
         descriptor = sock.fileno()
         sock.on_close = lambda: self._closed(verdict.ticket, descriptor)
-        task = self._loop.create_task(self._set_up(seat, sock))
+        task = self._loop.create_task(self._set_up(connection, sock))
         self._setting_up.add(task)
         task.add_done_callback(self._setting_up.discard)
 
-    def _flooded(self, seat: Seat, records: int) -> None:
-        self._loop.call_soon(seat.drop)
-        self._refused("flood", f"{records} TLS records from {seat.source}")
+    def _flooded(self, connection: AdmittedConnection, records: int) -> None:
+        self._loop.call_soon(connection.drop)
+        self._refused("flood", f"{records} TLS records from {connection.source}")
 
-    async def _set_up(self, seat: Seat, sock: _Socket) -> None:
+    async def _set_up(self, connection: AdmittedConnection, sock: _Socket) -> None:
         try:
-            seat.transport, _ = await self._loop.connect_accepted_socket(self._factory, sock, **self._ssl)
+            connection.transport, _ = await self._loop.connect_accepted_socket(self._factory, sock, **self._ssl)
         except (OSError, TimeoutError, EOFError):
             sock.close()  # a failed handshake: scanners cause many, so there is no log line for each
         except BaseException:  # cancelled too: the descriptor is freed in any case, and the error goes on
@@ -216,14 +246,16 @@ class Acceptor:
 
     def _closed(self, ticket: int, descriptor: int) -> None:
         self.admission.leave(ticket)
-        seat = self._seats.pop(ticket, None)
-        if self._by_descriptor.get(descriptor) is seat:
+        connection = self._connections.pop(ticket, None)
+        if self._by_descriptor.get(descriptor) is connection:
             self._by_descriptor.pop(descriptor, None)
 
     def _evict(self, ticket: int, what_for: str) -> None:
-        seat = self._seats[ticket]
-        seat.drop()
-        self._refused("busy", f"a connection from {seat.source} that had proven no key was dropped for {what_for}")
+        connection = self._connections[ticket]
+        connection.drop()
+        self._refused(
+            "busy", f"a connection from {connection.source} that had proven no key was dropped for {what_for}"
+        )
 
     def _failed(self, error: OSError) -> None:
         """After a failed `accept`: pauses, since the socket stays readable, and frees descriptors for the next ones."""
@@ -240,6 +272,26 @@ class Acceptor:
     def _refused(self, reason: str, text: str) -> None:
         self._lines.warning(reason, f"{self._name}: connection refused: {text} ({reason})")
         self._on_refused(reason)
+
+
+async def connected(address: Address) -> CountedSocket:
+    """A TCP connection to the first machine with this name that takes one. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    failed = OSError("no address")
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, where in found:
+        sock = CountedSocket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, where)
+            return sock
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:  # cancelled
+            sock.close()
+            raise
+    raise failed
 
 
 def raise_descriptor_limit() -> int:

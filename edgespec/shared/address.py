@@ -16,6 +16,8 @@ FEATURES, SHARE, ANSWERS = "edgespec-features", "share", "answers"
 """A header of a worker's upgrade to WebSocket, and its values: of one that takes a share of a request, and of one that
 writes answers for requests that wait."""
 LINK_PATH, PAIR_PATH, PEER_PATH = "/link", "/pair", "/peer"
+PEER_PROTOCOL = "edgespec-peer/2"
+"""Name in TLS's ALPN (RFC 7301) by which daemons speak to their peers; version 1 used a WebSocket at `PEER_PATH`."""
 _FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 

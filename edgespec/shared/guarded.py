@@ -17,8 +17,7 @@ from websockets.protocol import OPEN, SEND_EOF
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.handshake import Pin
-from edgespec.core.protocol.inflow import Inflow, InflowLimits, flood
-from edgespec.shared.counted import CountedSocket
+from edgespec.core.protocol.inflow import Inflow, InflowLimits
 from edgespec.shared.tls import trusted
 
 ABORT_S = 1.0
@@ -145,20 +144,6 @@ class GuardedClient(Guarded, ClientConnection):
             if self.flooded is not None:
                 raise self.flooded from None
             raise
-
-
-class CountedClient(GuardedClient):
-    """Counts the TLS records of its connected socket too, from the handshake on."""
-
-    def __init__(self, sock: CountedSocket, protocol: ClientProtocol, **options: Any) -> None:
-        super().__init__(protocol, **options)
-        sock.count(lambda: self.inflow.proven, self._too_many)
-
-    def _too_many(self, records: int) -> None:
-        self.flooded = flood(f"{records} TLS records, more than are allowed")
-        transport: asyncio.Transport | None = getattr(self, "transport", None)
-        if transport is not None:  # before the end of the TLS handshake the end of the stream fails it
-            self.loop.call_soon(transport.abort)
 
 
 class PinnedClient(GuardedClient):

@@ -1,4 +1,4 @@
-"""A port for WebSockets over TLS whose number, rate and content are bounded from `accept` on."""
+"""A port over TLS whose connections, their rate and content are bounded from `accept` on: WebSockets, or streams."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection
@@ -17,36 +18,52 @@ from websockets.server import ServerProtocol
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.inflow import InflowLimits
-from edgespec.shared.acceptor import Acceptor, Seat
+from edgespec.shared.acceptor import Acceptor, AdmittedConnection
 from edgespec.shared.guarded import Guarded
+
+Streams = Callable[[AdmittedConnection, asyncio.StreamReader, asyncio.StreamWriter], None]
+"""Begins to serve a connection whose TLS handshake has agreed on a protocol by ALPN, in place of WebSocket."""
 
 
 class GuardedConnection(Guarded, ServerConnection):
     """One connection to the port; unproven until `proven` is called."""
 
     def __init__(
-        self, protocol: ServerProtocol, server: Server, acceptor: Acceptor, limits: InflowLimits, **options: Any
+        self,
+        protocol: ServerProtocol,
+        server: Server,
+        acceptor: Acceptor,
+        limits: InflowLimits,
+        streams: Streams | None,
+        **options: Any,
     ) -> None:
         self.inflow_limits = limits
         super().__init__(protocol, server, **options)
-        self._acceptor = acceptor
-        self._seat: Seat | None = None
+        self._acceptor, self._streams = acceptor, streams
+        self._admitted: AdmittedConnection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio after the TLS handshake."""
-        self._seat = self._acceptor.seat(transport)
-        super().connection_made(transport)
+        self._admitted = self._acceptor.connection(transport)
+        protocol = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+        if protocol is None or self._streams is None or self._admitted is None:
+            super().connection_made(transport)
+            return
+        assert isinstance(transport, asyncio.Transport)
+        stream = asyncio.StreamReaderProtocol(asyncio.StreamReader(), partial(self._streams, self._admitted))
+        transport.set_protocol(stream)
+        stream.connection_made(transport)
 
     @property
     def peer(self) -> str:
         """The peer's address, for logs."""
-        return f"peer {self._seat.address}" if self._seat is not None else "peer at an unknown address"
+        return f"peer {self._admitted.address}" if self._admitted is not None else "peer at an unknown address"
 
     def proven(self) -> bool:
         """The peer has proven its key: it leaves the unproven pool, and rates bound it instead of totals. False where
         the port is full.
         """
-        self.inflow.proven = self._seat is not None and self._seat.proven()
+        self.inflow.proven = self._admitted is not None and self._admitted.proven()
         return self.inflow.proven
 
 
@@ -64,12 +81,14 @@ class GuardedServer:
         handshake_s: float,
         log: logging.Logger,
         on_refused: Callable[[str], None] = lambda reason: None,
+        streams: Streams | None = None,
     ) -> None:
         """`name` of the port, for `log`; `options` of `websockets`; `handshake_s` bounds TLS and the upgrade, each;
         `on_refused` gets a closed label for each refusal here.
         """
         self._name, self._handle, self._paths, self._handshake_s = name, handle, paths, handshake_s
         self._admission, self._inflow, self._log, self._on_refused = admission, inflow, log, on_refused
+        self._streams = streams
         self._quiet = log.getChild("websockets")
         self._quiet.setLevel(logging.CRITICAL)  # `websockets` logs tracebacks; the handler logs failures in a line each
         self._protocol = {"max_size": options["max_size"], "logger": self._quiet}
@@ -98,7 +117,7 @@ class GuardedServer:
     def _connection(self) -> GuardedConnection:
         assert self._server is not None
         protocol = ServerProtocol(**self._protocol)
-        return GuardedConnection(protocol, self._server, self._acceptor, self._inflow, **self._options)
+        return GuardedConnection(protocol, self._server, self._acceptor, self._inflow, self._streams, **self._options)
 
     async def _run(self, ws: ServerConnection) -> None:
         """Runs one connection from the end of its TLS handshake, in the steps of `websockets.serve`."""

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.messages import VERSION, Version
-from edgespec.core.peers.messages import PeerReason
+from edgespec.core.peers.handshake import PeerReason
 from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.messages import Bytes32
 from edgespec.core.protocol.names import MAX_NAME, free_name, key_id

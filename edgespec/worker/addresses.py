@@ -12,7 +12,7 @@ from edgespec.shared.address import Address, parse_address
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import MAX_ADDRESSES
-from edgespec.worker.peers.relayed import Relayed
+from edgespec.worker.peers.call import Relayed
 from edgespec.worker.peers.routes import Routes
 
 log = logging.getLogger("edgespec.worker.addresses")

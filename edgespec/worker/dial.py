@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from edgespec.shared.address import Address
 from edgespec.shared.guarded import GuardedClient
 from edgespec.shared.tls import client_context
-from edgespec.worker.peers.relayed import Relayed
+from edgespec.worker.peers.call import Relayed
 
 STAGGER_S = 0.25
 """Between the starts of two attempts (RFC 8305, section 8, recommends 250 ms)."""

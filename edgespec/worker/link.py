@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol
 from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import EdgespecError, RemoteProtocolError
-from edgespec.core.peers.messages import PeerUnavailable
+from edgespec.core.peers.handshake import PeerUnavailable
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error, quarantine_notice
 from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, Share, ToWorker, WorkerBody
 from edgespec.core.protocol.names import key_id
@@ -32,7 +32,7 @@ from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 from edgespec.worker.dial import Race, TurnTaking, dialled
-from edgespec.worker.peers.relayed import Relayed
+from edgespec.worker.peers.call import Relayed
 
 log = logging.getLogger("edgespec.worker.link")
 _quiet = logging.getLogger("edgespec.worker.link.websockets")

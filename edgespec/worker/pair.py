@@ -29,13 +29,13 @@ from edgespec.core.pairing.messages import (
     Refused,
     decode_pairing,
 )
-from edgespec.core.peers.messages import PeerUnavailable
+from edgespec.core.peers.handshake import PeerUnavailable
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, Address
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled
-from edgespec.worker.peers.relayed import Relayed
+from edgespec.worker.peers.call import Relayed
 
 _quiet = logging.getLogger("edgespec.worker.pair.websockets")
 _quiet.setLevel(logging.CRITICAL)  # this module raises the same as one sentence

@@ -13,7 +13,6 @@ from edgespec.worker.discovery import Browser
 from edgespec.worker.nearby import pair_nearby
 from edgespec.worker.pair import Pairing
 from edgespec.worker.peers.call import Caller
-from edgespec.worker.peers.relayed import way
 
 
 async def pair_peer(store: KeyStore, name: str, code: Code, address: Address | None) -> PairedPeer:
@@ -45,7 +44,7 @@ async def pair_through_peers(store: KeyStore, name: str, code: Code) -> PairedGa
                 silent.append(str(error))
                 continue
             silent.append(f"The peer {peer.name} is linked to {len(said.gateways)} gateways.")
-            ways += [way(caller, peer, address, gateway) for gateway in said.gateways]
+            ways += [caller.way(peer, address, gateway) for gateway in said.gateways]
         if not ways:
             raise NoGatewayError(" ".join(silent[1:] or silent))
         pairing = Pairing(code, Party(store.identity(), name), PairedGateways(store.folder))

@@ -39,8 +39,8 @@ from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, w
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Link, keep_linked
+from edgespec.worker.peers.call import Relayed
 from edgespec.worker.peers.place import Place
-from edgespec.worker.peers.relayed import Relayed
 from edgespec.worker.presence.source import Source
 from edgespec.worker.presence.sources import sources
 from edgespec.worker.presence.watch import Watch

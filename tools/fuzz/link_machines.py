@@ -16,7 +16,7 @@ from edgespec.core.pairing import messages as pairing
 from edgespec.core.pairing.exchange import Party, State, WorkerExchange
 from edgespec.core.pairing.messages import PairingFailed
 from edgespec.core.pairing.window import MAX_FAILURES, Paired, PairingWindow, Window
-from edgespec.core.peers import messages as peers
+from edgespec.core.peers import handshake as peers
 from edgespec.core.peers.handshake import CallerHandshake, ListenerHandshake
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import session, signing

@@ -18,7 +18,7 @@ from zeroconf import ServiceInfo
 
 from edgespec.core.errors import AddressError, PairingError, RemoteProtocolError
 from edgespec.core.pairing import messages as pairing
-from edgespec.core.peers import messages as peers
+from edgespec.core.peers import handshake as peers
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import session, signing
 from edgespec.core.protocol.handshake import Pin, foreign_version

@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `handshake`: `CallerHandshake`, `ListenerHandshake`
-- `messages`: `Ask`, `decode_peer`, `Granted`, `MAX_CHUNK_BYTES`, `MAX_GATEWAYS`, `NO_GATEWAY`, `PeerMessage`,
-  `PeerReason`, `PeerRefused`, `PeerUnavailable`, `Purpose`
+- `handshake`: `Ask`, `CallerHandshake`, `decode_peer`, `Granted`, `ListenerHandshake`, `MAX_CHUNK_BYTES`,
+  `MAX_GATEWAYS`, `MAX_PEER_BYTES`, `NO_GATEWAY`, `PeerMessage`, `PeerReason`, `PeerRefused`, `PeerUnavailable`,
+  `Purpose`
 """

@@ -17,24 +17,102 @@ machine names another key.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal
 
-from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
-from edgespec.core.peers.messages import (
-    Ask,
-    Granted,
-    PeerChallenge,
-    PeerHello,
-    PeerMessage,
-    PeerReason,
-    PeerRefused,
-    PeerUnavailable,
-    Purpose,
-)
-from edgespec.core.protocol.messages import PROTOCOL
+import msgspec
+from msgspec import Meta
+
+from edgespec.core.errors import UNDECODABLE, AddressError, LocalProtocolError, RemoteProtocolError
+from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name, Text
 from edgespec.core.protocol.names import key_id
-from edgespec.core.protocol.signing import SigningKey, check_public_key, verify
+from edgespec.core.protocol.signing import SigningKey, check_public_key, digest, verify
+
+MAX_PEER_BYTES = 2048
+"""No message of the handshake is longer; the longest, `Granted` with 16 gateways, has about 600 bytes."""
+MAX_CHUNK_BYTES = 16 * 1024
+"""Bytes in one chunk of a tunnel: a TLS record."""
+MAX_GATEWAYS = 16
+NO_GATEWAY = bytes(32)
+"""The gateway of an `Ask` for presence."""
+
+Purpose = Literal["relay", "presence"]
+PeerReason = Literal["unpaired", "version", "off", "gateway", "busy", "unreachable"]
+SENTENCES: Mapping[PeerReason, str] = {
+    "unpaired": "is not paired with this machine any more; pair the two again",
+    "version": "speaks another version of the protocol, or a later one was agreed at pairing; update the older one",
+    "off": "does not relay; its admin can set `relay.offer`",
+    "gateway": "is not paired with this gateway itself, so it does not relay to it",
+    "busy": "relays as many machines as it is allowed to",
+    "unreachable": "cannot reach the gateway at present",
+}
+"""What each reason means; the name of the peer stands before it."""
+
+
+class PeerUnavailable(AddressError):
+    """A peer does not do what it was asked for; `reason` is the closed label."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    @classmethod
+    def refused(cls, peer: str, reason: PeerReason) -> PeerUnavailable:
+        """The error for a refusal; `peer` is its name."""
+        return cls(reason, f"The peer {peer} {SENTENCES[reason]}.")
+
+
+class PeerHello(Message, tag="peer-hello", frozen=True):
+    """Caller to listener, first message."""
+
+    protocol: Text
+    key: Bytes32
+    nonce: Bytes32
+
+
+class PeerChallenge(Message, tag="peer-challenge", frozen=True):
+    """Listener to caller: its key and nonce, signed over the transcript."""
+
+    key: Bytes32
+    nonce: Bytes32
+    signature: Bytes64
+
+
+class Ask(Message, tag="peer-ask", frozen=True):
+    """Caller to listener: what it wants, signed with the transcript; `gateway` is a key, or `NO_GATEWAY`."""
+
+    what: Purpose
+    gateway: Bytes32
+    signature: Bytes64
+
+
+class Granted(Message, tag="peer-granted", frozen=True):
+    """Listener to caller: the tunnel is open, or for presence who it is and what it does."""
+
+    name: Name
+    relays: bool
+    """Whether it relays at all."""
+    gateways: Annotated[list[Bytes32], Meta(max_length=MAX_GATEWAYS)]
+    """Keys of the gateways that it is linked to, and drafts for."""
+
+
+class PeerRefused(Message, tag="peer-refused", frozen=True):
+    """Listener to caller, last message."""
+
+    reason: PeerReason
+
+
+PeerMessage = PeerHello | PeerChallenge | Ask | Granted | PeerRefused
+_DECODER: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
+
+
+def decode_peer(data: bytes) -> PeerMessage:
+    """One message off the wire. Raises RemoteProtocolError (`malformed`), whatever the bytes are."""
+    try:
+        return _DECODER.decode(data)
+    except UNDECODABLE:
+        raise RemoteProtocolError("malformed", "a message of a peer that does not decode") from None
+
 
 CHALLENGE, ASK = "peer-challenge", "peer-ask"
 """Domains (core/protocol/signing.py) of the two signatures."""
@@ -57,9 +135,9 @@ class CallerHandshake:
             raise _unexpected(message)
         if message.key != self._peer:
             raise RemoteProtocolError("pin", f"the key is not that of {self._name}, {key_id(self._peer)}")
-        digest = transcript(self.hello, message, self._spki)
-        verify(self._peer, CHALLENGE, digest, message.signature)
-        return Ask(what, gateway, self._key.sign(ASK, _asked(digest, what, gateway)))
+        both = transcript(self.hello, message, self._spki)
+        verify(self._peer, CHALLENGE, both, message.signature)
+        return Ask(what, gateway, self._key.sign(ASK, _asked(both, what, gateway)))
 
     def answered(self, message: PeerMessage) -> Granted:
         """What was granted. Raises PeerUnavailable, RemoteProtocolError (`unexpected`)."""
@@ -114,13 +192,12 @@ class ListenerHandshake:
 
 def transcript(hello: PeerHello, challenge: PeerChallenge, spki_hash: bytes) -> bytes:
     """SHA-256 over version, keys, nonces and the listener's TLS key, each preceded by its length."""
-    fields = (hello.protocol.encode(), hello.key, hello.nonce, challenge.key, challenge.nonce, spki_hash)
-    framed = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
-    return hashlib.sha256(b"edgespec/1 peer transcript\0" + framed).digest()
+    fields = hello.protocol.encode(), hello.key, hello.nonce, challenge.key, challenge.nonce, spki_hash
+    return digest("peer transcript", *fields)
 
 
-def _asked(digest: bytes, what: str, gateway: bytes) -> bytes:
-    return digest + gateway + what.encode()
+def _asked(both: bytes, what: str, gateway: bytes) -> bytes:
+    return both + gateway + what.encode()
 
 
 def _unexpected(message: PeerMessage) -> RemoteProtocolError:

@@ -86,8 +86,8 @@ Lookup = Callable[[bytes], Standing]
 
 def transcript(hello: Hello, challenge: Challenge) -> bytes:
     """SHA-256 over all fields of Hello and Challenge except the signature, each preceded by its length."""
-    return _digest(
-        b"edgespec/1 transcript\0",
+    return signing.digest(
+        "transcript",
         hello.protocol.encode(),
         hello.worker_key,
         hello.nonce,
@@ -213,11 +213,4 @@ def quarantine_notice(worker: str) -> str:
 
 
 def _refusal_digest(hello: bytes, reason: str, text: str) -> bytes:
-    return _digest(b"edgespec/1 refuse\0", hello, reason.encode(), text.encode())
-
-
-def _digest(domain: bytes, *fields: bytes) -> bytes:
-    sha = hashlib.sha256(domain)
-    for field in fields:
-        sha.update(len(field).to_bytes(4, "big") + field)
-    return sha.digest()
+    return signing.digest("refuse", hello, reason.encode(), text.encode())

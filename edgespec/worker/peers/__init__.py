@@ -2,9 +2,8 @@
 
 Public, by module:
 
-- `call`: `Caller`
+- `call`: `Caller`, `Relayed`
 - `config`: `PeersSection`, `RelaySection`
 - `place`: `Place`
-- `relayed`: `Relayed`, `way`
 - `routes`: `Routes`
 """

@@ -6,51 +6,94 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-from websockets.asyncio.client import connect
-from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.pairing.messages import VERSION
-from edgespec.core.peers.handshake import CallerHandshake
-from edgespec.core.peers.messages import (
-    MAX_CHUNK_BYTES,
+from edgespec.core.peers.handshake import (
     NO_GATEWAY,
+    CallerHandshake,
     Granted,
     PeerUnavailable,
     Purpose,
-    decode_peer,
 )
-from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.inflow import flood
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared.address import PEER_PATH, Address
-from edgespec.shared.counted import connected
-from edgespec.shared.guarded import CountedClient
+from edgespec.shared.acceptor import connected
+from edgespec.shared.address import PEER_PROTOCOL, Address
 from edgespec.shared.log_text import cause
 from edgespec.shared.paired import PairedPeer
 from edgespec.shared.tls import client_context, peer_spki_hash
-from edgespec.shared.wire import set_nodelay
-from edgespec.worker.peers.tunnel import forward, hang_up
+from edgespec.worker.peers.tunnel import Channel, forward
 
 log = logging.getLogger("edgespec.worker.peers")
-_quiet = logging.getLogger("edgespec.worker.peers.websockets")
-_quiet.setLevel(logging.CRITICAL)  # this package reports the same in one line
 
 STEP_S = 3.0
-"""For connection and handshake; the two are on one campus."""
-OPTIONS: dict[str, Any] = {
-    "compression": None,
-    "max_size": MAX_CHUNK_BYTES,
-    "max_queue": 8,
-    "ping_interval": None,  # the tunnel has its own heartbeat
-    "close_timeout": 1.0,
-    "logger": _quiet,
-}
-"""Of both ends, for `websockets`."""
+"""For connection and handshake, each; the two are on one campus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed(Address):
+    """The gateway behind a peer: a connection to it begins with a tunnel. `host` and `port` are the relay's."""
+
+    peer: str = ""
+    """The relay's name."""
+    key: bytes = b""
+    """The relay's Ed25519 key."""
+    connect: Callable[[], Awaitable[socket.socket]] = field(compare=False, kw_only=True)
+    """A stream socket whose other end is the gateway. Raises OSError, RemoteProtocolError, PeerUnavailable."""
+
+    def __str__(self) -> str:
+        return f"{Address(self.host, self.port)} (relay {self.peer})"
+
+    @property
+    def near(self) -> bool:
+        """Always: the tunnel is there already, and no proxy is used."""
+        return True
+
+
+class _Call:
+    """One connection to a peer, with what ends it where the other machine floods."""
+
+    def __init__(self, peer: PairedPeer, address: Address) -> None:
+        self.peer, self.address = peer, address
+        self.is_proven = False
+        self.flooded: RemoteProtocolError | None = None
+
+    async def dial(self) -> Channel:
+        """Raises OSError, EOFError; PeerUnavailable where the other machine speaks another version."""
+        sock, context = await connected(self.address), client_context()
+        context.set_alpn_protocols([PEER_PROTOCOL])
+        sock.count(lambda: self.is_proven, self._too_many)
+        channel = Channel(*await asyncio.open_connection(sock=sock, ssl=context, server_hostname=""))
+        if channel.writer.get_extra_info("ssl_object").selected_alpn_protocol() != PEER_PROTOCOL:
+            channel.writer.transport.abort()
+            raise PeerUnavailable.refused(self.peer.name, "version")
+        return channel
+
+    async def shake(self, channel: Channel, key: SigningKey, what: Purpose, gateway: bytes) -> Granted:
+        """What the peer grants. Raises PeerUnavailable, RemoteProtocolError."""
+        spki = peer_spki_hash(channel.writer.get_extra_info("ssl_object"))
+        handshake = CallerHandshake(key, self.peer.key, self.peer.name, spki, os.urandom(32))
+        await channel.say(handshake.hello)
+        await channel.say(handshake.challenged(await channel.told(), what, gateway))
+        granted = handshake.answered(await channel.told())
+        self.is_proven = True
+        return granted
+
+    def unreached(self, error: Exception) -> Exception:
+        """Why the call failed: a flood, or what happened to the connection."""
+        why = "no answer" if isinstance(error, TimeoutError) else cause(error)
+        where = Address(self.address.host, self.address.port)
+        return self.flooded or PeerUnavailable(
+            "silent", f"The peer {self.peer.name} is not reached at {where} ({why})."
+        )
+
+    def _too_many(self, records: int) -> None:
+        self.flooded = flood(f"{records} TLS records, more than are allowed")
 
 
 class Caller:
@@ -66,15 +109,15 @@ class Caller:
         Raises PeerUnavailable where it is not reached, or refuses; RemoteProtocolError where it is another machine, or
         floods this one.
         """
-        async with self._called(peer, address, "presence", NO_GATEWAY) as (ws, granted):
-            return granted, str(ws.local_address[0])
+        async with self._called(_Call(peer, address), "presence", NO_GATEWAY) as (channel, granted):
+            return granted, str(channel.writer.get_extra_info("sockname")[0])
 
     async def tunnel(self, peer: PairedPeer, address: Address, gateway: bytes) -> socket.socket:
         """A stream socket to the gateway with this key, through the peer. Raises as `presence`."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._hold(peer, address, gateway, theirs, opened))
+        task = asyncio.create_task(self._hold(_Call(peer, address), gateway, theirs, opened))
         self._tunnels.add(task)
         task.add_done_callback(self._tunnels.discard)
         try:
@@ -85,24 +128,27 @@ class Caller:
             raise
         return ours
 
+    def way(self, peer: PairedPeer, address: Address, gateway: bytes) -> Relayed:
+        """The address of the gateway with this key, through the peer at this address."""
+        connect = partial(self.tunnel, peer, address, gateway)
+        return Relayed(address.host, address.port, peer.name, peer.key, connect=connect)
+
     async def close(self) -> None:
         """Ends all tunnels."""
         for task in self._tunnels:
             task.cancel()
         await asyncio.gather(*self._tunnels, return_exceptions=True)
 
-    async def _hold(
-        self, peer: PairedPeer, address: Address, gateway: bytes, end: socket.socket, opened: asyncio.Future[None]
-    ) -> None:
+    async def _hold(self, call: _Call, gateway: bytes, end: socket.socket, opened: asyncio.Future[None]) -> None:
         try:
-            async with self._called(peer, address, "relay", gateway) as (ws, _):
+            async with self._called(call, "relay", gateway) as (channel, _):
                 reader, writer = await asyncio.open_unix_connection(sock=end)
                 if not opened.cancelled():
                     opened.set_result(None)
-                    await forward(ws, reader, writer, lambda size: 0.0)
-                    log.info("the tunnel through %s has ended", peer.name)
-                    if ws.flooded is not None:
-                        log.warning("the peer %s was dropped: %s", peer.name, ws.flooded)
+                    await forward(channel, reader, writer, lambda size: 0.0)
+                    log.info("the tunnel through %s has ended", call.peer.name)
+                    if call.flooded is not None:
+                        log.warning("the peer %s was dropped: %s", call.peer.name, call.flooded)
         except (PeerUnavailable, RemoteProtocolError) as error:
             if not opened.done():
                 opened.set_exception(error)
@@ -110,48 +156,19 @@ class Caller:
             end.close()
 
     @asynccontextmanager
-    async def _called(
-        self, peer: PairedPeer, address: Address, what: Purpose, gateway: bytes
-    ) -> AsyncIterator[tuple[CountedClient, Granted]]:
-        if peer.min_version > VERSION:
-            raise PeerUnavailable.refused(peer.name, "version")
-        ws = await self._dial(peer, address)
+    async def _called(self, call: _Call, what: Purpose, gateway: bytes) -> AsyncIterator[tuple[Channel, Granted]]:
+        if call.peer.min_version > VERSION:
+            raise PeerUnavailable.refused(call.peer.name, "version")
+        channel: Channel | None = None
         try:
             try:
                 async with asyncio.timeout(STEP_S):
-                    granted = await self._shake(ws, peer, what, gateway)
-            except (TimeoutError, OSError, WebSocketException) as error:
-                raise ws.flooded or _silent(peer, address, error) from None
-            yield ws, granted
+                    channel = await call.dial()
+                async with asyncio.timeout(STEP_S):
+                    granted = await call.shake(channel, self._key, what, gateway)
+            except (TimeoutError, OSError, EOFError) as error:
+                raise call.unreached(error) from None
+            yield channel, granted
         finally:
-            await hang_up(ws)
-
-    async def _dial(self, peer: PairedPeer, address: Address) -> CountedClient:
-        options: dict[str, Any] = {**OPTIONS, "ssl": client_context(), "proxy": None, "user_agent_header": None}
-        try:
-            async with asyncio.timeout(STEP_S):
-                sock = await connected(address)
-                options |= {"sock": sock, "create_connection": partial(CountedClient, sock)}
-                ws = await connect(address.url(PEER_PATH), **options)
-        except (TimeoutError, OSError, EOFError, WebSocketException) as error:
-            raise _silent(peer, address, error) from None
-        assert isinstance(ws, CountedClient)
-        return ws
-
-    async def _shake(self, ws: CountedClient, peer: PairedPeer, what: Purpose, gateway: bytes) -> Granted:
-        set_nodelay(ws)
-        spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
-        handshake = CallerHandshake(self._key, peer.key, peer.name, spki, os.urandom(32))
-        await ws.send(encode(handshake.hello))
-        ask = handshake.challenged(decode_peer(await ws.recv()), what, gateway)
-        await ws.send(encode(ask))
-        granted = handshake.answered(decode_peer(await ws.recv()))
-        ws.inflow.proven = True
-        return granted
-
-
-def _silent(peer: PairedPeer, address: Address, error: Exception) -> PeerUnavailable:
-    why = "no answer" if isinstance(error, TimeoutError) else cause(error)
-    return PeerUnavailable(
-        "silent", f"The peer {peer.name} is not reached at {Address(address.host, address.port)} ({why})."
-    )
+            if channel is not None:
+                await channel.close()

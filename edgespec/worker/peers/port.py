@@ -1,7 +1,8 @@
 """The port for peers: pairing while its window is open, presence, and the relay. Without pairing it does nothing for
 anybody.
 
-A caller is proven in time or dropped, and before its proof it competes with others for few places (`peer_admission`).
+Peers speak over a TLS stream, and pairing over a WebSocket on the same port; ALPN tells which. A caller is proven in
+time or dropped, and before its proof it competes with others for few places (`peer_admission`).
 The relay connects to the gateways only with which this machine is paired, and at the addresses only where it has
 authenticated them itself or that its admin configured; it forwards bytes of the TLS connection that caller and gateway
 make inside, and has no key to read or change them.
@@ -17,35 +18,26 @@ from collections.abc import Callable, Sequence
 
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, EdgespecError
-from edgespec.core.peers.handshake import ListenerHandshake
-from edgespec.core.peers.messages import (
-    MAX_GATEWAYS,
-    Ask,
-    Granted,
-    PeerMessage,
-    PeerReason,
-    PeerRefused,
-    decode_peer,
-)
+from edgespec.core.pairing.messages import MAX_PAIRING_BYTES
+from edgespec.core.peers.handshake import MAX_GATEWAYS, Ask, Granted, ListenerHandshake, PeerReason, PeerRefused
 from edgespec.core.protocol.inflow import Bucket, InflowLimits
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared.address import PAIR_PATH, PEER_PATH, Address
+from edgespec.shared.acceptor import AdmittedConnection
+from edgespec.shared.address import PAIR_PATH, PEER_PATH, PEER_PROTOCOL, Address
 from edgespec.shared.desk import PairingDesk
 from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.paired import PairedPeers
 from edgespec.shared.tls import ServerIdentity
-from edgespec.shared.wire import set_nodelay
-from edgespec.worker.peers.call import OPTIONS
 from edgespec.worker.peers.config import PeersSection, RelaySection
-from edgespec.worker.peers.tunnel import forward, hang_up
+from edgespec.worker.peers.tunnel import Channel, forward
 
 log = logging.getLogger("edgespec.worker.peers")
 
 HANDSHAKE_S = 5.0
-"""For TLS, the upgrade and the handshake of peers, each."""
+"""For TLS, and for the handshake of peers or the upgrade to WebSocket for pairing, each."""
 PRESENCE_S = 1.0
 """For the caller to hang up once it has its answer."""
 DIAL_S = 2.0
@@ -60,6 +52,9 @@ TOTAL_PER_S = 30.0
 """New ones of all: TLS handshakes then take about a tenth of a core of this workstation."""
 BURST_S = 0.25
 """Bytes of this many seconds may go at once: an `Open` with a long prompt is one frame."""
+
+PAIRING_OPTIONS = {"max_size": MAX_PAIRING_BYTES, "max_queue": 8, "ping_interval": None, "close_timeout": 1.0}
+"""For `websockets`."""
 
 Gateways = Callable[[bytes], Sequence[Address]]
 """Key of a gateway -> trusted addresses of it; none where this machine is not paired with it."""
@@ -85,17 +80,20 @@ class PeerPort:
         self._rate = Bucket(relay.kib_per_s * 1024, relay.kib_per_s * 1024 * BURST_S)
         self._lines = LimitedLog(log)
         self._server = GuardedServer(
-            "port for peers", self._serve, [PEER_PATH, PAIR_PATH], peer_admission(relay.tunnels), InflowLimits(),
-            OPTIONS, HANDSHAKE_S, log,
+            "port for peers", self._pair, [PAIR_PATH, PEER_PATH], peer_admission(relay.tunnels), InflowLimits(),
+            PAIRING_OPTIONS, HANDSHAKE_S, log, streams=self._begin,
         )  # fmt: skip
-        self.tunnels: dict[bytes, GuardedConnection] = {}
+        self.tunnels: dict[bytes, Channel] = {}
         """By the caller's key: a new one of the same caller replaces its former one, which it has given up."""
         self.forwarded_bytes = 0
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self, where: PeersSection) -> int:
         """Listens; returns the port. Raises AddressError where it cannot be bound."""
         try:
-            return await self._server.start(where.host, where.port, self._tls.context())
+            context = self._tls.context()
+            context.set_alpn_protocols([PEER_PROTOCOL])
+            return await self._server.start(where.host, where.port, context)
         except OSError as error:
             raise AddressError(
                 f"Cannot listen for peers on {where.host} port {where.port}: {error.strerror or error}."
@@ -104,67 +102,83 @@ class PeerPort:
     async def close(self) -> None:
         """Stops listening, and ends all tunnels."""
         await self._server.stop()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _serve(self, ws: GuardedConnection) -> None:
+    async def _pair(self, ws: GuardedConnection) -> None:
         try:
-            if ws.request is not None and ws.request.path == PAIR_PATH:
-                await self._desk.handle(ws)
+            if ws.request is not None and ws.request.path == PEER_PATH:
+                await ws.send(encode(PeerRefused("version")))  # a daemon that speaks the first version
             else:
-                await self._serve_peer(ws)
-        except EdgespecError as error:
-            self._lines.warning(type(error).__name__, f"{ws.peer} was dropped: {error}")
+                await self._desk.handle(ws)
         finally:
             if ws.flooded is not None:
                 self._lines.warning("flood", f"{ws.peer} was dropped: {ws.flooded}")
-            await hang_up(ws)
 
-    async def _serve_peer(self, ws: GuardedConnection) -> None:
-        set_nodelay(ws)
+    def _begin(
+        self, connection: AdmittedConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.create_task(self._serve(connection, Channel(reader, writer)))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, connection: AdmittedConnection, channel: Channel) -> None:
+        try:
+            await self._serve_peer(channel, connection)
+        except (OSError, EOFError):
+            pass  # a peer that stalls or disappears
+        except EdgespecError as error:
+            self._lines.warning(type(error).__name__, f"peer {connection.address} was dropped: {error}")
+        finally:
+            await channel.close()
+
+    async def _serve_peer(self, channel: Channel, connection: AdmittedConnection) -> None:
         handshake = ListenerHandshake(self._key, self._tls.spki_hash, os.urandom(32), self._peers.refusal)
         async with asyncio.timeout(HANDSHAKE_S):
-            answer: PeerMessage = handshake.challenge(decode_peer(await ws.recv()))
-            await ws.send(encode(answer))
-            if isinstance(answer, PeerRefused):
+            challenge = handshake.challenge(await channel.told())
+            await channel.say(challenge)
+            if isinstance(challenge, PeerRefused):
                 return
-            asked = handshake.asked(decode_peer(await ws.recv()))
+            asked = handshake.asked(await channel.told())
         if isinstance(asked, PeerRefused):
-            await ws.send(encode(asked))
-        elif not ws.proven():
-            await ws.send(encode(PeerRefused("busy")))
+            await channel.say(asked)
+        elif not connection.proven():
+            await channel.say(PeerRefused("busy"))
         elif asked.what == "presence":
-            await ws.send(encode(self._granted()))
+            await channel.say(self._granted())
             async with asyncio.timeout(PRESENCE_S):
-                await ws.wait_closed()
+                await channel.reader.read(1)
         else:
-            await self._relayed(ws, handshake.peer, asked)
+            await self._relayed(channel, handshake.peer, asked)
 
     def _granted(self) -> Granted:
         return Granted(self._name, self._relay.offer, list(self._drafting_for())[:MAX_GATEWAYS])
 
-    async def _relayed(self, ws: GuardedConnection, caller: bytes, asked: Ask) -> None:
+    async def _relayed(self, channel: Channel, caller: bytes, asked: Ask) -> None:
         refusal = self._why_not(caller, asked.gateway)
         if refusal is not None:
-            await ws.send(encode(PeerRefused(refusal)))
+            await channel.say(PeerRefused(refusal))
             return
-        former, self.tunnels[caller] = self.tunnels.get(caller), ws
+        former, self.tunnels[caller] = self.tunnels.get(caller), channel
         if former is not None:
-            former.transport.abort()
+            former.writer.transport.abort()
         try:
-            await self._tunnel(ws, caller, asked.gateway)
+            await self._tunnel(channel, caller, asked.gateway)
         finally:
-            if self.tunnels.get(caller) is ws:
+            if self.tunnels.get(caller) is channel:
                 del self.tunnels[caller]
 
-    async def _tunnel(self, ws: GuardedConnection, caller: bytes, gateway: bytes) -> None:
+    async def _tunnel(self, channel: Channel, caller: bytes, gateway: bytes) -> None:
         dialled = await self._dial(self._gateways(gateway))
         if dialled is None:
-            await ws.send(encode(PeerRefused("unreachable")))
+            await channel.say(PeerRefused("unreachable"))
             return
         who = f"{self._peers.name_of(caller)} ({key_id(caller)})"
         log.info("relaying %s to gateway %s", who, key_id(gateway))
         try:
-            await ws.send(encode(self._granted()))
-            await forward(ws, *dialled, self._wait)
+            await channel.say(self._granted())
+            await forward(channel, *dialled, self._wait)
         finally:
             dialled[1].close()
             log.info("relaying %s has ended", who)

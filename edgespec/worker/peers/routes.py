@@ -10,8 +10,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.paired import PairedPeer, PairedPeers
 from edgespec.worker.discovery import Browser
-from edgespec.worker.peers.call import Caller
-from edgespec.worker.peers.relayed import Relayed, way
+from edgespec.worker.peers.call import Caller, Relayed
 
 MAX_RELAYS = 3
 """Tried in one round of dialling, 250 ms apart; a relay that failed comes last in the next."""
@@ -49,4 +48,4 @@ class Routes:
 
     def _through(self, peer: PairedPeer, where: Sequence[Address]) -> Relayed:
         address = where[self._failures.get(peer.key, 0) % len(where)]
-        return way(self._caller, peer, address, self.gateway)
+        return self._caller.way(peer, address, self.gateway)

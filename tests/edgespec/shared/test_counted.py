@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from edgespec.shared.acceptor import connected
 from edgespec.shared.address import Address
-from edgespec.shared.counted import connected
 
 
 def resolved(monkeypatch: pytest.MonkeyPatch, *ports: int) -> Address:

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
-from edgespec.core.peers.handshake import CallerHandshake, ListenerHandshake
-from edgespec.core.peers.messages import (
+from edgespec.core.peers.handshake import (
     NO_GATEWAY,
     Ask,
+    CallerHandshake,
     Granted,
+    ListenerHandshake,
     PeerChallenge,
     PeerHello,
     PeerMessage,

@@ -6,31 +6,38 @@ import asyncio
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 from websockets.protocol import SERVER
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.pairing.exchange import Party, WorkerExchange
 from edgespec.core.pairing.messages import VERSION, PairingFailed, Reason, decode_pairing
-from edgespec.core.peers.handshake import CallerHandshake
-from edgespec.core.peers.messages import PeerUnavailable, Purpose, decode_peer
+from edgespec.core.peers.handshake import (
+    MAX_CHUNK_BYTES,
+    CallerHandshake,
+    PeerRefused,
+    PeerUnavailable,
+    Purpose,
+    decode_peer,
+)
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import encode
-from edgespec.shared.address import PAIR_PATH, PEER_PATH, Address
+from edgespec.shared.address import PAIR_PATH, PEER_PATH, PEER_PROTOCOL, Address
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.pair import pair
 from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
 from edgespec.worker.peers.config import RelaySection
+from edgespec.worker.peers.tunnel import Channel
 from tests.support.floods import closed, count_frames, frame, pour
-from tests.support.pairing import Operator, some_code
+from tests.support.pairing import Operator, served, some_code
 from tests.support.peers import Peer, echo, peer
 from tests.support.sockets import dial
 from tests.support.until import until
@@ -238,18 +245,17 @@ async def test_a_recorded_handshake_opens_no_tunnel(tmp_path: Path) -> None:
         relay.gateways[GATEWAY] = [behind]
         caller.meets(relay)
         recorded: list[bytes] = []
-        async with by_hand(relay) as ws:
-            spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
-            handshake = CallerHandshake(caller.key, relay.key.public, "relay", spki, os.urandom(32))
+        async with by_hand(relay) as channel:
+            handshake = calling(channel, caller, relay)
             recorded.append(encode(handshake.hello))
-            await ws.send(recorded[0])
-            recorded.append(encode(handshake.challenged(decode_peer(await ws.recv()), "relay", GATEWAY)))
-        async with by_hand(relay) as ws:
-            await ws.send(recorded[0])
-            await ws.recv()
-            await ws.send(recorded[1])
-            with pytest.raises(ConnectionClosed):
-                await ws.recv()
+            await channel.send(recorded[0])
+            recorded.append(encode(handshake.challenged(await channel.told(), "relay", GATEWAY)))
+        async with by_hand(relay) as channel:
+            await channel.send(recorded[0])
+            await channel.told()
+            await channel.send(recorded[1])
+            with pytest.raises(EOFError):
+                await channel.told()
         assert not relay.port.tunnels and relay.port.forwarded_bytes == 0
 
 
@@ -261,9 +267,9 @@ async def test_a_relay_that_falls_silent_is_left(tmp_path: Path, monkeypatch: py
         end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
         assert await exchanged(end, b"there") == b"there"
         loop = asyncio.get_running_loop()
-        for ws in relay.port.tunnels.values():
-            ws.transport.pause_reading()
-            monkeypatch.setattr(ws, "send", lambda data: asyncio.sleep(3600))
+        for channel in relay.port.tunnels.values():
+            channel.writer.transport.pause_reading()
+            monkeypatch.setattr(channel, "send", lambda data: asyncio.sleep(3600))
         began = loop.time()
         async with asyncio.timeout(20):
             assert await loop.sock_recv(end, 1) == b""
@@ -294,21 +300,57 @@ async def test_a_fast_caller_waits_for_the_relays_rate(tmp_path: Path) -> None:
         assert loop.time() - began > 0.8
 
 
-async def test_a_text_message_or_a_long_one_ends_the_tunnel(tmp_path: Path) -> None:
-    async with two(tmp_path) as (caller, relay), echo() as behind:
-        relay.gateways[GATEWAY] = [behind]
+async def test_a_chunk_that_is_too_long_ends_the_tunnel(tmp_path: Path) -> None:
+    async with relaying(tmp_path) as (caller, relay):
         caller.meets(relay)
-        for data in ("text", bytes(peer_port.OPTIONS["max_size"] + 1)):
-            async with by_hand(relay) as ws:
-                await shaken(ws, caller, relay)
-                await ws.send(data)
-                await until(lambda: not relay.port.tunnels)
+        async with by_hand(relay) as channel:
+            await shaken(channel, caller, relay)
+            channel.writer.write((MAX_CHUNK_BYTES + 1).to_bytes(2, "big"))
+            await until(lambda: not relay.port.tunnels)
+
+
+@pytest.mark.claim("a-stranger-that-floods-is-dropped")
+async def test_heartbeats_beyond_the_rate_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of empty chunks costs a bounded number of them a second, and no other tunnel its bytes."""
+    read = Counter[bytes]()
+    receive = tunnel.Channel.receive
+
+    async def counting(channel: tunnel.Channel, most: int = MAX_CHUNK_BYTES) -> bytes:
+        data = await receive(channel, most)
+        read[data] += 1
+        return data
+
+    monkeypatch.setattr(tunnel.Channel, "receive", counting)
+    async with relaying(tmp_path) as (caller, relay):
+        caller.meets(relay)
+        async with by_hand(relay) as channel:
+            await shaken(channel, caller, relay)
+            began = asyncio.get_running_loop().time()
+            channel.writer.write(bytes(2 * 20_000))
+            await asyncio.sleep(0.5)
+            took = asyncio.get_running_loop().time() - began
+            assert tunnel.CHUNKS_BURST < read[b""] <= tunnel.CHUNKS_BURST + tunnel.CHUNKS_PER_S * took + 1
 
 
 async def test_other_paths_are_refused(tmp_path: Path) -> None:
     async with two(tmp_path) as (_, relay):
         with pytest.raises(InvalidStatus, match="404"):
             await connect(relay.address.url("/link"), ssl=client_context(), proxy=None)
+
+
+@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
+async def test_a_caller_of_the_first_version_gets_a_sentence(tmp_path: Path) -> None:
+    async with two(tmp_path) as (_, relay):
+        async with connect(relay.address.url(PEER_PATH), ssl=client_context(), proxy=None, compression=None) as ws:
+            data = await ws.recv()
+    assert isinstance(data, bytes) and decode_peer(data) == PeerRefused("version")
+
+
+@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
+async def test_a_listener_of_the_first_version_is_named(tmp_path: Path) -> None:
+    async with served(tmp_path / "old") as old, peer(tmp_path / "caller") as caller, peer(tmp_path / "relay") as relay:
+        with pytest.raises(PeerUnavailable, match="update the older one"):  # it knows no such protocol of TLS
+            await caller.caller.presence(caller.meets(relay), old.address)
 
 
 # --- strangers -------------------------------------------------------------------------------------------------------
@@ -337,11 +379,11 @@ async def test_half_open_connections_of_one_address_keep_no_peer_out(
 
 
 @pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
-async def test_silent_websockets_of_one_address_keep_no_peer_out(tmp_path: Path) -> None:
+async def test_silent_callers_of_one_address_keep_no_peer_out(tmp_path: Path) -> None:
     async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
         admission = relay.port._server._acceptor.admission
         for _ in range(2 * peer_port.UNPROVEN_OF_SOURCE):
-            await stack.enter_async_context(by_hand(relay, local_addr=("127.0.0.2", 0)))
+            await stack.enter_async_context(by_hand(relay, "127.0.0.2"))
         assert admission.unproven == peer_port.UNPROVEN_OF_SOURCE
         end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
         assert await exchanged(end, b"there") == b"there"
@@ -358,17 +400,25 @@ async def test_half_open_connections_of_many_addresses_keep_no_peer_out(tmp_path
 
 
 @pytest.mark.claim("a-stranger-that-floods-is-dropped")
-@pytest.mark.parametrize("path", [PEER_PATH, PAIR_PATH])
 async def test_a_stranger_that_floods_is_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     processed = count_frames(monkeypatch)
     async with two(tmp_path) as (_, relay):
-        async with connect(relay.address.url(path), ssl=client_context(), proxy=None, compression=None) as ws:
+        async with connect(relay.address.url(PAIR_PATH), ssl=client_context(), proxy=None, compression=None) as ws:
             await pour(ws, frame(9))
             assert await closed(ws) in (4429, 1006)
         assert processed[SERVER] <= InflowLimits().unproven_frames
         await until(lambda: [r for r in caplog.records if "before it has proven a key" in r.getMessage()])
+
+
+@pytest.mark.claim("a-stranger-that-floods-is-dropped")
+@pytest.mark.parametrize("data", [b"\xff\xff", b"\x00\x00", b"\x00\x02hi"])
+async def test_a_stranger_that_sends_no_handshake_is_dropped(tmp_path: Path, data: bytes) -> None:
+    async with two(tmp_path) as (_, relay), by_hand(relay) as channel:
+        channel.writer.write(1000 * data)
+        with pytest.raises((EOFError, OSError)):
+            await channel.told()
 
 
 @pytest.mark.claim("a-proven-peer-that-does-not-hang-up-is-dropped")
@@ -376,19 +426,34 @@ async def test_a_proven_peer_that_does_not_hang_up_is_dropped(tmp_path: Path, mo
     monkeypatch.setattr(peer_port, "PRESENCE_S", 0.1)
     async with two(tmp_path) as (caller, relay):
         caller.meets(relay)
-        async with by_hand(relay) as ws:
-            await shaken(ws, caller, relay, "presence")
-            assert await closed(ws) in (1000, 1006)
+        async with by_hand(relay) as channel:
+            await shaken(channel, caller, relay, "presence")
+            async with asyncio.timeout(20):
+                assert await channel.reader.read() == b""
 
 
-def by_hand(relay: Peer, **options: Any) -> connect:
-    return connect(relay.address.url(PEER_PATH), ssl=client_context(), proxy=None, compression=None, **options)
+@asynccontextmanager
+async def by_hand(relay: Peer, host: str = "127.0.0.1") -> AsyncIterator[Channel]:
+    context = client_context()
+    context.set_alpn_protocols([PEER_PROTOCOL])
+    where = relay.address
+    streams = await asyncio.open_connection(
+        where.host, where.port, ssl=context, server_hostname="", local_addr=(host, 0)
+    )
+    try:
+        yield Channel(*streams)
+    finally:
+        streams[1].transport.abort()
 
 
-async def shaken(ws: ClientConnection, caller: Peer, relay: Peer, what: Purpose = "relay") -> None:
-    spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
-    handshake = CallerHandshake(caller.key, relay.key.public, "relay", spki, os.urandom(32))
-    await ws.send(encode(handshake.hello))
-    await ws.send(encode(handshake.challenged(decode_peer(await ws.recv()), what, GATEWAY)))
-    handshake.answered(decode_peer(await ws.recv()))
+def calling(channel: Channel, caller: Peer, relay: Peer) -> CallerHandshake:
+    spki = peer_spki_hash(channel.writer.get_extra_info("ssl_object"))
+    return CallerHandshake(caller.key, relay.key.public, "relay", spki, os.urandom(32))
+
+
+async def shaken(channel: Channel, caller: Peer, relay: Peer, what: Purpose = "relay") -> None:
+    handshake = calling(channel, caller, relay)
+    await channel.say(handshake.hello)
+    await channel.say(handshake.challenged(await channel.told(), what, GATEWAY))
+    handshake.answered(await channel.told())
     await until(lambda: relay.port.tunnels or what == "presence")

@@ -22,7 +22,7 @@ from edgespec.shared.paired import PairedGateways
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.link import RELAYED_SETTLED_S
 from edgespec.worker.peer_pairing import pair_through_peers
-from edgespec.worker.peers.relayed import Relayed
+from edgespec.worker.peers.call import Relayed
 from edgespec.worker.peers.routes import Routes
 from tests.edgespec.worker.test_link import Sleeps, running
 from tests.support.links import GATEWAY_KEY, Daemon, GatewayUnderTest, serving
@@ -101,7 +101,7 @@ async def test_each_lost_relay_is_replaced_within_a_second(tmp_path: Path) -> No
             await until(lambda lost=lost: one.through and len(one.daemon.of("up")) == lost + 1, 20)
             used = next(relay for relay in one.relays if relay.address.port == one.through)
             for tunnel in list(used.port.tunnels.values()):
-                tunnel.transport.abort()
+                tunnel.writer.transport.abort()
             await until(lambda lost=lost: len(one.daemon.of("down")) == lost + 1, 20)
         await until(lambda: len(sleeps.waits_s) >= 6, 20)
     assert max(sleeps.waits_s) <= 1.0
