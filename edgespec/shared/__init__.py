@@ -14,7 +14,7 @@ Public, by module:
 - `digests`: `model_digest`
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
-- `files`: `locked`, `private_folder`, `read_private`, `write_private`
+- `files`: `locked`, `private_folder`, `write_private`
 - `folders`: all
 - `guarded`: `GuardedClient`, `PinnedClient`
 - `guarded_server`: `GuardedConnection`, `GuardedServer`
@@ -26,7 +26,8 @@ Public, by module:
 - `logs`: all
 - `mdns`: all
 - `models`: all
-- `paired`: all
+- `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `PairedPeer`, `PairedPeers`, `shown_as`, `StoredName`,
+  `UnixTime`
 - `procstat`: all
 - `records`: `RecordFile`
 - `sdnotify`: all

@@ -20,6 +20,6 @@ Public, by module:
   `Rotations`, `successor`, `up_to`
 - `session`: `DEFAULT_TIMERS`, `Event`, `GatewaySession`, `Linked`, `RttSample`, `Session`, `State`, `Timers`,
   `WorkerSession`
-- `signing`: `bucket`, `check_public_key`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
+- `signing`: `bucket`, `check_public_key`, `digest`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
 - `vocabulary`: `canonical`, `fill_gaps`, `tokenizer_digest`
 """
