@@ -1,4 +1,8 @@
-"""A worker that proves itself and then misbehaves ends its own link and leaves a count and a log line. No more."""
+"""A worker that proves itself and then misbehaves ends its own link and leaves a count and a log line. No more.
+
+One case for each place that finds a fault: session, tree, library, wire, engine, operator. What each of them finds is
+tested in tests/edgespec/core/protocol.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,9 @@ from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol import signing
 from edgespec.core.protocol.names import key_id
 from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
-from tests.support.links import HASH, VOCAB, Client, GatewayUnderTest, client, serving, some_tree
+from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving, some_tree
 from tests.support.until import until
 
 pytestmark = pytest.mark.usefixtures("nothing_escapes")
@@ -70,80 +73,10 @@ async def test_a_flipped_bit(gateway: GatewayUnderTest, honest: Client, caplog: 
     await ends(gateway, honest, caplog, attack, "bad-signature")
 
 
-@pytest.mark.claim("a-replayed-frame")
-async def test_a_replayed_frame(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    async def attack(hostile: Client) -> None:
-        frame = await hostile.send(some_tree())
-        await hostile.ws.send(frame)
-
-    await ends(gateway, honest, caplog, attack, "sequence")
-
-
-@pytest.mark.claim("reordered-frames")
-async def test_reordered_frames(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    async def attack(hostile: Client) -> None:
-        first, second = hostile.session.send(some_tree()), hostile.session.send(some_tree(3))
-        await hostile.ws.send(second)
-        await hostile.ws.send(first)
-
-    await ends(gateway, honest, caplog, attack, "sequence")
-
-
-@pytest.mark.claim("a-frame-of-another-session")
-async def test_a_frame_of_another_session(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The worker's own, rightly signed and numbered, but made for its former link."""
-    async with client(gateway) as former:
-        old = former.session.send(some_tree())
-    await until(lambda: len(gateway.links.workers()) == 1)
-    gateway.seen.calls.clear()
-
-    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(old), "session")
-
-
-@pytest.mark.claim("a-frame-of-another-worker")
-async def test_a_frame_of_another_worker(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    frame = honest.frame(some_tree())
-    stolen = signing.seal(HONEST.key, signing.WORKER_FRAME, frame)
-    await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(stolen), "bad-signature")
-
-
 @pytest.mark.claim("65-nodes")
 async def test_65_nodes(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     wide = some_tree(parents=[0] * 65, tokens=list(range(65)), costs=[1] * 65, entropies=[1] * 65)
     await ends(gateway, honest, caplog, lambda hostile: hostile.send(wide), "shape-nodes")
-
-
-@pytest.mark.claim("a-parent-that-is-no-earlier-node")
-@pytest.mark.parametrize("parents", [[1, 1], [0, 2], [2, 1], [0, 2**32 - 1]])
-async def test_a_parent_that_is_no_earlier_node(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, parents: list[int]
-) -> None:
-    await ends(gateway, honest, caplog, lambda hostile: hostile.send(some_tree(parents=parents)), "shape-parent")
-
-
-@pytest.mark.claim("a-token-out-of-range")
-async def test_a_token_out_of_range(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    bad = some_tree(tokens=[10, VOCAB])
-    await ends(gateway, honest, caplog, lambda hostile: hostile.send(bad), "shape-vocabulary")
-
-
-@pytest.mark.claim("duplicate-siblings")
-async def test_duplicate_siblings(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    bad = some_tree(parents=[0, 0], tokens=[10, 10])
-    await ends(gateway, honest, caplog, lambda hostile: hostile.send(bad), "shape-duplicate-sibling")
-
-
-@pytest.mark.claim("columns-of-unequal-length")
-async def test_columns_of_unequal_length(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    await ends(gateway, honest, caplog, lambda hostile: hostile.send(some_tree(costs=[1])), "shape-columns")
 
 
 @pytest.mark.claim("a-websocket-message-beyond-64-kib")
@@ -153,85 +86,8 @@ async def test_a_websocket_message_beyond_64_kib(
     await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send(bytes(70_000)), "oversize", 1009)
 
 
-@pytest.mark.claim("a-websocket-message-beyond-64-kib")
-async def test_a_signed_frame_beyond_the_workers_limit(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def attack(hostile: Client) -> None:
-        await hostile.send_payload(hostile.frame(m.Pause("x" * 20_000)))
-
-    await ends(gateway, honest, caplog, attack, "oversize")
-
-
-@pytest.mark.claim("bad-msgpack")
-@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 5000, b"\xa2\xff\xfe", b"\xdd\xff\xff\xff\xff"])
-async def test_bad_msgpack(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, payload: bytes
-) -> None:
-    await ends(gateway, honest, caplog, lambda hostile: hostile.send_payload(payload), "malformed")
-
-
-@pytest.mark.claim("bad-msgpack")
-async def test_bad_utf8_inside_good_msgpack(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def attack(hostile: Client) -> None:
-        await hostile.send_payload(hostile.frame(m.Pause("abcd")).replace(b"abcd", b"\xff\xfe\xff\xfe"))
-
-    await ends(gateway, honest, caplog, attack, "malformed")
-
-
-@pytest.mark.claim("bad-msgpack")
-async def test_trailing_garbage_in_the_payload(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def attack(hostile: Client) -> None:
-        await hostile.send_payload(hostile.frame(some_tree()) + b"\xc0")
-
-    await ends(gateway, honest, caplog, attack, "malformed")
-
-
-@pytest.mark.claim("padding-that-is-not-zero")
-async def test_padding_that_is_not_zero(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def attack(hostile: Client) -> None:
-        rest = bytearray(hostile.session.send(some_tree())[64:])
-        rest[-1] = 1
-        await hostile.ws.send(hostile.me.key.sign(signing.WORKER_FRAME, bytes(rest)) + rest)
-
-    await ends(gateway, honest, caplog, attack, "padding")
-
-
 async def test_a_text_message(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     await ends(gateway, honest, caplog, lambda hostile: hostile.ws.send("hello"), "malformed")
-
-
-@pytest.mark.claim("a-message-of-the-gateways-direction")
-async def test_a_message_of_the_gateways_direction(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def attack(hostile: Client) -> None:
-        await hostile.send_payload(hostile.frame(m.Commit(1, 1, 3, [5], HASH)))
-
-    await ends(gateway, honest, caplog, attack, "unexpected")
-
-
-@pytest.mark.claim("the-gateways-own-frame-sent-back")
-async def test_the_gateways_own_frame_sent_back(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def attack(hostile: Client) -> None:
-        await hostile.ws.send(await hostile.ws.recv())
-
-    await ends(gateway, honest, caplog, attack, "bad-signature")
-
-
-@pytest.mark.claim("a-pong-that-answers-no-ping")
-async def test_a_pong_that_answers_no_ping(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    await ends(gateway, honest, caplog, lambda hostile: hostile.send(m.Pong(1)), "pong")
 
 
 @pytest.mark.claim("what-only-the-engine-can-see")

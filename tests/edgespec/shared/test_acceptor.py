@@ -29,7 +29,7 @@ FEW = link_limits(total=16, unproven=8, unproven_per_source=3, rate_per_s=1000.0
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what comes, and `ok` for `key` once the seat is proven."""
+    """Sends back what comes, and `ok` for `key` once the connection is proven."""
 
     def __init__(self, acceptor: Acceptor) -> None:
         self._acceptor = acceptor
@@ -40,8 +40,8 @@ class Echo(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if data == b"key":
-            seat = self._acceptor.seat(self._transport)
-            data = b"ok" if seat is not None and seat.proven() else b"no"
+            admitted = self._acceptor.connection(self._transport)
+            data = b"ok" if admitted is not None and admitted.proven() else b"no"
         self._transport.write(data)
 
 
@@ -54,9 +54,9 @@ async def accepting(limits: AdmissionLimits, **options: Any) -> AsyncIterator[tu
         yield acceptor, port, refused
     finally:
         acceptor.close()
-        for seat in list(acceptor._seats.values()):
-            seat.drop()
-        await until(lambda: not acceptor._seats)
+        for admitted in list(acceptor._connections.values()):
+            admitted.drop()
+        await until(lambda: not acceptor._connections)
         await acceptor.wait_closed()
 
 
@@ -87,7 +87,7 @@ async def test_data_goes_both_ways_and_the_seat_ends_with_the_socket() -> None:
             assert await says(sock, b"hello") == b"hello"
             assert acceptor.admission.total == 1
         await until(lambda: acceptor.admission.total == 0)
-        assert not acceptor._seats and not acceptor._by_descriptor
+        assert not acceptor._connections and not acceptor._by_descriptor
 
 
 @pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
@@ -227,8 +227,8 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may() -> None:
 
 async def test_aiohttp_is_served_and_a_handler_finds_its_seat() -> None:
     async def handler(request: web.Request) -> web.Response:
-        seat = acceptor.seat(request.transport)
-        return web.Response(text=str(seat is not None and seat.proven()))
+        admitted = acceptor.connection(request.transport)
+        return web.Response(text=str(admitted is not None and admitted.proven()))
 
     app = web.Application()
     app.router.add_get("/", handler)

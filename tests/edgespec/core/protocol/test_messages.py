@@ -102,6 +102,7 @@ def test_what_does_not_fit_is_refused_at_the_edge(body: Any) -> None:
         decode(body)
 
 
+@pytest.mark.claim("bad-msgpack")
 def test_trailing_bytes_are_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
         m.decode_frame(m.encode(m.Frame(SESSION, 1, m.Resume())) + b"\0")
@@ -128,6 +129,11 @@ def test_a_32_node_tree_is_about_half_a_kilobyte() -> None:
     assert 300 < len(m.encode(m.Frame(SESSION, 1, body))) < 560
 
 
+@pytest.mark.claim("65-nodes")
+@pytest.mark.claim("a-parent-that-is-no-earlier-node")
+@pytest.mark.claim("a-token-out-of-range")
+@pytest.mark.claim("duplicate-siblings")
+@pytest.mark.claim("columns-of-unequal-length")
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -12,6 +12,7 @@ from edgespec.core.protocol.signing import seal
 from tests.support.sessions import COMMIT, HASH, TREE, WORKER_KEY, deliver, gateway, linked, reason_of, worker
 
 
+@pytest.mark.claim("a-replayed-frame")
 def test_a_replayed_frame_ends_the_link() -> None:
     w, g = linked()
     frame = w.send(TREE)
@@ -19,12 +20,14 @@ def test_a_replayed_frame_ends_the_link() -> None:
     assert reason_of(g, frame).reason == "sequence"
 
 
+@pytest.mark.claim("reordered-frames")
 def test_a_skipped_frame_ends_the_link() -> None:
     w, g = linked()
     w.send(TREE)
     assert reason_of(g, w.send(TREE)).reason == "sequence"
 
 
+@pytest.mark.claim("a-frame-of-another-session")
 @pytest.mark.claim("a-frame-of-an-older-session-of-the-same-worker-is-refused")
 def test_a_frame_of_an_older_session_of_the_same_worker_is_refused() -> None:
     w, _ = linked()
@@ -35,11 +38,27 @@ def test_a_frame_of_an_older_session_of_the_same_worker_is_refused() -> None:
     assert reason_of(g2, w.send(TREE)).reason == "session"
 
 
+@pytest.mark.claim("the-gateways-own-frame-sent-back")
 def test_a_frame_does_not_come_back_as_one_of_the_other_direction() -> None:
     w, _ = linked()
     assert reason_of(w, w.send(m.Ping(1))).reason == "bad-signature"
 
 
+@pytest.mark.claim("a-message-of-the-gateways-direction")
+def test_a_worker_cannot_send_a_message_of_the_gateways() -> None:
+    w, g = linked()
+    frame = m.encode(m.Frame(w.session, 1, COMMIT))
+    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "unexpected"
+
+
+@pytest.mark.claim("bad-msgpack")
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 5000, b"\xa2\xff\xfe", b"\xdd\xff\xff\xff\xff"])
+def test_a_signed_payload_that_does_not_decode_ends_the_link(payload: bytes) -> None:
+    _, g = linked()
+    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, payload)).reason == "malformed"
+
+
+@pytest.mark.claim("a-websocket-message-beyond-64-kib")
 def test_only_16_kib_come_from_a_worker() -> None:
     w, g = linked()
     with pytest.raises(LocalProtocolError):
@@ -89,6 +108,7 @@ def test_the_gateway_pings_at_once_and_every_second_and_measures() -> None:
         now += 1.0
 
 
+@pytest.mark.claim("a-pong-that-answers-no-ping")
 def test_an_unsolicited_pong_ends_the_link() -> None:
     w, g = linked()
     assert reason_of(g, w.send(m.Pong(123))).reason == "pong"

@@ -47,6 +47,7 @@ def test_what_was_sealed_opens_and_its_size_is_a_bucket(payload: bytes) -> None:
     assert len(frame) == bucket(HEADER_BYTES + len(payload))
 
 
+@pytest.mark.claim("a-flipped-bit")
 @pytest.mark.claim("a-frame-of-an-older-session-of-the-same-worker-is-refused")
 @given(st.binary(max_size=300), st.data())
 def test_any_flipped_bit_is_a_bad_signature(payload: bytes, data: st.DataObject) -> None:
@@ -65,6 +66,7 @@ def test_a_signature_of_one_kind_is_worth_nothing_as_another(kind: str) -> None:
             assert refused(frame, other) == "bad-signature"
 
 
+@pytest.mark.claim("a-frame-of-another-worker")
 def test_another_key_does_not_open_it() -> None:
     frame = seal(SigningKey(bytes(32)), signing.WORKER_FRAME, b"x")
     assert refused(frame) == "bad-signature"
@@ -79,6 +81,7 @@ def test_the_slow_twin_agrees_what_is_signed() -> None:
     assert other.sign(signed) == frame[:64]
 
 
+@pytest.mark.claim("padding-that-is-not-zero")
 def test_padding_must_be_zero_although_it_is_signed() -> None:
     assert refused(resigned(b"\0\x01a" + bytes(444) + b"\x01")) == "padding"
 
