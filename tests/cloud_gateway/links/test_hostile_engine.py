@@ -149,23 +149,6 @@ async def test_numbers_at_their_bounds_change_nothing(whole: Whole) -> None:
     assert done.usage.frames["used"] > 10 and not whole.gateway.links.rejected
 
 
-async def test_random_trees_at_full_speed_change_nothing(whole: Whole) -> None:
-    async with client(whole.gateway) as hostile:
-        running = asyncio.ensure_future(answer(whole.engine))
-        opening = await opened(hostile)
-        first = 1
-        try:
-            while not running.done():
-                await hostile.send(tree(opening, [0, first, first, first + 1], PROMPT, first))
-                first += 4
-                await asyncio.sleep(0.002)
-        except ConnectionClosed:
-            pytest.fail("well-formed nonsense is no reason to hang up")
-        tokens, done = await running
-    assert tokens == expected()
-    assert done.usage.frames["received"] > 5 and done.usage.frames["rejected"] == 0
-
-
 async def test_of_two_that_share_a_request_the_honest_one_takes_all(tmp_path: Path) -> None:
     seen, takes = ToEngine(), {FEATURES: SHARE}
     async with serving(tmp_path, seen=seen) as gateway:

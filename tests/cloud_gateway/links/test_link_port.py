@@ -35,26 +35,6 @@ def past_tls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield made
 
 
-@pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
-async def test_a_worker_links_though_one_source_holds_websockets(tmp_path: Path) -> None:
-    async with serving(tmp_path) as gateway, AsyncExitStack() as stack:
-        for _ in range(70):
-            await stack.enter_async_context(raw(gateway))
-        async with client(gateway, local_addr=ELSEWHERE) as linked:
-            await linked.send(some_tree())
-            await until(lambda: gateway.seen.of("tree"))
-
-
-async def test_a_worker_links_though_sources_hold_bare_connections(tmp_path: Path) -> None:
-    async with serving(tmp_path) as gateway:
-        with ExitStack() as stack:
-            for n in range(200):
-                stack.enter_context(dial(gateway.port, f"127.0.1.{n % 20 + 1}"))
-            async with client(gateway, local_addr=ELSEWHERE):
-                await until(gateway.links.workers)
-            assert gateway.links._server._acceptor.admission.total <= 65
-
-
 @pytest.mark.claim("strangers-never-take-the-places-of-proven-connections")
 async def test_a_linked_worker_stays_through_a_flood_of_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

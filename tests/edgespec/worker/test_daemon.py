@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cloud_gateway.core.verify.candidates import CandidateTree
@@ -273,23 +271,6 @@ def serves_on(desk: Desk, number: int) -> None:
         message = desk.sent.get(timeout=20)
         if isinstance(message, Tree) and (message.request != number or message.prefix_len > len(PROMPT)):
             wanted.discard(message.request)
-
-
-@pytest.mark.claim("a-failure-of-one-request-declines-it-and-the-others-go-on")
-@pytest.mark.parametrize("penalty", [1e-310, 1e-307, math.nan])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_sampling_that_no_wire_lets_in_ends_its_own_request_at_most(
-    start: Callable[..., Desk], penalty: float, temperature: float
-) -> None:
-    desk = start(rule=BestFirstRule(sequences=4, max_depth=8))
-    desk.daemon.take(opened(1))
-    sampling = Sampling(temperature, repetition_penalty=penalty, seed=5)
-    for number in (2, 3, 4, 5, 6):
-        desk.daemon.take(Open(number, 1, len(PROMPT), PROMPT, sampling))
-        desk.daemon.take(Commit(number, 1, len(PROMPT), [3], prefix_hash([*PROMPT, 3])))
-    serves_on(desk, 1)
-    desk.settle()
-    assert np.isfinite(desk.daemon._spread._loss).all()
 
 
 class Poisoned:

@@ -15,13 +15,13 @@ from websockets.protocol import CLIENT, Side
 
 from cloud_gateway.engine.events import LinkEvent, WorkerReady
 from cloud_gateway.links.server import Links
-from edgespec.core.errors import NoGatewayError, PairingError
+from edgespec.core.errors import NoGatewayError
 from edgespec.core.protocol.inflow import MAX_HEAD_BYTES, InflowLimits
 from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.shared.address import Address
 from edgespec.worker.link import keep_linked
 from edgespec.worker.pair import pair
-from tests.support.floods import FLOOD_FRAMES, count_frames, frame, pour
+from tests.support.floods import count_frames, frame, pour
 from tests.support.links import Daemon, GatewayUnderTest, Seen, make_certificate, serving, some_tree, worker_identity
 from tests.support.pairing import make_worker, some_code
 from tests.support.until import until
@@ -108,17 +108,6 @@ async def test_a_linked_gateway_that_floods_is_left(tmp_path: Path, processed: C
         await until(lambda: gateway.seen.of("tree"))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-@pytest.mark.claim("a-flood-before-the-welcome-ends-that-attempt")
-async def test_pairing_with_a_machine_that_floods_fails_soon(tmp_path: Path, processed: Counter[Side]) -> None:
-    context, pin = make_certificate(tmp_path)
-    worker = make_worker(tmp_path)
-    async with await serve(flood, "127.0.0.1", 0, ssl=context, compression=None) as server:
-        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-        with pytest.raises(PairingError):
-            await asyncio.wait_for(pair([address], some_code(pin), worker.key, "lab-7", worker.gateways), 20)
-        assert processed[CLIENT] <= LIMITS.unproven_frames < FLOOD_FRAMES
 
 
 async def test_pairing_names_the_machine_whose_http_head_does_not_end(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def worker(tmp_path: Path) -> Worker:
 
 async def test_a_worker_that_cannot_store_the_gateway_reports_it(gateway: Gateway, worker: Worker) -> None:
     worker.gateways.add(b"x" * 32, b"y" * 32, "other", "", 1)
-    worker.gateways._file.chmod(0o644)
+    worker.gateways._file.path.chmod(0o644)
     operator = Operator(gateway.desk)
     with pytest.raises(KeyStoreError, match="run `chmod 600"):
         await worker.pair(gateway, await operator.code())
