@@ -1,4 +1,4 @@
-"""Bounds of the link port (edgespec/shared/guarded_server.py)."""
+"""Bounds of the link port (edgespec/shared/limited_port.py)."""
 
 from __future__ import annotations
 

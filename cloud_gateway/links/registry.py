@@ -45,8 +45,6 @@ class WorkerInfo:
     """Whether it takes a share of a request, as it said when it connected."""
     answers: bool = False
     """Whether it writes answers for requests that wait, as it said when it connected."""
-    trees: int = 0
-    nodes: int = 0
     wire: Wire = field(repr=False, kw_only=True)
 
     @property

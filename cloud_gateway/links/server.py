@@ -42,7 +42,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
 from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, PAIR_PATH, SHARE
-from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
+from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 
@@ -89,7 +89,7 @@ class Links:
         self._probation = Probation()
         self.conduct, self._quarantined = conduct or Conduct(), quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
-        self._server = GuardedServer(
+        self._server = LimitedPort(
             "link port", self._serve, paths, limits.admission, limits.inflow, WEBSOCKET_OPTIONS, timers.handshake_s,
             log, self._count,
         )  # fmt: skip
@@ -109,7 +109,7 @@ class Links:
             self._hang_up(worker, Bye("stopping"), why="stopping")
         await self._server.stop(CloseCode.RESTART, restart_reason(self.start_s))
 
-    async def _serve(self, ws: GuardedConnection) -> None:
+    async def _serve(self, ws: LimitedConnection) -> None:
         try:
             if self._pair is not None and ws.request is not None and ws.request.path == PAIR_PATH:
                 await self._pair(ws)
@@ -122,7 +122,7 @@ class Links:
             self._lines.line(logging.ERROR, ("fault", type(error)), text, error)
             await ws.close(CloseCode.OURS, "internal")
 
-    async def _serve_link(self, ws: GuardedConnection) -> None:
+    async def _serve_link(self, ws: LimitedConnection) -> None:
         now = asyncio.get_running_loop().time()
         nonce = os.urandom(NONCE_BYTES)
         session = GatewaySession(self._me, self.paired.lookup, nonce, now, self._timers, self._rotate)
@@ -220,7 +220,7 @@ class Links:
 
     # --- for the links -------------------------------------------------------------------------------------------
 
-    def linked_now(self, worker: WorkerInfo, ws: GuardedConnection) -> None:
+    def linked_now(self, worker: WorkerInfo, ws: LimitedConnection) -> None:
         """The handshake succeeded. Raises RemoteProtocolError where no place is left."""
         if not ws.proven():
             raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
@@ -312,7 +312,7 @@ class Links:
 class _Link:
     """One connection to the gateway: unproven until the handshake ends, then a worker's."""
 
-    def __init__(self, ws: GuardedConnection, session: GatewaySession, links: Links) -> None:
+    def __init__(self, ws: LimitedConnection, session: GatewaySession, links: Links) -> None:
         self.wire: Wire
         self.worker: WorkerInfo | None = None
         self._ws, self._session, self._links = ws, session, links
@@ -382,8 +382,6 @@ class _Link:
         except RemoteProtocolError:
             worker.blamed_for = worker.scopes.get(tree.request, b"")
             raise
-        worker.trees += 1
-        worker.nodes += len(tree.tokens)
         worker.step.frame(asyncio.get_running_loop().time(), levels(tree))
         self._links.registry.refresh(worker)
         self._links.inbox.post(FrameArrived(worker.id, tree))

@@ -28,7 +28,7 @@ from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import Handler
-from edgespec.shared.desk import PairingDesk
+from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.starting import Starting
 
 AUDIT_BATCH = 200
@@ -43,7 +43,7 @@ class Running(Protocol):
     api: Api
     paired: PairedWorkers
     keys: KeyRing
-    desk: PairingDesk
+    desk: PairingListener
     audit: AuditLog | None
     audit_folder: Path
     models: Models | None

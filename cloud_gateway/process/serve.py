@@ -43,9 +43,9 @@ from edgespec.shared.acceptor import raise_descriptor_limit
 from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import ControlServer
-from edgespec.shared.desk import PairingDesk
 from edgespec.shared.fields import machine_name, pin
 from edgespec.shared.keystore import KeyStore
+from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
 log = logging.getLogger("cloud_gateway.process.serve")
@@ -80,7 +80,7 @@ class Gateway:
         self.recorder = _recorder(settings, self.identity)
         self.audit_folder = folders.audit_dir(settings.daemon.state_dir)
         self.audit = _audit(settings, self.audit_folder)
-        self.desk = PairingDesk(self.identity, self.name, self.tls.spki_hash, self.paired)
+        self.desk = PairingListener(self.identity, self.name, self.tls.spki_hash, self.paired)
         self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
         self.engine: Engine | None = None

@@ -49,8 +49,6 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None, record: Record | N
         "paused": _paused(link) if link else None,
         "rtt_ms": round(link.rtt_s * 1000, 2) if link else None,
         "step_ms": round(link.step_s * 1000, 2) if link else None,
-        "trees": link.trees if link else None,
-        "nodes": link.nodes if link else None,
         "requests": record.requests if record else None,
         "frames": record.frames if record else None,
         "accepted": record.accepted if record else None,

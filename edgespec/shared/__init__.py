@@ -10,24 +10,24 @@ Public, by module:
 - `advertise`: `Advertiser`
 - `command`: all
 - `control`: all
-- `desk`: `PairingDesk`
 - `digests`: `model_digest`
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `write_private`
+- `flow_limit`: `FlowLimitedClient`, `PinnedClient`
 - `folders`: all
-- `guarded`: `GuardedClient`, `PinnedClient`
-- `guarded_server`: `GuardedConnection`, `GuardedServer`
 - `hub`: all
 - `installed`: `require`
 - `keystore`: `KeyStore`
 - `known_answer`: `require_known_answer`
+- `limited_port`: `LimitedConnection`, `LimitedPort`
 - `log_text`: `cause`, `clean`, `kind_of`, `LimitedLog`, `origin`, `places`, `Throttle`
 - `logs`: all
 - `mdns`: all
 - `models`: all
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `PairedPeer`, `PairedPeers`, `shown_as`, `StoredName`,
   `UnixTime`
+- `pairing_listener`: `PairingListener`
 - `procstat`: all
 - `records`: `RecordFile`
 - `sdnotify`: all

@@ -23,7 +23,7 @@ from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.messages import MAX_FRAME_BYTES, AnyBody, Bye
 from edgespec.core.protocol.reasons import shown
 from edgespec.core.protocol.session import Event, Linked, Session, State
-from edgespec.shared.guarded import Guarded
+from edgespec.shared.flow_limit import FlowLimited
 
 WEBSOCKET_OPTIONS: dict[str, Any] = {
     "compression": None,
@@ -45,7 +45,7 @@ _FAULTS = {1002: "websocket", 1007: "websocket", 1009: "oversize"}
 class Wire:
     """One session on one WebSocket, from the first byte to the last."""
 
-    def __init__(self, ws: Guarded, session: Session, handle: Callable[[Event], None]) -> None:
+    def __init__(self, ws: FlowLimited, session: Session, handle: Callable[[Event], None]) -> None:
         """`handle` gets every event, in order; an exception in it ends the wire."""
         self.ws, self.session = ws, session
         self._handle = handle

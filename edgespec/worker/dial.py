@@ -16,7 +16,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 from edgespec.shared.address import Address
-from edgespec.shared.guarded import GuardedClient
+from edgespec.shared.flow_limit import FlowLimitedClient
 from edgespec.shared.tls import client_context
 from edgespec.worker.peers.call import Relayed
 
@@ -28,7 +28,7 @@ UPGRADE_S = 5.0
 """For the WebSocket upgrade after that."""
 
 
-class TurnTaking(GuardedClient):
+class TurnTaking(FlowLimitedClient):
     """Waits for `turn` after TLS before it sends its first byte; `turn` is set right after construction."""
 
     turn: Callable[[], Awaitable[None]]

@@ -27,7 +27,7 @@ from edgespec.core.protocol.reasons import shown
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
 from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, SHARE, Address
-from edgespec.shared.guarded import PinnedClient
+from edgespec.shared.flow_limit import PinnedClient
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire

@@ -40,7 +40,7 @@ from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Link, keep_linked
 from edgespec.worker.peers.call import Relayed
-from edgespec.worker.peers.place import Place
+from edgespec.worker.peers.service import PeerService
 from edgespec.worker.presence.source import Source
 from edgespec.worker.presence.sources import sources
 from edgespec.worker.presence.watch import Watch
@@ -103,7 +103,7 @@ class Service:
         """What the gateway had against this worker when it last refused a link."""
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
-        self.place = Place(
+        self.place = PeerService(
             store,
             worker_name(settings),
             settings.peers,

@@ -27,9 +27,9 @@ from edgespec.core.pairing.messages import (
 )
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, Address
-from edgespec.shared.desk import PairingDesk
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.tls import client_context
 from edgespec.shared.words import parse_code
 from edgespec.worker.pair import pair
@@ -38,12 +38,12 @@ from edgespec.worker.pair import pair
 class Operator:
     """Runs `cloud-gateway pair` against the desk and keeps what it shows."""
 
-    def __init__(self, desk: PairingDesk, groups: Sequence[str] = ()) -> None:
+    def __init__(self, desk: PairingListener, groups: Sequence[str] = ()) -> None:
         self.shown: list[dict[str, Any]] = []
         self._new = asyncio.Event()
         self.done = asyncio.ensure_future(self._watch(desk, groups))
 
-    async def _watch(self, desk: PairingDesk, groups: Sequence[str]) -> None:
+    async def _watch(self, desk: PairingListener, groups: Sequence[str]) -> None:
         async for event in desk.pair(groups):
             self.shown.append(event)
             self._new.set()
@@ -68,7 +68,7 @@ class Operator:
 class Gateway:
     """A gateway's pairing end, served on loopback."""
 
-    desk: PairingDesk
+    desk: PairingListener
     workers: PairedWorkers
     key: SigningKey
     spki: bytes
@@ -90,7 +90,7 @@ class Worker:
 async def served(folder: Path) -> AsyncIterator[Gateway]:
     store = KeyStore(folder / "gateway")
     tls, key, workers = store.tls_identity(), store.identity(), PairedWorkers(store.folder)
-    desk = PairingDesk(key, "dept gateway", tls.spki_hash, workers)
+    desk = PairingListener(key, "dept gateway", tls.spki_hash, workers)
     async with serve(desk.handle, "127.0.0.1", 0, ssl=tls.context(), compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         yield Gateway(desk, workers, key, tls.spki_hash, Address("127.0.0.1", port))

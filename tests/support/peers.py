@@ -11,14 +11,14 @@ from pathlib import Path
 from edgespec.core.pairing.messages import Code
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
-from edgespec.shared.desk import PairingDesk
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedPeer, PairedPeers
+from edgespec.shared.pairing_listener import PairingListener
 from edgespec.worker.pair import pair
 from edgespec.worker.peers.call import Caller
 from edgespec.worker.peers.config import PeersSection, RelaySection
-from edgespec.worker.peers.place import desk
 from edgespec.worker.peers.port import PeerPort
+from edgespec.worker.peers.service import desk
 
 HOME = PeersSection(listen=True, host="127.0.0.1", port=0, discover=False)
 
@@ -31,7 +31,7 @@ class Peer:
     peers: PairedPeers
     caller: Caller
     port: PeerPort
-    desk: PairingDesk
+    desk: PairingListener
     address: Address
     gateways: dict[bytes, Sequence[Address]] = field(default_factory=dict)
     """To which it relays."""

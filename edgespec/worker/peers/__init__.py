@@ -4,6 +4,6 @@ Public, by module:
 
 - `call`: `Caller`, `Relayed`
 - `config`: `PeersSection`, `RelaySection`
-- `place`: `Place`
 - `routes`: `Routes`
+- `service`: `PeerService`
 """

@@ -26,10 +26,10 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.acceptor import AdmittedConnection
 from edgespec.shared.address import PAIR_PATH, PEER_PATH, PEER_PROTOCOL, Address
-from edgespec.shared.desk import PairingDesk
-from edgespec.shared.guarded_server import GuardedConnection, GuardedServer
+from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.paired import PairedPeers
+from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.tls import ServerIdentity
 from edgespec.worker.peers.config import PeersSection, RelaySection
 from edgespec.worker.peers.tunnel import Channel, forward
@@ -69,7 +69,7 @@ class PeerPort:
         name: str,
         tls: ServerIdentity,
         peers: PairedPeers,
-        desk: PairingDesk,
+        desk: PairingListener,
         gateways: Gateways,
         drafting_for: Callable[[], Sequence[bytes]],
         relay: RelaySection,
@@ -79,7 +79,7 @@ class PeerPort:
         self._gateways, self._drafting_for, self._relay = gateways, drafting_for, relay
         self._rate = Bucket(relay.kib_per_s * 1024, relay.kib_per_s * 1024 * BURST_S)
         self._lines = LimitedLog(log)
-        self._server = GuardedServer(
+        self._server = LimitedPort(
             "port for peers", self._pair, [PAIR_PATH, PEER_PATH], peer_admission(relay.tunnels), InflowLimits(),
             PAIRING_OPTIONS, HANDSHAKE_S, log, streams=self._begin,
         )  # fmt: skip
@@ -106,7 +106,7 @@ class PeerPort:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _pair(self, ws: GuardedConnection) -> None:
+    async def _pair(self, ws: LimitedConnection) -> None:
         try:
             if ws.request is not None and ws.request.path == PEER_PATH:
                 await ws.send(encode(PeerRefused("version")))  # a daemon that speaks the first version

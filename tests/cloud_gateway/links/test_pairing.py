@@ -20,7 +20,7 @@ from edgespec.core.pairing.messages import Code, PairingFailed, Reason, Refused,
 from edgespec.core.pairing.sources import MAX_WAITING
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.names import key_id
-from edgespec.shared import desk as gateway_pair
+from edgespec.shared import pairing_listener as gateway_pair
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.worker.pair import pair

@@ -12,9 +12,9 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import mdns
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.advertise import Advertiser
-from edgespec.shared.desk import PairingDesk
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways, PairedPeer, PairedPeers
+from edgespec.shared.pairing_listener import PairingListener
 from edgespec.worker.discovery import Browser
 from edgespec.worker.peers.call import Caller
 from edgespec.worker.peers.config import PeersSection, RelaySection
@@ -24,7 +24,7 @@ from edgespec.worker.peers.routes import Routes
 PURPOSE: Purpose = "peer"
 
 
-class Place:
+class PeerService:
     """Starts what the configuration asks for: the port, the announcement, the search for peers."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Place:
         self._caller = Caller(self._key)
         self._browser: Browser | None = None
         self._advertiser: Advertiser | None = None
-        self._desk: PairingDesk | None = None
+        self._desk: PairingListener | None = None
         self.port: PeerPort | None = None
         self.routes = Routes(self.peers, self._caller, gateway, None)
 
@@ -102,7 +102,7 @@ class Place:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     async def invite(self) -> AsyncIterator[dict[str, object]]:
-        """Opens a pairing window; a control handler, with the events of `PairingDesk.pair`.
+        """Opens a pairing window; a control handler, with the events of `PairingListener.pair`.
 
         Raises PairingError where this daemon does not listen.
         """
@@ -166,9 +166,9 @@ class _Invited:
         return self._peers.add(key, b"", name, "", min_version)
 
 
-def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> PairingDesk:
+def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> PairingListener:
     """The desk at which peers are paired."""
-    return PairingDesk(key, name, spki_hash, _Invited(peers), purpose=PURPOSE)
+    return PairingListener(key, name, spki_hash, _Invited(peers), purpose=PURPOSE)
 
 
 def _interface(host: str) -> str:

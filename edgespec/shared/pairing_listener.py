@@ -45,7 +45,7 @@ from edgespec.shared.address import source_of
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.words import new_code
 
-log = logging.getLogger("edgespec.shared.desk")
+log = logging.getLogger("edgespec.shared.pairing_listener")
 
 FIRST_MESSAGE_S = 5.0
 """For the first message, which a worker sends at once; a silent connection ends earlier if another one arrives."""
@@ -72,7 +72,7 @@ class Store(Protocol):
         """Stores one; its name may be made unique. Raises KeyStoreError."""
 
 
-class PairingDesk:
+class PairingListener:
     """Pairs one machine each time that a person opens the window. Everything runs on the event loop."""
 
     def __init__(

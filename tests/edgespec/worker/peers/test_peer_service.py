@@ -10,11 +10,11 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import report
 from edgespec.worker.peers.config import RelaySection
-from edgespec.worker.peers.place import Place
+from edgespec.worker.peers.service import PeerService
 from tests.support.peers import HOME
 
 if TYPE_CHECKING:
-    from edgespec.shared.guarded_server import GuardedConnection
+    from edgespec.shared.limited_port import LimitedConnection
 
 OLD, NEW, OTHER = b"a" * 32, b"b" * 32, b"c" * 32
 
@@ -22,13 +22,13 @@ OLD, NEW, OTHER = b"a" * 32, b"b" * 32, b"c" * 32
 async def test_a_peer_that_is_relayed_at_present_is_there(tmp_path: Path) -> None:
     """It announces itself nowhere and listens nowhere, so it cannot be asked."""
     store = KeyStore(tmp_path)
-    place = Place(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
+    place = PeerService(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
     await place.start()
     try:
         assert place.port is not None
         place.peers.add(OTHER, b"", "desk-2", "", 1)
         assert (await place._row(place.peers.all()[0]))["there"] is False
-        place.port.tunnels[OTHER] = cast("GuardedConnection", None)
+        place.port.tunnels[OTHER] = cast("LimitedConnection", None)
         shown = await place.show()
     finally:
         place.port.tunnels.clear()
@@ -44,7 +44,7 @@ def test_a_relay_finds_a_gateway_by_its_key_before_a_rotation_too(tmp_path: Path
     store = KeyStore(tmp_path)
     gateways = PairedGateways(store.folder)
     gateways.add(OLD, b"s" * 32, "gw", "10.0.0.1:7443", 1)
-    place = Place(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
+    place = PeerService(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
     gateways.rotate(OLD, Pin(NEW, b"t" * 32))
     place.rotated(NEW)
     assert [one.host for one in place.addresses_of(OLD)] == ["10.0.0.1", "10.0.0.9"]

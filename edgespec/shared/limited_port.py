@@ -19,13 +19,13 @@ from edgespec.core.admission import AdmissionLimits
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.shared.acceptor import Acceptor, AdmittedConnection
-from edgespec.shared.guarded import Guarded
+from edgespec.shared.flow_limit import FlowLimited
 
 Streams = Callable[[AdmittedConnection, asyncio.StreamReader, asyncio.StreamWriter], None]
 """Begins to serve a connection whose TLS handshake has agreed on a protocol by ALPN, in place of WebSocket."""
 
 
-class GuardedConnection(Guarded, ServerConnection):
+class LimitedConnection(FlowLimited, ServerConnection):
     """One connection to the port; unproven until `proven` is called."""
 
     def __init__(
@@ -67,13 +67,13 @@ class GuardedConnection(Guarded, ServerConnection):
         return self.inflow.proven
 
 
-class GuardedServer:
+class LimitedPort:
     """Serves the handler over WebSockets at `paths`; any other path is answered with 404."""
 
     def __init__(
         self,
         name: str,
-        handle: Callable[[GuardedConnection], Awaitable[None]],
+        handle: Callable[[LimitedConnection], Awaitable[None]],
         paths: Sequence[str],
         admission: AdmissionLimits,
         inflow: InflowLimits,
@@ -114,14 +114,14 @@ class GuardedServer:
             self._acceptor.drop_unproven()  # a stalled handshake would delay the end by seconds
             await self._server.wait_closed()
 
-    def _connection(self) -> GuardedConnection:
+    def _connection(self) -> LimitedConnection:
         assert self._server is not None
         protocol = ServerProtocol(**self._protocol)
-        return GuardedConnection(protocol, self._server, self._acceptor, self._inflow, self._streams, **self._options)
+        return LimitedConnection(protocol, self._server, self._acceptor, self._inflow, self._streams, **self._options)
 
     async def _run(self, ws: ServerConnection) -> None:
         """Runs one connection from the end of its TLS handshake, in the steps of `websockets.serve`."""
-        assert isinstance(ws, GuardedConnection) and self._server is not None
+        assert isinstance(ws, LimitedConnection) and self._server is not None
         try:
             async with asyncio.timeout(self._handshake_s):
                 await ws.handshake(self._only_known_paths, server_header=None)

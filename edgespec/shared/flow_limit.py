@@ -24,7 +24,7 @@ ABORT_S = 1.0
 """Time for the close frame to leave before a connection beyond its budget is aborted."""
 
 
-class Guarded(Connection):
+class FlowLimited(Connection):
     """Common part of both ends, mixed into a connection of `websockets`."""
 
     inflow_limits = InflowLimits()
@@ -133,8 +133,8 @@ class Guarded(Connection):
             (self.transport.pause_reading if paused else self.transport.resume_reading)()
 
 
-class GuardedClient(Guarded, ClientConnection):
-    """For `websockets.asyncio.client.connect(create_connection=GuardedClient)`."""
+class FlowLimitedClient(FlowLimited, ClientConnection):
+    """For `websockets.asyncio.client.connect(create_connection=FlowLimitedClient)`."""
 
     async def handshake(self, *args: Any, **options: Any) -> None:
         """The upgrade to WebSocket. Raises RemoteProtocolError (`flood`), and what `websockets` does."""
@@ -146,7 +146,7 @@ class GuardedClient(Guarded, ClientConnection):
             raise
 
 
-class PinnedClient(GuardedClient):
+class PinnedClient(FlowLimitedClient):
     """Sends nothing, not even an HTTP request, to a machine whose TLS key is not the pinned one or its successor."""
 
     def __init__(self, pin: Pin, protocol: ClientProtocol, **options: Any) -> None:
