@@ -78,9 +78,9 @@ class _Call:
         """What the peer grants. Raises PeerUnavailable, RemoteProtocolError."""
         spki = peer_spki_hash(channel.writer.get_extra_info("ssl_object"))
         handshake = CallerHandshake(key, self.peer.key, self.peer.name, spki, os.urandom(32))
-        await channel.say(handshake.hello)
-        await channel.say(handshake.challenged(await channel.told(), what, gateway))
-        granted = handshake.answered(await channel.told())
+        await channel.send_message(handshake.hello)
+        await channel.send_message(handshake.challenged(await channel.next_message(), what, gateway))
+        granted = handshake.answered(await channel.next_message())
         self.is_proven = True
         return granted
 

@@ -1,7 +1,7 @@
 """The port for peers: pairing while its window is open, presence, and the relay. Without pairing it does nothing for
 anybody.
 
-Peers speak over a TLS stream, and pairing over a WebSocket on the same port; ALPN tells which. A caller is proven in
+Peers speak over a TLS stream, and pairing over a WebSocket on the same port, by ALPN. A caller is proven in
 time or dropped, and before its proof it competes with others for few places (`peer_admission`).
 The relay connects to the gateways only with which this machine is paired, and at the addresses only where it has
 authenticated them itself or that its admin configured; it forwards bytes of the TLS connection that caller and gateway
@@ -136,17 +136,17 @@ class PeerPort:
     async def _serve_peer(self, channel: Channel, connection: AdmittedConnection) -> None:
         handshake = ListenerHandshake(self._key, self._tls.spki_hash, os.urandom(32), self._peers.refusal)
         async with asyncio.timeout(HANDSHAKE_S):
-            challenge = handshake.challenge(await channel.told())
-            await channel.say(challenge)
+            challenge = handshake.challenge(await channel.next_message())
+            await channel.send_message(challenge)
             if isinstance(challenge, PeerRefused):
                 return
-            asked = handshake.asked(await channel.told())
+            asked = handshake.asked(await channel.next_message())
         if isinstance(asked, PeerRefused):
-            await channel.say(asked)
+            await channel.send_message(asked)
         elif not connection.proven():
-            await channel.say(PeerRefused("busy"))
+            await channel.send_message(PeerRefused("busy"))
         elif asked.what == "presence":
-            await channel.say(self._granted())
+            await channel.send_message(self._granted())
             async with asyncio.timeout(PRESENCE_S):
                 await channel.reader.read(1)
         else:
@@ -158,7 +158,7 @@ class PeerPort:
     async def _relayed(self, channel: Channel, caller: bytes, asked: Ask) -> None:
         refusal = self._why_not(caller, asked.gateway)
         if refusal is not None:
-            await channel.say(PeerRefused(refusal))
+            await channel.send_message(PeerRefused(refusal))
             return
         former, self.tunnels[caller] = self.tunnels.get(caller), channel
         if former is not None:
@@ -172,12 +172,12 @@ class PeerPort:
     async def _tunnel(self, channel: Channel, caller: bytes, gateway: bytes) -> None:
         dialled = await self._dial(self._gateways(gateway))
         if dialled is None:
-            await channel.say(PeerRefused("unreachable"))
+            await channel.send_message(PeerRefused("unreachable"))
             return
         who = f"{self._peers.name_of(caller)} ({key_id(caller)})"
         log.info("relaying %s to gateway %s", who, key_id(gateway))
         try:
-            await channel.say(self._granted())
+            await channel.send_message(self._granted())
             await forward(channel, *dialled, self._wait)
         finally:
             dialled[1].close()

@@ -57,11 +57,11 @@ class Channel:
         self._size = None
         return data
 
-    async def say(self, message: PeerMessage) -> None:
+    async def send_message(self, message: PeerMessage) -> None:
         """Sends one message of the handshake."""
         await self.send(encode(message))
 
-    async def told(self) -> PeerMessage:
+    async def next_message(self) -> PeerMessage:
         """The next message of the handshake. Raises RemoteProtocolError (`malformed`, `oversize`), EOFError."""
         return decode_peer(await self.receive(MAX_PEER_BYTES))
 
