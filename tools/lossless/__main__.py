@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tools import verbs
 
-NAMES = ("distribution", "matrix", "schema", "divergence", "acceptance", "freerunning")
+NAMES = ("distribution", "matrix")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,6 +29,22 @@ from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
 WORKERS = ("worker", "second", "random")
 ENOUGH = 0.5
 """Share of the answers that a condition must have befallen."""
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 30},
+        "kind": {"enum": ["story", "fact", "advice"]},
+        "facts": {"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "string", "maxLength": 40}},
+        "year": {"type": ["integer", "null"], "minimum": 1000, "maximum": 2100},
+    },
+    "required": ["title", "kind", "facts", "year"],
+    "additionalProperties": False,
+}
+JSON_BODY = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "summary", "schema": SCHEMA, "strict": True}},
+    "max_tokens": 200,
+}
+"""The schema bounds the completion's length."""
 Answers = dict[str, Answer]
 """By the name of the case."""
 
@@ -43,7 +59,7 @@ def sampled(number: int, prompt: str, args: argparse.Namespace) -> list[Case]:
 
 
 def others(number: int, prompt: str, args: argparse.Namespace, known: Answers) -> list[Case]:
-    """Greedy, penalties, two choices at once, and a stop string that spans the border between two words."""
+    """Greedy, penalties, two choices at once, JSON of a schema, and a stop string across the border of two words."""
     first = args.temperature[0]
     body = _body(prompt, args, first, 1)
     penalties = {"frequency_penalty": 0.6, "presence_penalty": 0.4, "repetition_penalty": 1.1}
@@ -51,6 +67,7 @@ def others(number: int, prompt: str, args: argparse.Namespace, known: Answers) -
         Case("greedy", f"{number}/greedy", body | {"temperature": 0}),
         Case("penalties", f"{number}/penalties", body | penalties),
         Case("choices", f"{number}/n=2", body | {"n": 2}),
+        Case("json", f"{number}/json", body | {"messages": _messages(f"{prompt} Answer as JSON."), **JSON_BODY}),
     ]
     stop = border(known[f"{number}/T={first:g}/seed=1"].choices[0][0])
     return [*cases, Case("stop", f"{number}/stop", body | {"stop": [stop]})] if stop else cases
@@ -66,13 +83,17 @@ def border(text: str) -> str | None:
 
 def _body(prompt: str, args: argparse.Namespace, temperature: float, seed: int) -> dict[str, Any]:
     return {
-        "messages": [{"role": "user", "content": prompt}],
+        "messages": _messages(prompt),
         "max_tokens": args.max_tokens,
         "temperature": temperature,
         "top_p": 0.95,
         "seed": seed,
         "edgespec": {"policy": args.policy, "phi": args.phi},
     }
+
+
+def _messages(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
 
 
 def make_stage(folder: Path, args: argparse.Namespace) -> Rig:
@@ -216,7 +237,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--others",
         type=options.number(int, 0, 10_000),
         default=2,
-        help="prompts also asked greedily, with penalties, n=2, stop",
+        help="prompts also asked greedily, with penalties, n=2, JSON, stop",
     )
     parser.add_argument(
         "--at-once",
