@@ -24,9 +24,9 @@ from tests.support.tiny_target import load_tiny, make_tiny_target
 from tools.bench import sources
 from tools.bench.__main__ import main
 from tools.bench.source_prompts import TEXTS
-from tools.train_heads import eagle
-from tools.train_heads.medusa import fresh
-from tools.train_heads.text import states
+from tools.train import eagle
+from tools.train.medusa import fresh
+from tools.train.text import lesson, pairs
 
 
 def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
@@ -71,9 +71,7 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
     embedding = model.get_output_embeddings().weight.detach()
     made: Heads = fresh(embedding, torch.arange(320), 2, 4)
     made.save(heads, folder_digest(folder))
-    text = states(model, [[[5, 6]]], 8)
-    text = text._replace(states=text.states.float())
-    eagle.fresh(32, embedding, text, 320).save(tmp_path / "eagle", folder_digest(folder))
+    eagle.fresh(32, embedding, pairs([lesson(model, [[5, 6]], 8)]), 320).save(tmp_path / "eagle", folder_digest(folder))
     options = ["sources", "--target", str(folder), "--draft", str(draft), "--max-tokens", "8"]
     options += ["--prompts", str(prompts)]
     files = ["--heads", str(heads), "--eagle", str(tmp_path / "eagle")]

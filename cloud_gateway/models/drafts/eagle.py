@@ -213,7 +213,7 @@ class EagleDrafts:
         width = target.hidden_size
         fits = head.join.shape == (width, target.embedding.shape[1] + width)
         if not fits or int(head.tokens.max()) >= target.vocab_size:
-            raise ModelError("The heads do not fit this target: train some for it (`python -m tools.train_heads`).")
+            raise ModelError("The heads do not fit this target: train some for it (`python -m tools.train`).")
         self._head = EagleHead(*(getattr(head, name).to(target.device) for name in NAMES))
         self._target, self._lines = target, dict[int, Line]()
         target.show_states(self)

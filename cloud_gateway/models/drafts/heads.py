@@ -29,9 +29,7 @@ def read(path: Path, kind: str, target: bytes, names: Sequence[str]) -> dict[str
         with safe_open(path, "pt") as file:
             facts = file.metadata() or {}
             if facts.get("kind") != kind or set(file.keys()) != set(names):
-                raise ModelError(
-                    f"{path} holds no {kind} heads; `python -m tools.train_heads {kind}` makes such a file."
-                )
+                raise ModelError(f"{path} holds no {kind} heads; `python -m tools.train {kind}` makes such a file.")
             tensors = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise ModelError(

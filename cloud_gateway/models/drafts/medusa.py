@@ -1,4 +1,4 @@
-"""Medusa heads over the last hidden state of a torch target, from a safetensors file that `tools.train_heads` writes.
+"""Medusa heads over the last hidden state of a torch target, from a safetensors file that `tools.train` writes.
 
 Head i adds a residual block of low rank to the state and looks at the token i + 1 places behind the target's own next
 one. All heads share the rows of the target's output embedding for the most frequent tokens: one small product.
@@ -67,7 +67,7 @@ class MedusaHeads:
     def __init__(self, heads: Heads, target: TorchTarget) -> None:
         """Raises ModelError where the target's states or tokens are others."""
         if heads.output.shape[1] != target.hidden_size or int(heads.tokens.max()) >= target.vocab_size:
-            raise ModelError("The heads do not fit this target: train some for it (`python -m tools.train_heads`).")
+            raise ModelError("The heads do not fit this target: train some for it (`python -m tools.train`).")
         self._heads = Heads(*(getattr(heads, name).to(target.device) for name in NAMES))
         self._target = target
 

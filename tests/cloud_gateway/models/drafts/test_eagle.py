@@ -29,10 +29,9 @@ from edgespec.shared.settings import overridden
 from tests.support.engines import complete, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
-from tools.target_text import write
-from tools.train_heads.__main__ import fit
-from tools.train_heads.eagle import fresh, losses, measure, weights
-from tools.train_heads.text import Text, states
+from tools.train.eagle import fresh, losses, measure, weights
+from tools.train.loop import Trainer
+from tools.train.text import Pairs, lesson, pairs, write
 
 PROMPT = [1 + i % 50 for i in range(12)]
 OTHER = [50 - i % 40 for i in range(9)]
@@ -40,15 +39,16 @@ DIGEST = b"digest of the target"
 COUNT = 40
 
 
-def made(folder: Path, steps: int) -> tuple[EagleHead, torch.Tensor, Text]:
+def made(folder: Path, steps: int) -> tuple[EagleHead, torch.Tensor, Pairs]:
     """A head that was trained on completions of PROMPT and OTHER; the input embedding, and that text."""
     model = load_tiny(folder)
-    text = states(model, [[PROMPT, OTHER]], COUNT)
-    text = text._replace(states=text.states.float())
+    text = pairs([lesson(model, [PROMPT, OTHER], COUNT)])
     torch.manual_seed(1)
     embedding = model.get_input_embeddings().weight.detach()
     head = fresh(embedding.shape[1], model.get_output_embeddings().weight.detach(), text, 64)
-    fit(weights(head), losses(head, embedding, text), 600, steps, lambda: None)
+    trainer = Trainer(weights(head), losses(head, embedding, text), max(steps, 1), 4e-3)
+    for _ in range(steps):
+        trainer.advance()
     return head, embedding, text
 
 
@@ -58,12 +58,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path) -> tuple[EagleHead, torch.Tensor, Text]:
+def trained(folder: Path) -> tuple[EagleHead, torch.Tensor, Pairs]:
     return made(folder, 300)
 
 
 @pytest.fixture(scope="module")
-def head(trained: tuple[EagleHead, torch.Tensor, Text]) -> EagleHead:
+def head(trained: tuple[EagleHead, torch.Tensor, Pairs]) -> EagleHead:
     return trained[0]
 
 
@@ -80,7 +80,7 @@ def assert_same(found: Sequence[Level], expected: Sequence[Level]) -> None:
 
 
 def test_a_trained_head_proposes_what_the_target_writes(
-    folder: Path, trained: tuple[EagleHead, torch.Tensor, Text]
+    folder: Path, trained: tuple[EagleHead, torch.Tensor, Pairs]
 ) -> None:
     before, after = measure(*made(folder, 0)), measure(*trained)
     untrained, right = (float(str(one[0]["right"])) for one in (before, after))

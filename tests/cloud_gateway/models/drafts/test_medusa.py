@@ -23,10 +23,9 @@ from edgespec.shared.settings import overridden
 from tests.support.engines import complete, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
-from tools.target_text import write
-from tools.train_heads.__main__ import fit
-from tools.train_heads.medusa import fresh, losses
-from tools.train_heads.text import frequent, states
+from tools.train.loop import Trainer
+from tools.train.medusa import fresh, losses
+from tools.train.text import lesson, pairs, write
 
 PROMPT = [1 + i % 50 for i in range(12)]
 DIGEST = b"digest of the target"
@@ -46,10 +45,11 @@ def target(folder: Path) -> TorchTarget:
 def heads(folder: Path) -> Heads:
     """Heads that know the completion of PROMPT by heart."""
     model = load_tiny(folder)
-    text = states(model, [[PROMPT]], 40).completions()
-    text = text._replace(states=text.states.float())
-    made = fresh(model.get_output_embeddings().weight.detach(), frequent(text, 64), 2, 32)
-    fit([made.down, made.up], losses(made, text), 600, 500, lambda: None)
+    text = pairs([lesson(model, [PROMPT], 40)]).completions()
+    made = fresh(model.get_output_embeddings().weight.detach(), text.frequent(64), 2, 32)
+    trainer = Trainer({"down": made.down, "up": made.up}, losses(made, text), 500, 4e-3)
+    for _ in range(500):
+        trainer.advance()
     return made
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.drafts.medusa import Heads, load
+from cloud_gateway.models.drafts.medusa import Heads
 from cloud_gateway.models.target_model.load import Loaded
 from edgespec.core.errors import ConfigError
-from tools.train_heads.text import TOO_SHORT, Pupil, Row, Text, frequent
+from tools import options
+from tools.train.loop import Pupil, Row
+from tools.train.text import TOO_SHORT, Lesson, Pairs, pairs
 
 BATCH = 64
 """States of one step."""
@@ -21,20 +23,23 @@ IGNORED = -100
 TOP = 3
 
 
-def pupil(args: argparse.Namespace, loaded: Loaded, known: Text) -> Pupil:
-    """The heads of `--out`, or new ones. Raises ConfigError, ModelError."""
-    text = known.completions()
-    if args.out.exists():
-        heads = load(args.out, loaded.model_digest)
-    else:
-        embedding = loaded.model.get_output_embeddings().weight.detach().cpu()
-        heads = fresh(embedding, frequent(text, args.vocabulary), args.heads, args.rank)
-    return Pupil(
-        [heads.down, heads.up],
-        losses(heads, text),
-        lambda: heads.save(args.out, loaded.model_digest),
-        lambda held: measure(heads, held.completions()),
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--heads", type=options.number(int, 1, 8), default=3)
+    parser.add_argument("--rank", type=options.number(int, 1, 4096), default=64, help="of a head's block")
+    parser.add_argument("--vocabulary", type=options.number(int, 1, 1 << 20), default=4096, help="most frequent tokens")
+
+
+def pupil(args: argparse.Namespace, loaded: Loaded, lessons: Sequence[Lesson], held: Sequence[Lesson]) -> Pupil:
+    """New heads. Raises ConfigError."""
+    text = pairs(lessons).completions()
+    embedding = loaded.model.get_output_embeddings().weight.detach().cpu()
+    heads = fresh(embedding, text.frequent(args.vocabulary), args.heads, args.rank)
+
+    def finish() -> list[Row]:
+        heads.save(args.out, loaded.model_digest)
+        return measure(heads, pairs(held).completions())
+
+    return Pupil({"down": heads.down, "up": heads.up}, losses(heads, text), finish)
 
 
 def fresh(embedding: Tensor, tokens: Tensor, count: int, rank: int) -> Heads:
@@ -61,15 +66,15 @@ def labels(heads: Heads, tokens: Tensor) -> Tensor:
     return found
 
 
-def losses(heads: Heads, text: Text) -> Callable[[], Tensor]:
+def losses(heads: Heads, text: Pairs) -> Callable[[int], Tensor]:
     """The cross-entropy of all heads, after random states. Raises ConfigError where no head has a token to learn."""
     wanted = labels(heads, text.tokens)
     useful = (wanted != IGNORED).any(1).nonzero()[:, 0]
     if not len(useful):
         raise ConfigError(TOO_SHORT)
 
-    def loss() -> Tensor:
-        chosen = useful[torch.randint(len(useful), (BATCH,))]
+    def loss(step: int) -> Tensor:
+        chosen = useful[torch.randint(len(useful), (BATCH,), generator=torch.Generator().manual_seed(step))]
         logits = heads(text.states[chosen])
         return F.cross_entropy(logits.flatten(0, 1), wanted[chosen].flatten(), ignore_index=IGNORED)
 
@@ -77,7 +82,7 @@ def losses(heads: Heads, text: Text) -> Callable[[], Tensor]:
 
 
 @torch.inference_mode()
-def measure(heads: Heads, text: Text) -> list[Row]:
+def measure(heads: Heads, text: Pairs) -> list[Row]:
     """Of each head: how often its first and its first TOP tokens hold the right one; unknown tokens count as wrong."""
     best = heads(text.states).topk(min(TOP, len(heads.tokens))).indices
     tokens, chosen, rows = text.tokens, heads.tokens[best], list[Row]()

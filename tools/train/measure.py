@@ -18,16 +18,16 @@ from edgespec.core.errors import ConfigError
 from edgespec.lab.gguf_layers import block_count
 from edgespec.llamacpp.context import Context, Row
 from tools import options, verbs
-from tools.distill.folder import Folder
-from tools.target_text import Batch
+from tools.train.folder import Folder
+from tools.train.text import Batch
 
 TIMED_AFTER = 64
 """Tokens in the KV cache when steps are timed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `python -m tools.distill measure`."""
-    parser.add_argument("folder", type=Path, help="folder of a run of `train`, whose held-back text is used")
+    """The options of `python -m tools.train measure`."""
+    parser.add_argument("folder", type=Path, help="folder of a training, whose held-back text is used")
     parser.add_argument("drafts", type=Path, nargs="+", metavar="GGUF", help="drafts; the first is the base of ratios")
     parser.add_argument("--steps", type=options.number(int, 1, 10_000), default=40, help="steps of each draft to time")
     parser.add_argument("--threads", type=options.number(int, 1, 512), default=1)

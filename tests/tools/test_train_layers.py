@@ -11,9 +11,9 @@ import torch
 from cloud_gateway.models.target_model.llama_forward import LlamaForward
 from cloud_gateway.models.target_model.torch import TorchTarget
 from tests.support.tiny_target import load_tiny, make_tiny_target
-from tools import calibrate_layers
-from tools.calibrate_layers import gain, match_rate, search
-from tools.target_text import write
+from tools.train.__main__ import main
+from tools.train.layers import gain, match_rate, search
+from tools.train.text import write
 
 PROMPTS = [[5, 9, 2], [7, 7, 30, 11], [1, 2, 3]]
 IDLE = 2
@@ -59,11 +59,11 @@ def test_the_command_prints_the_setting_and_refuses_what_it_cannot_use(
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
     prompts.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in "abcd"))
     options = ["--target", str(folder), "--prompts", str(prompts), "--max-tokens", "8", "--threads", "1"]
-    assert calibrate_layers.main([*options, "--least", "2", "--json", str(out)]) == 0
+    assert main(["layers", *options, "--least", "2", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert [row["layers"] for row in found["rows"]] == [3, 2]
     assert f"local_draft.layers = {found['layers']}" in capsys.readouterr().out
     other = make_tiny_target(tmp_path / "gpt2", architecture="gpt2")
-    assert calibrate_layers.main(["--target", str(other), "--prompts", str(prompts)]) != 0
+    assert main(["layers", "--target", str(other), "--prompts", str(prompts)]) != 0
     assert "not of the Llama family" in capsys.readouterr().err
-    assert calibrate_layers.main([*options, "--limit", "4", "--prompts", str(tmp_path / "none")]) != 0
+    assert main(["layers", *options, "--limit", "4", "--prompts", str(tmp_path / "none")]) != 0

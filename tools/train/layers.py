@@ -1,8 +1,5 @@
 """Chooses the layers of `local_draft.layers`, with which the target drafts for itself, by greedy search.
 
-    python -m tools.calibrate_layers                     the demo's model and prompts
-    python -m tools.calibrate_layers --target FILE --prompts FILE --json OUT
-
 The target writes completions. From all layers, the one is left out again and again without which the others choose the
 target's own token most often; of the candidates, those that were best before are tried first. What is shown was
 measured on completions of prompts that were held back from the search.
@@ -23,11 +20,16 @@ from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Forward, Part
 from cloud_gateway.models.target_model.llama_forward import LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.torch import TorchTarget
-from edgespec.core.errors import ModelError
-from tools import options, target_text, verbs
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.lab.demo import read_prompts
+from tools import options, verbs
+from tools.train.options import add_target, load
+from tools.train.text import ends_of, rendered, split, write
 
 MAX_K = 8
 """Longest chain whose gain is compared."""
+HELD_BACK, TOGETHER = 4, 16
+"""One prompt of so many is kept for measuring; so many completions are written at once."""
 REPEATS = 7
 """Passes of each kind that are timed."""
 Texts = Sequence[tuple[list[int], int]]
@@ -96,34 +98,28 @@ def gain(match: float, step: float) -> tuple[float, int]:
     return max(speeds)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.calibrate_layers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    target_text.add_options(parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.train layers`."""
+    add_target(parser)
     parser.add_argument("--limit", type=options.number(int, 4, 10_000), default=16, help="prompts to use")
     parser.add_argument("--max-tokens", type=options.number(int, 2, 4096), default=48, help="of each completion")
     parser.add_argument("--least", type=options.number(int, 1, 1000), default=8, help="layers at which it ends")
     parser.add_argument("--tries", type=options.number(int, 1, 1000), default=5, help="layers tried at each number")
-    parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
-    parser.set_defaults(run=calibrate)
-    return verbs.run(parser, argv)
 
 
-def calibrate(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Prints a table and the recommended setting. Raises EdgespecError."""
     began = time.perf_counter()
-    loaded = target_text.load(args)
+    loaded = load(args)
     model = loaded.model
     if not is_plain_llama(model):
         raise ModelError(f"{args.target} is not of the Llama family, so that it cannot draft with some of its layers.")
-    ends = target_text.ends_of(model)
+    ends, prompts = ends_of(model), rendered(loaded, read_prompts(args.prompts, args.limit, args.seed))
+    if len(prompts) < HELD_BACK:
+        raise ConfigError(f"{args.prompts} gives {len(prompts)} prompts; {HELD_BACK} or more are needed.")
     texts, unseen = (
-        [one for some in part for one in target_text.write(model, some, args.max_tokens, ends).sequences()]
-        for part in target_text.prompts_of(args, loaded)
+        [one for some in part for one in write(model, some, args.max_tokens, ends).sequences()]
+        for part in split(prompts, len(prompts) // HELD_BACK, TOGETHER, args.seed)
     )
     target = TorchTarget(model, slots=1, threads=torch.get_num_threads())
     assert isinstance(target.forward, LlamaForward)
@@ -144,7 +140,3 @@ def calibrate(args: argparse.Namespace) -> int:
     print(f"{time.perf_counter() - began:.0f} s in all")
     verbs.write_json(args.json, {"rows": rows, "layers": layers})
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

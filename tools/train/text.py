@@ -1,38 +1,28 @@
-"""Text that a target itself writes, greedily: what drafts are calibrated and trained on."""
+"""Text that a target itself writes, greedily: what drafts are calibrated, trained and measured on."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cloud_gateway.models.target_model.load import Loaded
-from cloud_gateway.models.target_model.load import load as load_model
 from cloud_gateway.models.target_model.slots import common_prefix
 from cloud_gateway.models.text import Text
-from cloud_gateway.process.config import TargetSection
-from cloud_gateway.process.targets import dtype_for
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.scene import PROMPTS, read_prompts
-from edgespec.shared.models import resolve_model
-from tools import options
+from tools.train.folder import Folder
 
 RANKS = 32
 """Tokens of each distribution that are kept, the most probable ones."""
 MAX_PROMPT = 512
 """Tokens of a prompt; longer ones are left out."""
-HELD_BACK = 4
-"""One prompt of so many is kept for measuring."""
-TOGETHER = 16
-"""Completions written at once: a pass over their rows takes little more than over one."""
-SEED = 1
+TOO_SHORT = "The target's completions are too short to learn from: give other prompts, or a greater --max-tokens."
 MADE_UP, MADE_UP_P = 64, 0.95
 """Most tokens of a prompt that is made up, and the probability from which its tokens are drawn (top-p)."""
 
@@ -75,6 +65,67 @@ class Batch:
             yield row[real].tolist(), int(written.sum())
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Text of the target, and what it gave its output embedding there."""
+
+    batch: Batch
+    states: Tensor
+    """[n, P + G, width] bfloat16."""
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Tensor]) -> Lesson:
+        """From what `parts` returned. Raises KeyError."""
+        return cls(Batch.of(parts), parts["states"])
+
+    def parts(self) -> dict[str, Tensor]:
+        """As a file holds it."""
+        return self.batch.parts() | {"states": self.states}
+
+    def pieces(self, size: int) -> Iterator[Lesson]:
+        """Lessons of at most `size` completions each."""
+        for at in range(0, len(self.states), size):
+            yield Lesson.of({name: part[at : at + size].contiguous() for name, part in self.parts().items()})
+
+
+class Pairs(NamedTuple):
+    """Texts, one behind the other: of each n - 1 pairs of a state and the token after it, and an end."""
+
+    states: Tensor
+    """[n, width] float32: what the output embedding was given; 0 at an end."""
+    tokens: Tensor
+    """[n]; -1 at an end."""
+    written: Tensor
+    """[n] bool: the target chose the token; True at an end too."""
+
+    def completions(self) -> Pairs:
+        """Without the pairs of prompts."""
+        return Pairs(self.states[self.written], self.tokens[self.written], self.written[self.written])
+
+    def spans(self) -> list[tuple[int, int]]:
+        """First pair and end of each text."""
+        ends = (self.tokens < 0).nonzero()[:, 0].tolist()
+        return list(zip([0, *(end + 1 for end in ends)], ends, strict=False))
+
+    def frequent(self, size: int) -> Tensor:
+        """Ids of the tokens that the target chose most often, at most `size`, in rising order. Raises ConfigError."""
+        chosen = Counter(self.tokens[self.written & (self.tokens >= 0)].tolist())
+        if not chosen:
+            raise ConfigError(TOO_SHORT)
+        return torch.tensor(sorted(token for token, _ in chosen.most_common(size)))
+
+
+def pairs(lessons: Iterable[Lesson]) -> Pairs:
+    """The texts of these lessons."""
+    found, tokens, written = list[Tensor](), list[int](), list[bool]()
+    for one in lessons:
+        for rows, real, (sequence, length) in zip(one.states, one.batch.mask, one.batch.sequences(), strict=True):
+            found += [rows[real][:-1], torch.zeros_like(rows[:1])]
+            tokens += [*sequence[1:], -1]
+            written += [False] * (len(sequence) - 1 - length) + [True] * (length + 1)
+    return Pairs(torch.cat(found).float(), torch.tensor(tokens), torch.tensor(written))
+
+
 def split(prompts: Sequence[Sequence[int]], held_back: int, size: int, seed: int) -> tuple[list[Any], list[Any]]:
     """Batches of at most `size` prompts to train on, prompts of like length together; and batches of those held back.
 
@@ -87,31 +138,6 @@ def split(prompts: Sequence[Sequence[int]], held_back: int, size: int, seed: int
         return [ordered[at : at + size] for at in range(0, len(ordered), size)]
 
     return batches(drawn[held_back:]), batches(drawn[:held_back])
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which target writes, and after which prompts."""
-    parser.add_argument("--target", default="auto:quantised", help="as target.model")
-    parser.add_argument(
-        "--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines (default: the demo's)"
-    )
-    parser.add_argument("--threads", type=options.number(int, 0, 512), default=0, help="0: one for each core")
-
-
-def load(args: argparse.Namespace) -> Loaded:
-    """The target of the options, as the engine torch would load it. Raises ModelError."""
-    torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
-    return load_model(resolve_model(args.target), dtype_for(TargetSection()))
-
-
-def prompts_of(args: argparse.Namespace, loaded: Loaded) -> tuple[list[Any], list[Any]]:
-    """Batches of `--limit` prompts, one of HELD_BACK held back, as of `split`. Raises ConfigError for too few."""
-    prompts = rendered(loaded, read_prompts(args.prompts, args.limit, SEED))
-    if len(prompts) < HELD_BACK:
-        raise ConfigError(
-            f"{args.prompts} with --limit {args.limit} gives {len(prompts)} prompts; {HELD_BACK} or more are needed."
-        )
-    return split(prompts, len(prompts) // HELD_BACK, TOGETHER, SEED)
 
 
 def rendered(loaded: Loaded, prompts: Iterable[str]) -> list[list[int]]:
@@ -139,6 +165,54 @@ def made_up(loaded: Loaded, count: int, seed: int) -> list[str]:
     cut = (one[: next((at for at, token in enumerate(one) if token in ends), None)] for one in found)
     prompts = (loaded.tokenizer.decode(one, skip_special_tokens=True).strip() for one in cut)
     return [prompt for prompt in prompts if prompt]
+
+
+def lesson(model: Any, prompts: Sequence[Sequence[int]], count: int, ends: frozenset[int] | None = None) -> Lesson:
+    """What the target writes to these prompts, all at once."""
+    batch = write(model, prompts, count, ends_of(model) if ends is None else ends)
+    return Lesson(batch, states(model, batch))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How much text of the target is wanted."""
+
+    held_back: int
+    made_up: int
+    max_tokens: int
+    together: int
+    """Completions written at once: a pass over their rows takes little more than over one."""
+    seed: int
+
+
+def texts(
+    loaded: Loaded, prompts: Sequence[str], wanted: Wanted, folder: Folder, say: Callable[[str], object]
+) -> tuple[list[Lesson], list[Lesson]]:
+    """Lessons to train on and held back; what the folder holds already is not written again.
+
+    Raises ConfigError, ModelError.
+    """
+    train, held = split(rendered(loaded, prompts), wanted.held_back, wanted.together, wanted.seed)
+    invented = list[str]()
+    for number, at in enumerate(range(0, wanted.made_up, wanted.together)):
+        make = partial(made_up, loaded, min(wanted.together, wanted.made_up - at), wanted.seed + number)
+        invented += folder.prompts(f"prompts-{number:04}", make)
+        say(f"{len(invented)} of {wanted.made_up} prompts made up")
+    train += split(rendered(loaded, dict.fromkeys(invented)), 0, wanted.together, 1)[0]
+    if not train or not held:
+        raise ConfigError(f"Too few prompts have at most {MAX_PROMPT} tokens: give others, or a lower --held-back.")
+    named = [(f"held-{number:04}", batch) for number, batch in enumerate(held)]
+    named += [(f"train-{number:04}", batch) for number, batch in enumerate(train)]
+    found = list[Lesson]()
+    for done, (name, some) in enumerate(named, 1):
+        make_text = partial(_parts, loaded.model, some, wanted.max_tokens)
+        found.append(Lesson.of(folder.text(name, make_text)))
+        say(f"text {done} of {len(named)}")
+    return found[len(held) :], found[: len(held)]
+
+
+def _parts(model: Any, prompts: Sequence[Sequence[int]], count: int) -> Mapping[str, Tensor]:
+    return lesson(model, prompts, count).parts()
 
 
 def ends_of(model: Any) -> frozenset[int]:

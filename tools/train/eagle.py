@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.drafts.eagle import NAMES, EagleHead, Line, load
+from cloud_gateway.models.drafts.eagle import NAMES, EagleHead, Line
 from cloud_gateway.models.target_model.load import Loaded
 from edgespec.core.errors import ConfigError
-from tools.train_heads.text import TOO_SHORT, Pupil, Row, Text, frequent
+from tools import options
+from tools.train.loop import Pupil, Row
+from tools.train.text import TOO_SHORT, Lesson, Pairs, pairs
 
 TEXTS = 4
 """Texts of one step."""
@@ -28,30 +30,33 @@ PLACES = 1000
 """Places of a text that are measured at most."""
 
 
-def pupil(args: argparse.Namespace, loaded: Loaded, known: Text) -> Pupil:
-    """The head of `--out`, or a new one. Raises ConfigError, ModelError."""
-    embedding = loaded.model.get_input_embeddings().weight.detach().cpu()
-    if args.out.exists():
-        head = load(args.out, loaded.model_digest)
-    else:
-        output = loaded.model.get_output_embeddings().weight.detach().cpu()
-        head = fresh(embedding.shape[1], output, known, args.vocabulary)
-    return Pupil(
-        weights(head),
-        losses(head, embedding, known),
-        lambda: head.save(args.out, loaded.model_digest),
-        lambda held: measure(head, embedding, held),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vocabulary", type=options.number(int, 1, 1 << 20), default=4096, help="most frequent tokens")
+
+
+def pupil(args: argparse.Namespace, loaded: Loaded, lessons: Sequence[Lesson], held: Sequence[Lesson]) -> Pupil:
+    """A new head. Raises ConfigError."""
+    text, model = pairs(lessons), loaded.model
+    embedding, output = (
+        one.weight.detach().cpu() for one in (model.get_input_embeddings(), model.get_output_embeddings())
     )
+    head = fresh(embedding.shape[1], output, text, args.vocabulary)
+
+    def finish() -> list[Row]:
+        head.save(args.out, loaded.model_digest)
+        return measure(head, embedding, pairs(held))
+
+    return Pupil(weights(head), losses(head, embedding, text), finish)
 
 
-def weights(head: EagleHead) -> list[Tensor]:
+def weights(head: EagleHead) -> dict[str, Tensor]:
     """What is trained: all but the output embedding."""
-    return [getattr(head, name) for name in NAMES if name not in ("output", "tokens")]
+    return {name: getattr(head, name) for name in NAMES if name not in ("output", "tokens")}
 
 
-def fresh(embedded: int, output: Tensor, text: Text, size: int) -> EagleHead:
+def fresh(embedded: int, output: Tensor, text: Pairs, size: int) -> EagleHead:
     """A head for the `size` most frequent tokens; `embedded`: width of the input embedding, `output`: [vocab, d]."""
-    width, tokens = output.shape[1], frequent(text, size)
+    width, tokens = output.shape[1], text.frequent(size)
     dim = HEAD_WIDTH if width % HEAD_WIDTH == 0 else width
     scale = text.states[text.tokens >= 0].pow(2).mean(0).sqrt()
 
@@ -73,7 +78,7 @@ def fresh(embedded: int, output: Tensor, text: Text, size: int) -> EagleHead:
     )
 
 
-def losses(head: EagleHead, embedding: Tensor, text: Text) -> Callable[[], Tensor]:
+def losses(head: EagleHead, embedding: Tensor, text: Pairs) -> Callable[[int], Tensor]:
     """The distance of predicted states, and the cross-entropy of what follows from them, on random texts.
 
     Only states from which the target chose a token are learnt. Raises ConfigError where there are none.
@@ -83,14 +88,15 @@ def losses(head: EagleHead, embedding: Tensor, text: Text) -> Callable[[], Tenso
         raise ConfigError(TOO_SHORT)
     scale = text.states[text.tokens >= 0].pow(2).mean().sqrt()
 
-    def loss() -> Tensor:
-        chosen = [spans[index] for index in torch.randint(len(spans), (TEXTS,)).tolist()]
+    def loss(step: int) -> Tensor:
+        drawn = torch.Generator().manual_seed(step)
+        chosen = [spans[index] for index in torch.randint(len(spans), (TEXTS,), generator=drawn).tolist()]
         rows = torch.cat([torch.arange(*span) for span in chosen])
         positions = torch.cat([torch.arange(end - first) for first, end in chosen])
         which = torch.repeat_interleave(torch.arange(TEXTS), torch.tensor([end - first for first, end in chosen]))
         visible = (which[:, None] == which).tril()
         true = text.states[rows]
-        noise = NOISE * scale * (2 * torch.rand_like(true) - 1)
+        noise = NOISE * scale * (2 * torch.rand(true.shape, generator=drawn) - 1)
         found = head(F.embedding(text.tokens[rows], embedding).float(), true + noise, positions, visible)
         learnt = (which[1:] == which[:-1]) & text.written[rows][1:]
         predicted, wanted = found[:-1][learnt], true[1:][learnt]
@@ -100,7 +106,7 @@ def losses(head: EagleHead, embedding: Tensor, text: Text) -> Callable[[], Tenso
     return loss
 
 
-def measure(head: EagleHead, embedding: Tensor, text: Text) -> list[Row]:
+def measure(head: EagleHead, embedding: Tensor, text: Pairs) -> list[Row]:
     """Of each step of a draft, where all before it were right: how often its most probable token was right too."""
     asked, right = Counter[int](), Counter[int]()
     for first, end in text.spans():

@@ -1,0 +1,238 @@
+"""`python -m tools.train`: each kind learns, goes on after a stop with the same bits, and says what it cannot do."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import make_tiny_target
+from tools.train import loop
+from tools.train.__main__ import main
+from tools.train.loop import Trainer, rate
+
+PROMPTS = [f"the {word} of {place}" for word in ("name", "colour", "age") for place in ("a ship", "my house")]
+Command = Callable[..., list[str]]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    return make_tiny_gguf(tmp_path / "target.gguf", vocab=320, layers=4, sharpness=16)
+
+
+@pytest.fixture
+def command(tmp_path: Path, gguf: Path) -> Command:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+
+    model = make_tiny_target(tmp_path / "target", vocab=320)
+
+    def made(kind: str, folder: Path, *more: object) -> list[str]:
+        target = gguf if kind == "draft" else model
+        asked = ["--target", target, "--prompts", prompts, "--steps", 12, "--max-tokens", 12, "--held-back", 1]
+        own = ["--layers", 2, "--batch", 2] if kind == "draft" else []
+        return list(map(str, [kind, folder, *asked, *own, "--threads", 1, "--device", "cpu", *more]))
+
+    return made
+
+
+def interrupted_at(patch: pytest.MonkeyPatch, step: int, how: Callable[[], object]) -> None:
+    """Before this step something happens."""
+    real = Trainer.advance
+
+    def advance(self: Trainer, share: float) -> float:
+        if self.step == step:
+            how()
+        return real(self, share)
+
+    patch.setattr(Trainer, "advance", advance)
+
+
+def killed() -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
+    rates = [rate(step / 100, 2.0) for step in range(101)]
+    assert rates[:6] == pytest.approx([0.0, 0.4, 0.8, 1.2, 1.6, 2.0])
+    assert all(a >= b for a, b in itertools.pairwise(rates[5:]))
+    assert rates[-1] == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "draft"])
+def test_each_kind_learns_what_the_target_writes(kind: str, command: Command, tmp_path: Path) -> None:
+    out, loss = tmp_path / "figures", dict[int, float]()
+    for steps in (1, 150):
+        given = command(kind, tmp_path / str(steps), "--steps", steps, "--rate", "5e-3", "--json", out)
+        assert main(given) == 0
+        found = json.loads(out.read_text())
+        loss[steps] = found["loss"]
+        assert found["steps"] == steps and found["held"] == 12 and found["rows"]
+    assert loss[150] < 0.7 * loss[1]
+
+
+@pytest.mark.parametrize(("kind", "number"), [("medusa", signal.SIGINT), ("draft", signal.SIGTERM)])
+def test_a_run_that_was_stopped_ends_with_the_same_bits(
+    kind: str, number: int, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(command(kind, whole)) == 0
+    with pytest.MonkeyPatch.context() as patched:
+        interrupted_at(patched, 7, lambda: os.kill(os.getpid(), number))
+        assert main(command(kind, parts)) == 130
+    assert "stopped after step 8" in capsys.readouterr().out
+    assert main(command(kind, parts)) == 0
+    assert "goes on after step 8" in capsys.readouterr().out
+    for name in (f"{kind}.checkpoint", *(["medusa.safetensors"] if kind == "medusa" else [])):
+        one, other = (load_file(folder / name) for folder in (whole, parts))
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    if kind == "draft":
+        assert (whole / "draft.gguf").read_bytes() == (parts / "draft.gguf").read_bytes()
+
+
+def test_minutes_bring_the_learning_rate_down_by_their_end(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, rates = itertools.count(), list[float]()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    monkeypatch.setattr("tools.train.run.time", SimpleNamespace(monotonic=lambda: 0.0))
+    real = Trainer.advance
+
+    def noted(self: Trainer, share: float) -> float:
+        found = real(self, share)
+        rates.append(self._optimiser.param_groups[0]["lr"])
+        return found
+
+    monkeypatch.setattr(Trainer, "advance", noted)
+    assert main(command("medusa", tmp_path / "run", "--minutes", 1, "--steps", 1000, "--rate", "1e-3")) == 0
+    assert len(rates) <= 60 and max(rates) > 0.9e-3 and rates[-1] < 0.2e-3
+    assert all(a >= b for a, b in itertools.pairwise(rates[rates.index(max(rates)) :]))
+
+
+def test_text_serves_every_kind_and_is_written_once(command: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tools.train.text.write", lambda *_: killed())
+        assert main(command("medusa", run)) == 130
+    assert not list(run.glob("*.safetensors"))
+    assert main(command("medusa", run)) == 0
+    written = (run / "train-0000.safetensors").stat().st_mtime_ns
+    assert main(command("eagle", run)) == 0
+    assert (run / "train-0000.safetensors").stat().st_mtime_ns == written
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A disk on which no file gets larger than so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_and_a_damaged_file_are_one_sentence(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+
+    def fails(said: str) -> None:
+        capsys.readouterr()
+        assert main(command("medusa", run)) == ModelError.exit_code
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1, error
+        assert not list(run.glob("*.part"))
+
+    with largest_file(1000):
+        fails("held-0000.safetensors cannot be written")
+    with pytest.MonkeyPatch.context() as patched:
+        interrupted_at(patched, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert main(command("medusa", run)) == 130
+    kept = (run / "medusa.checkpoint").read_bytes()
+    with largest_file(len(kept) - 100):
+        fails("medusa.checkpoint cannot be written")
+    assert (run / "medusa.checkpoint").read_bytes() == kept, "the one before stays"
+    for name in ("medusa.checkpoint", "train-0000.safetensors"):
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(whole[:-100])
+        fails(f"{name} is not whole")
+        (run / name).write_bytes(whole)
+    save_file({"other": torch.zeros(1)}, run / "medusa.checkpoint")
+    fails("medusa.checkpoint is of another training")
+
+
+def test_prompts_that_the_target_makes_up_are_trained_on_and_kept(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, more = tmp_path / "plain", tmp_path / "more"
+    assert main(command("medusa", plain)) == 0
+    given = command("medusa", more, "--made-up", 6, "--together", 4)
+    assert main(given) == 0
+    made = [one for file in sorted(more.glob("prompts-*")) for one in json.loads(file.read_text())]
+    assert 2 <= len(made) <= 6 and all(made)
+    assert (more / "held-0000.safetensors").read_bytes() == (plain / "held-0000.safetensors").read_bytes()
+    rows = [sum(len(load_file(file)["tokens"]) for file in run.glob("train-*")) for run in (plain, more)]
+    assert rows == [5, 5 + len(set(made))]
+    (more / "prompts-0001.json").write_text("[")
+    capsys.readouterr()
+    assert main(given) == ModelError.exit_code and "prompts-0001.json cannot be used" in capsys.readouterr().err
+
+
+def test_a_worker_loads_the_draft_and_its_measures_are_the_models(command: Command, gguf: Path, tmp_path: Path) -> None:
+    run, figures, compared = tmp_path / "run", tmp_path / "figures", tmp_path / "compared"
+    assert main(command("draft", run, "--format", "f16", "--json", figures)) == 0
+    assert gguf_tokenizer_digest(run / "draft.gguf") == gguf_tokenizer_digest(gguf)
+    given = ["measure", run, gguf, run / "draft.gguf", "--steps", 2, "--json", compared]
+    assert main(list(map(str, given))) == 0
+    target, made = json.loads(compared.read_text())
+    assert (target["layers"], made["layers"], target["right"]) == (4, 2, 1.0)
+    assert made["M parameters"] < target["M parameters"]
+    (row,) = json.loads(figures.read_text())["rows"]
+    assert row["kept"] == "0,1" and made["right"] == pytest.approx(row["right in torch"], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--layers", 4), "leaves a draft 1 to 3"),
+        (("--keep", "0,9"), "0 to 3 in rising order"),
+        (("--held-back", 6), "has 6 prompts"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[object, ...], said: str
+) -> None:
+    assert main(command("draft", tmp_path / "run", *more)) == ConfigError.exit_code
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1
+
+
+def test_another_training_in_the_same_folder_is_refused(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command("medusa", tmp_path / "run", "--steps", 1)) == 0
+    assert main(command("medusa", tmp_path / "run", "--steps", 1, "--rate", 0.5)) == ConfigError.exit_code
+    assert "was made with rate 0.002, not 0.5" in capsys.readouterr().err
