@@ -185,15 +185,6 @@ async def test_a_worker_that_is_not_paired_ends(tmp_path: Path, standing: Any) -
                 await asyncio.wait_for(task, 20)
 
 
-@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
-async def test_a_worker_that_was_paired_at_a_later_version_ends(tmp_path: Path) -> None:
-    async with serving(tmp_path) as gateway:
-        gateway.standing[worker_identity().key.public] = "version"
-        async with running(gateway, Daemon()) as task:
-            with pytest.raises(RemoteProtocolError, match="version"):
-                await asyncio.wait_for(task, 20)
-
-
 async def test_being_revoked_while_linked_is_final(tmp_path: Path) -> None:
     daemon = Daemon()
     async with serving(tmp_path) as gateway, running(gateway, daemon) as task:
@@ -210,14 +201,6 @@ async def test_another_tokenizer_is_final_and_names_both(tmp_path: Path) -> None
     async with serving(tmp_path) as gateway, running(gateway, Daemon(), me=me) as task:
         with pytest.raises(TokenizerMismatch, match="abababab.*74747474"):
             await asyncio.wait_for(task, 20)
-
-
-async def test_another_version_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(tmp_path) as gateway:
-        monkeypatch.setattr("edgespec.core.protocol.session.PROTOCOL", "edgespec/2")
-        async with running(gateway, Daemon()) as task:
-            with pytest.raises(RemoteProtocolError, match="update the older one"):
-                await asyncio.wait_for(task, 20)
 
 
 async def test_what_the_address_finder_raises_is_final() -> None:
