@@ -295,7 +295,8 @@ async def test_a_fast_caller_waits_for_the_relays_rate(tmp_path: Path) -> None:
         assert loop.time() - began > 0.8
 
 
-async def test_a_chunk_that_is_too_long_ends_the_tunnel(tmp_path: Path) -> None:
+async def test_a_chunk_that_is_too_long_ends_the_tunnel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnel, "SILENT_S", 60.0)
     async with relaying(tmp_path) as (caller, relay):
         caller.meets(relay)
         async with by_hand(relay) as channel:
