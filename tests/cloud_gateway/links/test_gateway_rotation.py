@@ -78,7 +78,7 @@ async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path:
     async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:
         gateways = PairedGateways(worker.folder)
         gateways.add(*first, "gw", str(gateway.address), 1)
-        gateways._replace(first[0], paired_at=1)
+        gateways.update(first[0], paired_at=1)
         found = await network.address(gateway.address, stored(worker).pin)
         assert found.exit_code == 77 and "more than 90 days ago" in found.says and "pair again" in found.do
         assert not gateway.links.workers()
