@@ -20,7 +20,6 @@ from typing import Literal
 
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
 from edgespec.lab.link_model import LinkModel, OneWay
-from edgespec.lab.profiles import PROFILES
 
 CHUNK = 64 * 1024
 MAX_LOSS = 0.9
@@ -143,18 +142,23 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m edgespec.lab.wan", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--to", required=True, metavar="HOST:PORT")
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
-    parser.add_argument("--profile", choices=tuple(PROFILES), help="instead of the three figures below")
     parser.add_argument("--rtt-ms", type=float, default=0.0)
     parser.add_argument("--jitter-ms", type=float, default=0.0, help="mean extra delay of a chunk, each way")
     parser.add_argument("--loss", type=float, default=0.0, help="share of chunks that TCP has to repair")
+    parser.add_argument("--mbit-s", type=float, default=float("inf"), help="bandwidth each way (default: no limit)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
-    model = LinkModel(options.rtt_ms / 1e3, options.jitter_ms / 1e3, options.loss, bandwidth_bps=float("inf"))
-    model = PROFILES.get(options.profile, model)
+    model = LinkModel(options.rtt_ms / 1e3, options.jitter_ms / 1e3, options.loss, options.mbit_s * 1e6)
     try:
-        if not (0 <= model.rtt_s <= 60 and 0 <= model.jitter_s <= 60 and 0 <= model.loss <= MAX_LOSS):  # NaN too
+        if not (
+            0 <= model.rtt_s <= 60
+            and 0 <= model.jitter_s <= 60
+            and 0 <= model.loss <= MAX_LOSS
+            and model.bandwidth_bps > 0
+        ):  # NaN too
             raise ConfigError(
-                f"--rtt-ms and --jitter-ms must be numbers from 0 to 60000, --loss one from 0 to {MAX_LOSS}."
+                f"--rtt-ms and --jitter-ms must be numbers from 0 to 60000, --loss one from 0 to {MAX_LOSS}, "
+                "--mbit-s one above 0."
             )
         proxy = Proxy(_address(options.to), model, _address(options.listen), options.seed)
     except EdgespecError as error:

@@ -9,6 +9,5 @@ Public, by module:
 - `pair`: `pair`, `Pairing`
 - `peer_pairing`: `pair_peer`, `pair_through_peers`
 - `report`: all
-- `service`: `load_drafter`, `Service`
 - `start`: all
 """

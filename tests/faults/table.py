@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.lab.link_model import LinkModel
-from edgespec.lab.profiles import PROFILES
 from edgespec.lab.rig import RigError
 from tests.faults.scene import PROMPTS, USUAL, WORKERS, Scene, Stream, at_once
 from tools.check.busy import busy
+from tools.profiles import PROFILES
 
 Inject = Callable[..., object]
 """Called with `scene`."""

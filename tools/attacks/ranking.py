@@ -29,7 +29,7 @@ from tools.attacks.runner import ROOT
 
 CASES = ("none", "silent", "slow", "lying")
 PROGRAMS = {"slow": "slow", "lying": "wrong"}
-"""Cases of edgespec/lab/rig/bad_worker.py; the silent one is the attackers' own link, which drafts nothing."""
+"""Cases of tools/bad_worker.py; the silent one is the attackers' own link, which drafts nothing."""
 QUIET = "paired-trees"
 """The flood whose control is that link."""
 HONEST = "honest"
@@ -85,7 +85,7 @@ def bad(stage: Rig, case: str, checkout: Path) -> Iterator[None]:
         return
     stage.pair(case)
     if case in PROGRAMS:
-        stage.start_worker(case, [*module("edgespec.lab.rig.bad_worker"), PROGRAMS[case]])
+        stage.start_worker(case, [*module("tools.bad_worker"), PROGRAMS[case]])
         yield
         stage.stop(case)
         return

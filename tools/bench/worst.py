@@ -60,7 +60,7 @@ class Case:
     @property
     def program(self) -> list[str]:
         """What is run in place of `edgespec run`."""
-        return [*module("edgespec.lab.rig.bad_worker"), self.worker] if self.worker else []
+        return [*module("tools.bad_worker"), self.worker] if self.worker else []
 
 
 CASES: Mapping[str, Case] = {

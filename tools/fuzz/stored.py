@@ -34,8 +34,7 @@ from edgespec.worker.config import WorkerSettings
 from tools.fuzz.decoder import Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
 from tools.fuzz.mutate import JSON, MSGPACK, Codec
-from tools.survey.errors import SurveyFileError
-from tools.survey.sample import Sample
+from tools.survey.sample import Sample, SurveyFileError
 from tools.survey.sample import read as read_samples
 
 KEY = SigningKey(b"k" * 32)

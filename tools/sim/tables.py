@@ -11,18 +11,18 @@ import numpy as np
 from edgespec.core.protocol.messages import ROOT, Commit, Frame, Tree, encode
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.network import wire_bytes
-from edgespec.lab.sim.theory import (
+from edgespec.lab.sim.world import SESSION
+from tools.sim import plots
+from tools.sim.config import load, steps_of
+from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
+from tools.sim.process import Iid
+from tools.sim.theory import (
     best_k,
     expected_accepted,
     expected_tokens,
     printed_overview,
     speedup,
 )
-from edgespec.lab.sim.world import SESSION
-from tools.sim import plots
-from tools.sim.config import load, steps_of
-from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
-from tools.sim.process import Iid
 
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SCAN = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)

@@ -14,13 +14,20 @@ import zoneinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.core.errors import ConfigError
+from edgespec.core.errors import ConfigError, EdgespecError
 
 if TYPE_CHECKING:
     from tools.survey.runner import Ended
 
 SAMPLES = Path("samples.jsonl")
 _OVERRIDES = {"interval_s": "schedule.interval_s", "duration_h": "schedule.duration_h", "count": "schedule.count"}
+
+
+class NoAnswerError(EdgespecError):
+    """A survey ended without one answer; every request is in the file with what came instead."""
+
+    exit_code = 69
+    fault = "operator"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,14 +59,12 @@ def run(args: argparse.Namespace) -> int:
     """Measures until the schedule or a signal ends it; returns the exit status. Raises EdgespecError."""
     from edgespec.shared.settings import load, overridden
     from tools.survey import config
-    from tools.survey.errors import NoAnswerError
     from tools.survey.progress import watched
-    from tools.survey.runner import Survey, check
+    from tools.survey.runner import Survey
     from tools.survey.sample import SampleFile
 
     values = {key: getattr(args, name) for name, key in _OVERRIDES.items()}
     settings = overridden(load(args.config, config.SurveySettings), values)
-    check(settings)
     with SampleFile(args.out) as file:
         survey = Survey(settings, file)
         ended = asyncio.run(watched(survey, quiet=args.json))
@@ -74,10 +79,8 @@ def run(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     """Prints and plots the results. Raises EdgespecError."""
     from tools.survey import report
-    from tools.survey.analysis import series
-    from tools.survey.errors import SurveyFileError
-    from tools.survey.sample import read
-    from tools.survey.summary import summary
+    from tools.survey.analysis import series, summary
+    from tools.survey.sample import SurveyFileError, read
 
     zone = _zone(args.timezone)
     files = args.files or [SAMPLES]

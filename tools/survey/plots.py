@@ -1,4 +1,4 @@
-"""The report's figures, as PNG and SVG: heat maps by hour of the day, hourly curves, and differences of regions."""
+"""The report's figures, as PNG and SVG: heat maps by hour of the day, a timeline, and differences of regions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,123 @@ from typing import Any
 
 import numpy as np
 
-from tools.survey.analysis import FEW, HOURS, Floats, Series, hourly, measured, percentiles
-from tools.survey.differences import above_minimum
-from tools.survey.drawing import curve, heat, plain_ticks, pyplot, scale_of, short, top, write
+from edgespec.core.errors import ConfigError
+from tools.survey.analysis import FEW, HOURS, Floats, Series, above_minimum, hourly, measured, percentiles
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999933")
+"""Distinguishable by colour-blind people (Okabe and Ito)."""
+DASHES = ("-", (0, (1, 1.2)), (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)))
+
+
+def curve(axis: Any, hours: Any, figures: Floats, enough: Any, number: int, label: str) -> None:
+    """A line with filled marks, hollow where there are few values."""
+    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+    axis.plot(hours, figures, color=colour, linestyle=dash, linewidth=1.5, label=label)
+    for chosen, face in ((enough, colour), (~enough, "white")):
+        axis.plot(hours[chosen], figures[chosen], "o", color=colour, markersize=4, markerfacecolor=face)
+
+
+def heat(
+    axis: Any,
+    grid: Floats,
+    marked: Any,
+    rows: Sequence[str],
+    *,
+    texts: Any = None,
+    signed: bool = False,
+    cmap: str = "viridis",
+    **scale: Any,
+) -> Any:
+    """A grid of coloured cells [rows, columns] with numbers in them: `texts`, or the values; `marked` ones hatched."""
+    plt = pyplot()
+    colours = plt.get_cmap(cmap).with_extremes(bad="#e4e4e4")
+    image = axis.imshow(np.ma.masked_invalid(grid), aspect="auto", cmap=colours, **scale)
+    for (row, column), value in np.ndenumerate(grid):
+        if np.isnan(value):
+            continue
+        red, green, blue, _ = image.cmap(image.norm(value))
+        ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
+        text = _number(value, signed) if texts is None else f"{texts[row, column]}"
+        axis.text(column, row, text, ha="center", va="center", fontsize=8, color=ink, zorder=3)
+        if marked[row, column]:
+            corner = (column - 0.5, row - 0.5)
+            axis.add_patch(plt.Rectangle(corner, 1, 1, fill=False, hatch="///", edgecolor="#9a9a9a", lw=0, zorder=2))
+    axis.set_yticks(range(len(rows)), [short(row) for row in rows], fontsize=8)
+    axis.set_xticks(range(grid.shape[1]), range(grid.shape[1]), fontsize=8)
+    axis.set_xticks(np.arange(grid.shape[1] + 1) - 0.5, minor=True)
+    axis.set_yticks(np.arange(grid.shape[0] + 1) - 0.5, minor=True)
+    axis.grid(which="minor", color="white", linewidth=0.8)
+    axis.tick_params(which="both", length=0)
+    return image
+
+
+def _number(value: float, signed: bool) -> str:
+    """Few digits: what fits a cell."""
+    sign = "+" if signed and value > 0 else ""
+    size = abs(value)
+    if size >= 9999.5:
+        return f"{sign}{value / 1000:.0f}k"
+    if size >= 9.95 or size == 0:
+        return f"{sign}{value:.0f}"
+    return f"{sign}{value:.1f}" if size >= 0.995 else f"{sign}{value:.2f}"
+
+
+def scale_of(values: Floats) -> Any:
+    """Logarithmic where the values differ by more than a factor of ten."""
+    from matplotlib import colors
+
+    there = values[~np.isnan(values)]
+    low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
+    if low > 0 and high > 10 * low:
+        return colors.LogNorm(low, high)
+    return colors.Normalize(0, high or 1.0)
+
+
+def top(values: Floats) -> float:
+    """The greatest value, 1 where there is none above 0."""
+    there = values[~np.isnan(values)]
+    return float(there.max()) if there.size and there.max() > 0 else 1.0
+
+
+def plain_ticks(axis: Any) -> None:
+    """Numbers instead of powers of ten, and at 1, 2 and 5 times those on a logarithmic axis."""
+    from matplotlib import ticker
+
+    if axis.get_scale() == "log":
+        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_locator(ticker.NullLocator())
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def short(label: str) -> str:
+    """A label that fits beside an axis."""
+    return label if len(label) <= 50 else label[:49] + "…"
+
+
+def pyplot() -> Any:
+    """matplotlib without a display."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "edgespec"  # the same figure gives the same file
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
+def write(figure: Any, out: Path, heading: str, note: str) -> None:
+    """Writes and forgets a figure. Raises ConfigError where the files cannot be written."""
+    figure.suptitle(f"{heading}\n{note}", fontsize=10)
+    try:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # it is laid out, which takes longer than to draw it
+        figure.savefig(out.with_suffix(".png"), dpi=110)
+        figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
+    except OSError as error:
+        raise ConfigError(f"{out}: the plots cannot be written ({error.strerror or error}).") from None
+    finally:
+        pyplot().close(figure)
+
 
 CAPTION = "Hatched: fewer than {p50} values behind a p50, {p95} behind a p95. Grey: no value."
 
@@ -39,41 +153,6 @@ def heat_maps(several: Sequence[Series], out: Path, heading: str) -> None:
     figure.colorbar(image, ax=axes[-1:], pad=0.01, fraction=0.025, label="failed (%)")
     axes[-1].set_xlabel("hour of the day")
     write(figure, out, heading, CAPTION.format(**FEW))
-
-
-def curves(several: Sequence[Series], out: Path, heading: str) -> None:
-    """Hour by hour: p50 and p95 of the time to the first token and of the TCP handshake, and the rate of failures."""
-    plt = pyplot()
-    figure, axes = plt.subplots(2, 3, figsize=(15, 7), sharex=True, layout="constrained")
-    hours = np.arange(HOURS)
-    for column, (quantity, name) in enumerate([("ttft_ms", "time to first token"), ("connect_ms", "TCP connect")]):
-        for row, q in enumerate(("p50", "p95")):
-            axis = axes[row][column]
-            for number, one in enumerate(several):
-                figures, counts = hourly(one, quantity, int(q[1:]))
-                curve(axis, hours, figures, counts >= FEW[q], number, one.label)
-            axis.set_title(f"{name}, {q} (ms)", fontsize=10, loc="left")
-            axis.set_ylim(bottom=0)
-    for number, one in enumerate(several):
-        asked, failed = _requests(one)
-        rate = np.divide(100.0 * failed, asked, out=np.full(HOURS, np.nan), where=asked > 0)
-        curve(axes[0][2], hours, rate, asked >= FEW["p95"], number, one.label)
-        curve(axes[1][2], hours, asked.astype(float), asked >= 0, number, one.label)
-    axes[0][2].set_title("failed requests (%)", fontsize=10, loc="left")
-    axes[1][2].set_title("requests", fontsize=10, loc="left")
-    for axis in axes.flat:
-        axis.grid(alpha=0.25)
-        axis.set_xlim(-0.5, HOURS - 0.5)
-        axis.set_xticks(range(0, HOURS, 3))
-    for axis in axes[0][2], axes[1][2]:
-        axis.set_ylim(bottom=0)
-    for axis in axes[1]:
-        axis.set_xlabel("hour of the day")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=9, frameon=False)
-    write(
-        figure, out, heading, "Hollow marks: fewer than {p50} values behind a p50, {p95} behind others.".format(**FEW)
-    )
 
 
 def regions(several: Sequence[Series], pairs: Sequence[Mapping[str, Any]], out: Path, heading: str) -> None:

@@ -76,7 +76,7 @@ class Prober:
             self._headers["Authorization"] = f"Bearer {key}"
         self._context = _tls_context(endpoint) if endpoint.base_url.startswith("https:") else None
 
-    async def sample(self, at: float, skipped: int = 0, clock_scale: float = 1.0) -> Sample:
+    async def sample(self, at: float, skipped: int = 0) -> Sample:
         """Makes one request. Errors of endpoint and network do not raise; they are the sample's `outcome`."""
         moments, answer = Moments(), Answer()
         status: int | None = None
@@ -119,7 +119,6 @@ class Prober:
             retry_after_s=retry_after_s,
             stalled_ms=round(((_stalled_s() if moments.stalled_s is None else moments.stalled_s) - stalled_s) * 1e3, 3),
             skipped=skipped,
-            clock_scale=clock_scale,
         )
 
     def _body(self) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""Progress of a running survey on standard error: one bar for each endpoint with its last result."""
+"""Progress of a running survey on standard error: the plan, and on a terminal a line for each sample."""
 
 from __future__ import annotations
 
 import datetime as dt
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from tools.survey.runner import Ended, Survey
 from tools.survey.sample import Sample
@@ -15,14 +14,12 @@ async def watched(survey: Survey, *, quiet: bool = False) -> Ended:
     """Runs the survey, with progress unless `quiet` or the output is no terminal."""
     console = Console(stderr=True, quiet=quiet)
     console.print(plan(survey), highlight=False, markup=False, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[last]}"))
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        bars = _bars(survey, progress)
 
-        def watch(sample: Sample) -> None:
-            progress.update(bars[sample.endpoint], advance=1, last=_last(sample))
+    def watch(sample: Sample) -> None:
+        if console.is_terminal:
+            console.print(f"{sample.endpoint}: {_last(sample)}", highlight=False, markup=False)
 
-        return await survey.run(watch)
+    return await survey.run(watch)
 
 
 def plan(survey: Survey) -> str:
@@ -36,14 +33,6 @@ def plan(survey: Survey) -> str:
         f"Asking {count} endpoint{'s' * (count != 1)} about every {times.interval_s:g} s each, "
         f"until {until}{bound}{continued}."
     )
-
-
-def _bars(survey: Survey, progress: Progress) -> dict[str, TaskID]:
-    left = survey.schedule.left(survey.start)
-    return {
-        name: progress.add_task(name, total=survey.earlier[name] + count, completed=survey.earlier[name], last="")
-        for name, count in left.items()
-    }
 
 
 def _last(sample: Sample) -> str:

@@ -25,7 +25,6 @@ def draw(several: Sequence[Series], figures: Mapping[str, Any], out: Path, zone:
     """Writes the plots beside each other, `out` being the beginning of their names; returns the PNG files."""
     heading = title(figures)
     made = {"heatmap": lambda path: plots.heat_maps(several, path, heading)}
-    made["hours"] = lambda path: plots.curves(several, path, heading)
     if figures["differences"]:
         made["regions"] = lambda path: plots.regions(several, figures["differences"], path, heading)
     if len({one.source for one in several}) > 1:
@@ -38,16 +37,10 @@ def draw(several: Sequence[Series], figures: Mapping[str, Any], out: Path, zone:
 
 
 def title(figures: Mapping[str, Any]) -> str:
-    """The title of all plots: number of samples, period, and whether the clock was real."""
+    """The title of all plots: number of samples and period."""
     first, last = (figures[name][:16].replace("T", " ") for name in ("from", "to"))
     count = f"{figures['samples']:,} request{'s' * (figures['samples'] != 1)}"
-    text = f"edgespec survey: {count}, {first} to {last} ({figures['timezone']})"
-    if figures["clock_scale"] != 1:
-        text += (
-            f"\nDEMONSTRATION: the clock ran {figures['clock_scale']:g} times too fast: hours and dates are made up, "
-            "latencies are as measured"
-        )
-    return text
+    return f"edgespec survey: {count}, {first} to {last} ({figures['timezone']})"
 
 
 def show(figures: Mapping[str, Any]) -> None:

@@ -14,7 +14,6 @@ from msgspec import Meta
 
 from edgespec.core.errors import UNDECODABLE, EdgespecError
 from edgespec.core.protocol.messages import Text
-from tools.survey.errors import SurveyFileError
 
 VERSION = 1
 _BEGINNING = b'{"v":1,'
@@ -38,6 +37,13 @@ Outcome = Literal[
 ]
 """Results of a request (docs/survey.md)."""
 Milliseconds = Annotated[float, Meta(ge=0, le=1e8)]
+
+
+class SurveyFileError(EdgespecError):
+    """A file of samples cannot be read or written, or holds something else; the text names it and the line."""
+
+    exit_code = 65
+    fault = "operator"
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -73,8 +79,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     """Wait for a processor until the first token, where the system reports it: a bound of the error."""
     skipped: int = 0
     """Slots of the schedule left out before this one."""
-    clock_scale: Annotated[float, Meta(gt=0)] = 1.0
-    """How many times faster than time `at` runs; 1 for measurements, more in demonstrations only."""
 
 
 class SampleFile:

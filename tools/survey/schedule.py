@@ -101,11 +101,6 @@ class Schedule:
         """Whether every request is made and finished."""
         return not any(one.busy or (now < self._end and not self._is_over(one)) for one in self._endpoints.values())
 
-    def left(self, now: float) -> dict[str, int]:
-        """About how many requests each endpoint still gets, the one under way not counted."""
-        slots = max(0, math.ceil((self._end - now) / self._interval_s))
-        return {name: int(min(one.left, slots)) for name, one in self._endpoints.items()}
-
     def _is_over(self, endpoint: _Endpoint) -> bool:
         return endpoint.left <= 0 or self._at(endpoint) >= self._end
 

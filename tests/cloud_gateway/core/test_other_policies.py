@@ -14,7 +14,7 @@ from cloud_gateway.core.policies.rolling_k import RollingK, RollingWanSpec
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
-from edgespec.lab.sim.theory import best_k, expected_accepted, expected_tokens, printed_overview, speedup
+from tools.sim.theory import best_k, expected_accepted, expected_tokens, printed_overview, speedup
 
 COSTS = Costs(lambda rows: 0.025, 0.010)
 LINK = LinkView(0.0, 0.0, 0.010, ready=True)

@@ -25,9 +25,9 @@ from cryptography.x509.oid import NameOID
 from edgespec.core.errors import ConfigError
 from tests.support.echo import EchoEngine, echo_gateway
 from tests.support.sockets import reserved
+from tools.doubles.chat_endpoint import ChatEndpoint, Reply, serving
 from tools.survey.answer import Answer
 from tools.survey.config import EndpointSection, RequestSection
-from tools.survey.demo import ChatEndpoint, Reply, serving
 from tools.survey.probe import Prober, _rate, refused, retry_after
 from tools.survey.sample import Sample
 

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from matplotlib import image
 
 from tools.survey import report
-from tools.survey.analysis import hourly, percentile, series
-from tools.survey.differences import above_minimum, differences
+from tools.survey.analysis import above_minimum, differences, hourly, percentile, series, summary
 from tools.survey.sample import Sample
-from tools.survey.summary import summary
 
 DAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp()
 
@@ -137,7 +135,7 @@ def test_every_plot_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
     samples = many()
     several = series(samples)
     made = report.draw(several, summary(samples, several, dt.UTC), tmp_path / "x.y", dt.UTC)
-    plots = {"heatmap", "hours", "regions", "sources", "timeline"}
+    plots = {"heatmap", "regions", "sources", "timeline"}
     assert {path.name for path in made} == {f"x.y-{name}.png" for name in plots}
     for path in made:
         picture = image.imread(path)[::8, ::8, :3]
@@ -152,17 +150,7 @@ def test_one_endpoint_with_one_failed_sample_is_no_trouble(tmp_path: Path) -> No
     figures = summary(samples, several, dt.UTC)
     assert figures["endpoints"][0]["failure_rate"] == 1.0
     assert figures["endpoints"][0]["ttft_ms"] == {"n": 0, "p50": None, "p95": None}
-    assert [path.name for path in report.draw(several, figures, tmp_path / "x", dt.UTC)] == [
-        "x-heatmap.png",
-        "x-hours.png",
-    ]
-
-
-def test_a_plot_says_when_its_clock_was_not_real() -> None:
-    samples = [sample(1.0, clock_scale=360.0)]
-    assert "DEMONSTRATION: the clock ran 360 times too fast" in report.title(summary(samples, series(samples), dt.UTC))
-    samples = [sample(1.0)]
-    assert "DEMONSTRATION" not in report.title(summary(samples, series(samples), dt.UTC))
+    assert [path.name for path in report.draw(several, figures, tmp_path / "x", dt.UTC)] == ["x-heatmap.png"]
 
 
 @pytest.mark.claim("markup-in-a-trace-is-printed-as-it-stands")

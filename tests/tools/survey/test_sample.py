@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.survey.errors import SurveyFileError
-from tools.survey.sample import Sample, SampleFile, read
+from tools.survey.sample import Sample, SampleFile, SurveyFileError, read
 
 
 def sample(at: float = 1.0, **fields: object) -> Sample:
@@ -18,7 +17,7 @@ def sample(at: float = 1.0, **fields: object) -> Sample:
 
 def test_samples_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "new" / "s.jsonl"
-    written = [sample(1.5, ttft_ms=3.25, tokens=4, clock_scale=2.0), sample(2.0, retry_after_s=0.0)]
+    written = [sample(1.5, ttft_ms=3.25, tokens=4), sample(2.0, retry_after_s=0.0)]
     with SampleFile(path) as file:
         assert file.earlier == []
         for one in written:

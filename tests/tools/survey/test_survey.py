@@ -18,14 +18,12 @@ import pytest
 
 from edgespec.core.errors import ConfigError
 from tests.support.until import until
-from tools.survey.analysis import series
+from tools.doubles.chat_endpoint import ChatEndpoint, Reply, serving
+from tools.survey.analysis import series, summary
 from tools.survey.clock import Clock
 from tools.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
-from tools.survey.demo import MIDNIGHT, ChatEndpoint, Reply, serving
-from tools.survey.errors import SurveyFileError
-from tools.survey.runner import Survey, api_key, check
-from tools.survey.sample import SampleFile, read
-from tools.survey.summary import summary
+from tools.survey.runner import Survey, api_key
+from tools.survey.sample import SampleFile, SurveyFileError, read
 
 SECRET = "sk-very-secret"
 
@@ -38,6 +36,9 @@ def settings_for(*servers: ChatEndpoint, key: str = "", timeout_s: float = 5.0, 
     times = {"interval_s": 0.1, "jitter": 0.3, "duration_h": 1.0, **schedule}
     request = RequestSection(source="here", timeout_s=timeout_s)
     return SurveySettings(schedule=ScheduleSection(**times), request=request, endpoints=endpoints)
+
+
+MIDNIGHT = dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp()
 
 
 class Ticking(Clock):
@@ -99,7 +100,6 @@ async def test_a_day_of_three_endpoints_shows_what_was_put_into_them(tmp_path: P
     assert not third.ok[asked].any()
     assert third.ok[(third.hour < 5) | (third.hour > 13)].all()
     figures = summary(samples, [first, second, third], dt.UTC)
-    assert figures["clock_scale"] == 10_800.0
     assert [one["failures"] for one in figures["endpoints"]][:2] == [0, 0]
     assert figures["endpoints"][2]["outcomes"]["server-error"] == figures["endpoints"][2]["failures"] > 2
 
@@ -223,14 +223,9 @@ def test_a_missing_or_unusable_key_is_reported_without_showing_it(monkeypatch: p
     assert "evil" not in str(error.value)
 
 
-def test_a_faster_clock_may_not_ask_too_often_either() -> None:
-    endpoint = EndpointSection(name="e", base_url="https://api.example.com/v1", model="m")
-    settings = SurveySettings(endpoints=(endpoint,))
-    check(settings)
-    with pytest.raises(ConfigError, match="at least 10 s must lie between"):
-        check(settings, clock_scale=10.0)
-    with pytest.raises(ConfigError, match="no endpoints to ask"):
-        check(SurveySettings())
+def test_without_endpoints_nothing_begins(tmp_path: Path) -> None:
+    with SampleFile(tmp_path / "s.jsonl") as file, pytest.raises(ConfigError, match="no endpoints to ask"):
+        Survey(SurveySettings(), file)
 
 
 async def test_a_file_that_cannot_be_written_any_more_ends_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A paired worker that misbehaves: `python -m edgespec.lab.rig.bad_worker CASE --config worker.toml`.
+"""A paired worker that misbehaves: `python -m tools.bad_worker CASE --config worker.toml`.
 
 Service, daemon, link and keys are the product's, and so is the draft model; only its steps are not. What it reports of
 its step times was measured before it misbehaves.
@@ -72,7 +72,7 @@ class BadDrafter:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Drafts badly until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m edgespec.lab.rig.bad_worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bad_worker", description=__doc__)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--config", type=Path, required=True, help="worker.toml of a worker that is paired")
     options = parser.parse_args(argv)

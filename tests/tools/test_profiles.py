@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from edgespec.lab.link_model import LinkModel
-from edgespec.lab.profiles import ASSUMED, PATHS, PROFILES, SOURCES
+from tools.profiles import ASSUMED, PATHS, PROFILES, SOURCES
 
-MANUAL = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+MANUAL = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 SHOWN = {"rtt_s": (1e3, "ms"), "jitter_s": (1e3, "ms"), "loss": (100, "%"), "bandwidth_bps": (1e-6, "Mbit/s")}
 LIGHT_KM_PER_S = 203_000
 """In fibre."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.lab.rig import bad_worker
-from edgespec.lab.rig.bad_worker import BadDrafter
 from edgespec.llamacpp.drafter import Drafter
 from tests.support.tiny_gguf import make_tiny_gguf
+from tools import bad_worker
+from tools.bad_worker import BadDrafter
 
 PROMPT = list(range(8, 30))
 
