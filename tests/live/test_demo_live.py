@@ -15,6 +15,8 @@ from edgespec.lab.demo.arms import BASE, LOCAL, REMOTE, Run, Table
 from edgespec.lab.demo.scene import PROMPTS, make_rig, read_prompts
 from edgespec.shared import models
 from tools.bench.__main__ import main as bench
+from tools.deep_target import deepened
+from tools.places.__main__ import main as places
 
 pytestmark = pytest.mark.live
 TOKENS = 12
@@ -22,10 +24,10 @@ TOKENS = 12
 
 def test_two_round_trips_in_one_run_and_the_rest_continued(tmp_path: Path) -> None:
     out, traces = tmp_path / "table.json", tmp_path / "traces"
-    common = ["demo", "--rtt-ms", "0,20", "--max-tokens", str(TOKENS), "--no-identity", "--json", str(out)]
-    assert edgespec([*common, "--limit", "1", "--traces", str(traces)]) == 0
+    common = ["--rtt-ms", "0,20", "--max-tokens", str(TOKENS), "--json", str(out)]
+    assert places([*common, "--limit", "1", "--traces", str(traces)]) == 0
     first = json.loads(out.read_text())
-    assert edgespec([*common, "--limit", "2", "--resume"]) == 0
+    assert places([*common, "--limit", "2", "--resume"]) == 0
     figures = json.loads(out.read_text())
     assert figures["runs"][0] == first["runs"][0] and len(figures["runs"]) == 2
     assert {(row["rtt_ms"], row["prefer"]) for row in figures["rows"]} == {
@@ -49,7 +51,7 @@ def test_a_trace_of_each_worst_case_shows_the_decisions(tmp_path: Path, capsys: 
 
 def test_the_deep_targets_text_in_fp32_does_not_depend_on_drafts(tmp_path: Path) -> None:
     try:
-        target = models.deepened()
+        target = deepened()
     except ModelError as error:
         pytest.skip(str(error))
     rig = make_rig(tmp_path, str(target), str(models.requantised()), 20.0)

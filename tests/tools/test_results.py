@@ -10,7 +10,7 @@ import pytest
 
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import Table
-from tests.edgespec.lab.demo import test_sweep
+from tests.tools import test_places as test_sweep
 from tests.tools import test_worst
 from tools import results
 from tools.bench import worst

@@ -24,6 +24,7 @@ from tests.support.tiny_target import load_tiny, make_tiny_target
 from tools.bench import sources
 from tools.bench.__main__ import main
 from tools.bench.source_prompts import TEXTS
+from tools.deep_target import deepened_name
 from tools.train import eagle
 from tools.train.medusa import fresh
 from tools.train.text import lesson, pairs
@@ -100,7 +101,7 @@ def test_the_deep_target_is_that_of_the_demo(tmp_path: Path, monkeypatch: pytest
     base = models.model_dir() / models.QUANTISED.file
     base.touch()
     monkeypatch.setattr(models, "quantised", lambda: base)
-    make_tiny_target(models.model_dir() / models.deepened_name(models.QUANTISED.file, 2), vocab=320)
+    make_tiny_target(models.model_dir() / deepened_name(models.QUANTISED.file, 2), vocab=320)
     draft, out = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320), tmp_path / "out.json"
     options = ["sources", "--target", "deep", "--blocks", "2", "--draft", str(draft), "--arms", "plain"]
     assert main([*options, "--text", "chat", "--limit", "1", "--max-tokens", "4", "--json", str(out)]) == 0

@@ -12,12 +12,12 @@ import torch
 from cloud_gateway.core.sources.heads import Level
 from cloud_gateway.models.drafts.medusa import Heads
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.lab.deep_check import _llama_logits
 from edgespec.llamacpp.context import Context
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.family_gguf import write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
+from tools.deep_check import _llama_logits
 from tools.train import eagle, measure, medusa
 from tools.train.draft import checked, kept_layers, loss, pruned, right, trained
 from tools.train.export import export

@@ -23,13 +23,12 @@ from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import load_models
 from edgespec.core.errors import ConfigError
-from edgespec.lab import deep_target
-from edgespec.lab.demo.scene import progress, read_lines, target_model
-from edgespec.lab.pictures import bars, drawn
+from edgespec.lab.demo.scene import progress, read_lines
 from edgespec.lab.tune.arms import ARMS, Arms
 from edgespec.shared.settings import overridden
-from tools import options, verbs
+from tools import deep_target, options, verbs
 from tools.bench.source_prompts import TEXTS
+from tools.pictures import bars, drawn
 
 NEEDS = {"medusa": "--heads", "eagle": "--eagle", "self": "--layers, and the engine torch"}
 BASES = {"/ plain": "plain", "/ k = 2": "colocated"}
@@ -87,7 +86,7 @@ def prompts_of(args: argparse.Namespace) -> list[tuple[str, str]]:
 async def measure(args: argparse.Namespace, asked: Sequence[tuple[str, str]]) -> tuple[list[dict[str, Any]], bool]:
     """A row for each kind of text and arm; whether all arms gave the same text. Raises ConfigError, ModelError."""
     console = Console(stderr=True)
-    target = str(target_model(args, console)) if args.target in TARGETS else args.target
+    target = str(deep_target.target_model(args, console)) if args.target in TARGETS else args.target
     values = {"target.engine": args.engine, "target.threads": args.threads, "target.slots": 1, "target.context": 2048}
     values |= {"target.exact": "yes", "local_draft.model": args.draft, "local_draft.threads": args.threads}
     values |= {"target.model": target, "local_draft.layers": args.layers}

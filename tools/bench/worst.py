@@ -25,11 +25,11 @@ from rich.table import Table as RichTable
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import ALONE, LOCAL, REMOTE, Run, Table, high
 from edgespec.lab.demo.measure import neighbour_factor
-from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, target_model
-from edgespec.lab.demo.series import Asked, Runs, Series, measured, save, saved, trace_options
+from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts
 from edgespec.lab.rig import module
+from tools import deep_target, verbs
 from tools import options as checked
-from tools import verbs
+from tools.places.series import Asked, Runs, Series, measured, save, saved, trace_options
 
 WARM_UP = "Tell me in a few sentences how a lighthouse works."
 """Answered once in each case before the timing; not one of the prompts."""
@@ -115,14 +115,14 @@ def run(options: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def prepared(options: argparse.Namespace) -> Iterator[Series]:
     """One gateway with a neighbour, and the worker of each case."""
-    target, draft = str(target_model(options, verbs.console())), str(DRAFTS[options.draft]())
+    target, draft = str(deep_target.target_model(options, verbs.console())), str(DRAFTS[options.draft]())
     with tempfile.TemporaryDirectory(prefix="edgespec-worst-") as name, make_rig(Path(name), target, draft, 0.0) as rig:
         rig.gateway_options = {**rig.gateway_options, **trace_options(rig.folder, options.traces)}
         rig.start_gateway()
         rig.create_key()
         cases = {name: CASES[name] for name in options.case}
         keys = {name: rig.add_worker(name, case.rtt_ms, case.link, case.program) for name, case in cases.items()}
-        with benched(rig, "none") as bench:
+        with benched(rig) as bench:
             yield Series(bench, keys, options.traces)
 
 

@@ -1,6 +1,6 @@
 """The simulator beside the demo: the same completions at the step times that the demo's traces show.
 
-`edgespec demo --rtt-ms 0,20,80 --json OUT --traces DIR` measures; `python -m tools.sim from-demo OUT DIR` simulates.
+`python -m tools.places --json OUT --traces DIR` measures, `python -m tools.sim from-demo OUT DIR` simulates the same.
 A ratio is to co-located k = 2 on the same prompt: measured to measured, simulated to simulated. `sim` has one set of
 step times for all arms, the medians of the run; `own` has each arm's, so what lies between the two is a pass that took
 another time in this arm, and what is left between `own` and `live` is the hosts' and the model's of the simulator.
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> int:
         figures = json.loads(options.figures.read_text())
         setting, arms = figures["setting"], [one["arm"] for one in figures["rows"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{options.figures} is no table of several places by `edgespec demo` ({error}).") from None
+        raise ConfigError(f"{options.figures} is no table by `python -m tools.places` ({error}).") from None
     every = read(options.traces)
     times = Times.of(one for found in every.values() for arm, one in found.items() if not arm.endswith("_alone"))
     rows = [row(every, arm, times) for arm in arms]

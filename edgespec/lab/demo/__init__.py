@@ -19,11 +19,8 @@ from typing import Any
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab import deep_target
-from edgespec.lab.demo import sweep
 from edgespec.lab.demo.arms import BASE, REMOTE, Table
 from edgespec.lab.demo.measure import Bench, measure, neighbour_factor
-from edgespec.lab.demo.plot import plot
 from edgespec.lab.demo.report import show, summary
 from edgespec.lab.demo.scene import (
     DRAFTS,
@@ -33,11 +30,10 @@ from edgespec.lab.demo.scene import (
     make_rig,
     progress,
     read_prompts,
-    target_model,
     writing,
 )  # fmt: skip
 from edgespec.lab.rig import Rig
-from edgespec.lab.rig.load import KINDS
+from edgespec.shared import models
 from edgespec.shared.installed import require
 
 WATCHED = "Tell me in a few sentences how a lighthouse works."
@@ -49,42 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
     parser.add_argument("--engine", choices=("torch", "llamacpp"), default="torch", help="what computes the target")
-    parser.add_argument("--target", choices=("plain", "deep"), default="plain", help="deep: a pass costs several times")
-    parser.add_argument("--blocks", type=int, default=4, help="blocks for each one of the deep target")
-    parser.add_argument(
-        "--rtt-ms", type=_numbers, default=(20.0,), metavar="MS[,MS...]", help="round trips of the link"
-    )
+    parser.add_argument("--rtt-ms", type=float, default=20.0, metavar="MS", help="round trip of the link")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--limit", type=int, default=3, help="prompts to use")
     parser.add_argument("--max-tokens", type=int, default=64, help="answer tokens of each prompt")
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
     parser.add_argument(
-        "--kernels",
-        choices=("packed", "plain"),
-        default="packed",
-        help="the target's products: packed is the faster target",
-    )
-    parser.add_argument("--every-k", action="store_true", help="every k of 1 to 16 on every prompt, not the fastest")
-    parser.add_argument(
         "--no-neighbour", action="store_true", help="no drafting neighbour beside arms without a worker"
     )
-    parser.add_argument(
-        "--worker-load", type=_names, default=("none",), metavar="KIND[,KIND...]",
-        help=f"other jobs on the worker's core: {', '.join(KINDS)}",
-    )  # fmt: skip
-    sweep.add_arguments(parser)
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file; plots go beside it")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
     parser.add_argument("--no-identity", action="store_true", help="skip the comparison of texts in fp32")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Each once, in order."""
-    return tuple(dict.fromkeys(text.split(",")))
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(dict.fromkeys(map(float, text.split(","))))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,17 +63,14 @@ def run(options: argparse.Namespace) -> int:
     console = Console() if sys.stdout.isatty() else Console(width=120)  # of a file
     check(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
-    if len(options.rtt_ms) * len(options.worker_load) > 1:
-        return sweep.run(options, console)
     prompts = read_prompts(options.prompts, options.limit, options.seed)
-    (rtt_ms,), (load,) = options.rtt_ms, options.worker_load
-    draft, target = DRAFTS[options.draft](), target_model(options, console)
+    draft, target = DRAFTS[options.draft](), models.quantised()
     with tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch:
         folder = options.keep or Path(scratch)
-        with make_rig(folder, str(target), str(draft), rtt_ms, options.kernels, engine=options.engine) as rig:
+        with make_rig(folder, str(target), str(draft), options.rtt_ms, engine=options.engine) as rig:
             set_up(rig, console)
             watch(rig, WATCHED, options.max_tokens, console)
-            with benched(rig, load, neighbour=not options.no_neighbour) as bench:
+            with benched(rig, neighbour=not options.no_neighbour) as bench:
                 factor = neighbour_factor(bench)
                 table = compare(bench, prompts, options, console)
             identity = {} if options.no_identity else check_identity(rig, prompts, options.max_tokens, table, console)
@@ -111,33 +79,25 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         with writing(options.json):
             options.json.write_text(json.dumps(figures, indent=2) + "\n")
-            plot(figures, options.json)
     return 1 if figures["identical"] is False else 0
 
 
 def context_of(options: argparse.Namespace) -> dict[str, Any]:
     """What was asked for, as the figures hold it."""
-    names = ("engine", "target", "draft", "kernels", "max_tokens", "seed")
-    blocks = options.blocks if options.target == "deep" else 1
-    asked = {name: getattr(options, name) for name in names}
-    asked |= {"rtt_ms": options.rtt_ms[0], "worker_load": options.worker_load[0]}
-    return asked | {"blocks": blocks, "policy": {"name": "wanspec", "k": 2, "phi": PHI}}
+    names = ("engine", "draft", "max_tokens", "seed", "rtt_ms")
+    return {name: getattr(options, name) for name in names} | {"policy": {"name": "wanspec", "k": 2, "phi": PHI}}
 
 
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError for options that would fail only after minutes, or give meaningless results."""
     require("aiohttp", "llama_cpp", "torch", "transformers")  # of the gateway, a process of its own
     for name, value, low, high in (
-        *(("rtt-ms", rtt_ms, 0, 10_000) for rtt_ms in options.rtt_ms),
+        ("rtt-ms", options.rtt_ms, 0, 10_000),
         ("limit", options.limit, 1, 1_000_000),
         ("max-tokens", options.max_tokens, 1, 1024),
-        ("blocks", options.blocks, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS),
     ):
         if not low <= value <= high:  # NaN too
             raise ConfigError(f"--{name} is {value:g}, but must be a number from {low} to {high}.")
-    for load in options.worker_load:
-        if load not in KINDS:
-            raise ConfigError(f"--worker-load has {load!r}, but takes {', '.join(KINDS)}.")
     if options.json and not options.json.resolve().parent.is_dir():
         raise ConfigError(f"--json is {options.json}, but there is no such folder; make it, or name another file.")
     if options.keep:
@@ -174,7 +134,7 @@ def compare(bench: Bench, prompts: Sequence[str], options: argparse.Namespace, c
     table = Table()
     with progress(console) as bar:
         task = bar.add_task("Timing the arms", total=len(prompts))
-        for done, so_far in measure(bench, prompts, options.max_tokens, every_k=options.every_k):
+        for done, so_far in measure(bench, prompts, options.max_tokens):
             table = so_far
             bar.update(task, completed=done)
     if not table.clean:

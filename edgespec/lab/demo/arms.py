@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.lab.rig.load import Kind
-
 KS = range(1, 17)
 """Depths of co-located drafting; 16 is more than pays for any draft of the demo."""
 LOCAL: Mapping[str, Mapping[str, Any]] = {
@@ -138,20 +136,3 @@ def high(values: Sequence[float]) -> float:
     import numpy as np  # here, since `edgespec --help` reads this module's names
 
     return float(np.quantile(values, HIGH))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A row of the table: the link, and what else runs on the worker's core."""
-
-    rtt_ms: float
-    load: Kind = "none"
-
-    def arm(self, name: str) -> str:
-        """The name of an arm with a worker here; also that of the worker, and of its group."""
-        return f"{name}-{self.rtt_ms:g}" + ("" if self.load == "none" else f"-{self.load}")
-
-
-def local(name: str, load: Kind) -> str:
-    """The name of an arm without a worker under this load."""
-    return name if load == "none" else f"{name}-{load}"

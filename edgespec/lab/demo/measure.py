@@ -70,24 +70,24 @@ def neighbour_factor(bench: Bench) -> dict[str, Any]:
     return times_ms | {"factor": round(beside / alone, 4), "draft_steps": bench.neighbour.steps}
 
 
-def measure(bench: Bench, prompts: Sequence[str], max_tokens: int, *, every_k: bool) -> Iterator[tuple[int, Table]]:
+def measure(bench: Bench, prompts: Sequence[str], max_tokens: int) -> Iterator[tuple[int, Table]]:
     """Runs the arms on every prompt, beginning with another one each time; yields after each prompt.
 
-    Without `every_k`, all of KS on the first SEARCHED prompts, then the KEPT fastest of them, 1 and 2.
+    All of KS on the first SEARCHED prompts, then the KEPT fastest of them, 1 and 2.
     """
     table, ks = Table(), list(KS)
     for number, prompt in enumerate(prompts):
-        if not every_k and number == SEARCHED:
+        if number == SEARCHED:
             ks = kept(table)
             _complete(bench, prompts[:SEARCHED], max_tokens, ks, table)
         arms = ["plain", *(f"colocated_k{k}" for k in ks), *REMOTE]
         if bench.neighbour:
-            alone = arms if len(ks) < len(KS) or every_k else ["plain", BASE]
+            alone = arms if len(ks) < len(KS) else ["plain", BASE]
             arms += [arm + ALONE for arm in alone if arm in LOCAL]
         shift = number % len(arms)
         runs = {arm: bench.run(prompt, max_tokens, arm) for arm in [*arms[shift:], *arms[:shift]]}
         table.add(runs, judged=bench.judged)
-        if not every_k and number + 1 == len(prompts) <= SEARCHED:
+        if number + 1 == len(prompts) <= SEARCHED:
             _complete(bench, prompts, max_tokens, [table.best_k()], table)
         yield number + 1, table
 

@@ -141,7 +141,7 @@ def _ratio(times: Mapping[str, float], arm: str) -> str:
 def show(figures: Mapping[str, Any], console: Console) -> None:
     """Prints the table of the arms, and its conditions."""
     scene = f"{figures['prompts']} prompts, {figures['tokens']} tokens, draft {figures['draft']}"
-    table = RichTable(title=f"{scene}, target {figures['target']}, {figures['rtt_ms']:g} ms away", box=box.SIMPLE)
+    table = RichTable(title=f"{scene}, {figures['rtt_ms']:g} ms away", box=box.SIMPLE)
     table.add_column("arm", no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right", min_width=max(map(len, column.split())))

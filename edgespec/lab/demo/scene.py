@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -14,11 +13,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edgespec.core.errors import ConfigError, ModelError
-from edgespec.lab import deep_target
+from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import Rig
-from edgespec.lab.rig.load import Kind, working
 from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.shared import models
 
@@ -49,34 +46,14 @@ def two_cores() -> tuple[int | None, int | None]:
 
 
 @contextlib.contextmanager
-def benched(rig: Rig, load: Kind, *, neighbour: bool = True) -> Iterator[Bench]:
-    """A linked rig with a neighbour, where there is a second core for it, and other jobs on the worker's core."""
+def benched(rig: Rig, *, neighbour: bool = True) -> Iterator[Bench]:
+    """A linked rig with a neighbour, when there is a second core for it."""
     core = rig.cores[1]
     with contextlib.ExitStack() as closing:
         beside = None
         if neighbour and core is not None:
             beside = closing.enter_context(Neighbour(rig.folder, rig.draft, core))
-        pids = closing.enter_context(working(load, rig.folder, core, lambda: rig.pid("worker")))
-        yield Bench(rig, beside, pids, judged=load != "compile")
-
-
-def target_model(options: argparse.Namespace, console: Console) -> Path:
-    """The target's file or folder; a deep one is made where it is missing. Raises ModelError, ConfigError."""
-    source, gguf = models.quantised(), options.engine == "llamacpp"
-    if options.target == "plain":
-        return source
-    models.require_memory(deep_target.memory_bytes(source, options.blocks), "The deep target")
-    with contextlib.suppress(ModelError):
-        return models.deepened(options.blocks, gguf=gguf)
-    with progress(console) as bar:
-        task = bar.add_task("", total=None)
-
-        def show_step(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done // 10**6 or done, total=total // 10**6 or total)
-
-        found = deep_target.make(source, models.model_dir(), options.blocks, show_step)
-    console.print(f"[green]✓[/] Made the deep target: {found.equal_tokens} of {found.tokens} tokens equal")
-    return models.deepened(options.blocks, gguf=gguf)
+        yield Bench(rig, beside)
 
 
 class Line(NamedTuple):

@@ -1,11 +1,10 @@
 """One way to put gateway, workers and a delayed link on one machine, for the demo, tests and measurements.
 
 `Rig` (stage.py) runs the commands of an operator and an admin; `Processes` (processes.py) starts, reads and ends what
-any rig consists of; a `Neighbour` drafts for nobody and a `Load` works beside the worker (neighbour.py, load.py).
+any rig consists of; a `Neighbour` drafts for nobody (neighbour.py).
 
 Public, by module:
 
-- `load`: `Kind`, `KINDS`, `working`
 - `neighbour`: `Neighbour`
 """
 

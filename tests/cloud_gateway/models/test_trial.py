@@ -18,9 +18,9 @@ from cloud_gateway.models.grammar import _LAYOUT
 from cloud_gateway.models.trial import ORDINARY_CPU_S, TOO_COMPLEX, Trial, TrialError
 from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_CPU_S, MAX_MEMORY, NICENESS, OTHER
 from edgespec.core.errors import ClientError
-from edgespec.lab.rig.load import working
 from tests.support.hostile_schemas import MAKERS, largest
 from tests.support.schemas import NESTED
+from tools.places.load import working
 
 ENDLESS = MAKERS["allOf of patterns"](32)
 """1.2 KB, for which the library takes more than 20 s."""

@@ -1,9 +1,8 @@
-"""What any rig consists of: processes that are read and ended by name, a neighbour, and other jobs."""
+"""What any rig consists of: processes that are read and ended by name, and a neighbour."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -12,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.lab.rig import Processes, RigError, cpu_time_s, module
-from edgespec.lab.rig.load import compiler, working
+from edgespec.lab.rig import Processes, RigError, cpu_time_s
 from edgespec.lab.rig.neighbour import PROMPT, Drafting, Neighbour
 from edgespec.llamacpp.drafter import Drafter
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -99,42 +97,3 @@ def test_a_neighbour_begins_again_before_its_context_is_full(tmp_path: Path, mon
     assert thread.is_alive()
     drafting.ended = True
     thread.join(WAIT_S)
-
-
-def test_busy_loops_work_until_the_block_is_left(tmp_path: Path) -> None:
-    with working("loops", tmp_path, None, os.getpid) as pids:
-        assert len(pids) == 2
-        until(lambda: all(cpu_time_s([pid]) > 0.1 for pid in pids))
-    assert all(map(gone, pids))
-
-
-@pytest.mark.skipif(compiler() is None, reason="no C compiler")
-def test_a_compile_job_ends_with_its_compiler_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    with working("compile", tmp_path, None, os.getpid) as (pid,):
-        children = Path(f"/proc/{pid}/task/{pid}/children")
-        seen = [""]
-        until(
-            lambda: seen.append(children.read_text()) or seen[-1] != ""
-        )  # the next compiler begins when one has ended
-        (job,) = map(int, seen[-1].split())
-    assert gone(pid) and gone(job) and list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_a_stopped_worker_goes_on_when_the_block_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.lab.rig.load.STOP_EVERY_S", (0.0, 0.01))
-    monkeypatch.setattr("edgespec.lab.rig.load.STOP_S", 60.0)
-    with Processes(tmp_path) as processes:
-        processes.start("worker", [*module("http.server"), "0"])
-        status = Path(f"/proc/{processes.pid('worker')}/stat")
-
-        def state() -> str:
-            return status.read_text().rpartition(")")[2].split()[0]
-
-        with working("stops", tmp_path, None, lambda: processes.pid("worker")):
-            until(lambda: state() == "T")
-        assert state() != "T"
-        processes.stop("worker", signal.SIGKILL)

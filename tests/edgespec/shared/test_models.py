@@ -125,8 +125,6 @@ def test_a_cache_that_cannot_be_written_is_reported(
         (models.requantised, "edgespec models make --format q4_0`"),
         (models.dropped, "edgespec models make --drop 10`"),
         (lambda: models.dropped((16, 8)), "edgespec models make --drop 8,16`"),
-        (lambda: models.deepened(3), "edgespec models make --blocks 3`"),
-        (lambda: models.deepened(3, gguf=True), "edgespec models make --blocks 3`"),
     ],
 )
 def test_a_missing_model_names_the_command_that_makes_it(

@@ -22,13 +22,12 @@ from typing import Any
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab import deep_target
-from edgespec.lab.demo import DRAFTS, PROMPTS, read_prompts, target_model
+from edgespec.lab.demo import DRAFTS, PROMPTS, read_prompts
 from edgespec.lab.drafts import FORMATS, make_draft
 from edgespec.lab.rig.chat import Prompt
 from edgespec.shared import models
+from tools import deep_target, peers, verbs
 from tools import options as checked
-from tools import peers, verbs
 from tools.bench.live import arms, plot, report
 from tools.bench.live.answers import Batch
 from tools.bench.live.arms import Arm
@@ -130,12 +129,12 @@ def scene_of(options: argparse.Namespace, peer: bool, console: Console) -> Scene
 
 def targets_of(options: argparse.Namespace, console: Console) -> tuple[Path, Path]:
     """Our target, and the GGUF file of the same model; what is missing is made. Raises ConfigError, ModelError."""
-    gguf = options.model or target_model(_as(options, engine="llamacpp"), console)
+    gguf = options.model or deep_target.target_model(_as(options, engine="llamacpp"), console)
     if not gguf.is_file():
         raise ConfigError(f"--model is {gguf}, but there is no such file; name a GGUF file.")
     if options.format != "as-is":
         gguf = _formatted(gguf, options.format, console)
-    return gguf if options.model or options.engine == "llamacpp" else target_model(options, console), gguf
+    return gguf if options.model or options.engine == "llamacpp" else deep_target.target_model(options, console), gguf
 
 
 def draft_of(named: str) -> Path:

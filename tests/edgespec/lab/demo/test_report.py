@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from edgespec.lab.demo.arms import ALONE, BASE, KS, LOCAL, Run, Table, high
-from edgespec.lab.demo.plot import plot
 from edgespec.lab.demo.report import COLUMNS, show, summary
 
 MAX_COLUMNS = 8
@@ -48,7 +46,6 @@ def table(*prompts: dict[str, Run]) -> Table:
 CONTEXT = {
     "rtt_ms": 20.0,
     "draft": "d",
-    "target": "plain",
     "neighbour": {"alone_ms": 30.0, "beside_ms": 36.0, "factor": 1.2},
 }
 
@@ -118,9 +115,3 @@ def test_every_arm_without_a_worker_asks_for_none() -> None:
 def test_a_completion_from_one_pass_is_no_error() -> None:
     instant = prompt_runs() | {"colocated_k4": run(0.0)}
     assert summary(table(instant), {}, CONTEXT)["ratio"]["adaptive_to_colocated_best"] > 100
-
-
-def test_the_plot_lies_beside_the_json(tmp_path: Path) -> None:
-    written = plot(summary(table(), {}, CONTEXT), tmp_path / "demo.json")
-    assert [path.name for path in written] == ["demo.png", "demo.svg"]
-    assert all(path.stat().st_size > 1000 for path in written)

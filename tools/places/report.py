@@ -13,8 +13,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from edgespec.lab.demo.arms import ALONE, BASE, DISTURBED, MIN_MS, Place, Run, Value, high
+from edgespec.lab.demo.arms import ALONE, BASE, DISTURBED, MIN_MS, Run, Value, high
 from edgespec.lab.demo.report import decoding, whole
+from tools.places.series import Place, local
 
 CONFIDENCE = 0.95
 LIMIT = 1.02
@@ -53,22 +54,17 @@ def judged(runs: Runs) -> list[Run]:
     return [run for name, run in runs.items() if not name.endswith("-compile")]
 
 
-def at(name: str, load: str) -> str:
-    """The name of an arm without a worker under this load."""
-    return name if load == "none" else f"{name}-{load}"
-
-
 def best_k(every: Sequence[Runs], load: str, kept: Sequence[int]) -> int:
     """The fastest of the kept k and 2, by the median over the prompts, found afterwards."""
     depths = sorted({2, *kept})
-    return min(depths, key=lambda k: median([decoding(runs[at(f"colocated_k{k}", load)]) for runs in every]))
+    return min(depths, key=lambda k: median([decoding(runs[local(f"colocated_k{k}", load)]) for runs in every]))
 
 
 def _local_rows(every: Sequence[Runs], load: str, best: int) -> dict[str, Any]:
     """Milliseconds per token of the arms without a worker, beside the neighbour and alone."""
     rows: dict[str, Any] = {}
     for name, arm in {"plain": "plain", BASE: BASE, "colocated_best": f"colocated_k{best}"}.items():
-        beside = [runs[at(arm, load)] for runs in every]
+        beside = [runs[local(arm, load)] for runs in every]
         alone = [(runs[arm], runs[arm + ALONE]) for runs in every if load == "none" and arm + ALONE in runs]
         rows[name] = {kind: round(median(map(value, beside)), 3) for kind, value in VALUES.items()}
         rows[name]["passes"] = sum(run.usage["local_draft_passes"] for run in beside)
@@ -81,7 +77,7 @@ def _local_rows(every: Sequence[Runs], load: str, best: int) -> dict[str, Any]:
 def row(every: Sequence[Runs], place: Place, name: str, best: int) -> dict[str, Any]:
     """One place and preference."""
     arm, load = place.arm(name), place.load
-    plain, base, fastest = (at(one, load) for one in ("plain", BASE, f"colocated_k{best}"))
+    plain, base, fastest = (local(one, load) for one in ("plain", BASE, f"colocated_k{best}"))
     mine, theirs = [runs[arm] for runs in every], [runs[base] for runs in every]
     found: dict[str, Any] = {"rtt_ms": place.rtt_ms, "load": load, "prefer": name, "arm": arm}
     for kind, value in VALUES.items():

@@ -1,5 +1,6 @@
-"""A target whose pass costs more: each block N times, of which N - 1 add exactly zero to the residual stream.
+"""`python -m tools.deep_target`: a target whose pass costs more.
 
+Each block stands N times, of which N - 1 add exactly zero to the residual stream.
 Added blocks whose output projections of attention and feed-forward are zero leave the function unchanged; LLaMA Pro
 initialises the blocks that it adds so (arXiv 2401.02415). The tokens stay, a pass takes about N times as long. It
 represents a target that costs more draft steps, and is not a better model.
@@ -7,22 +8,29 @@ represents a target that costs more draft steps, and is not a better model.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import re
 import shutil
 import struct
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from rich.console import Console
+
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab.gguf_layers import Layer, block_count, copy_layers
+from edgespec.lab.models import Reporter
 from edgespec.shared import models
+from tools import verbs
 
 if TYPE_CHECKING:
-    from edgespec.lab.deep_check import Comparison
+    from tools.deep_check import Comparison
 
 MIN_BLOCKS, MAX_BLOCKS = 2, 16
 """16 blocks each make a pass cost what a model of 3 billion parameters costs; more would not fit small machines."""
@@ -42,11 +50,11 @@ def make(source: Path, out: Path, blocks: int, progress: models.Progress) -> Com
     and where memory or disk is short; ConfigError for a bad number of blocks.
     """
     from cloud_gateway.models.target_model.load import load
-    from edgespec.lab.deep_check import compare  # numpy and more, which `edgespec --help` must not wait for
+    from tools.deep_check import compare  # numpy and more, which `edgespec --help` must not wait for
 
     _check(blocks)
     models.require_memory(memory_bytes(source, blocks), f"{source.name} with {blocks} blocks each")
-    name = models.deepened_name(source.name, blocks)
+    name = deepened_name(source.name, blocks)
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".target-", dir=out) as scratch:
@@ -63,6 +71,33 @@ def make(source: Path, out: Path, blocks: int, progress: models.Progress) -> Com
     except OSError as error:
         raise ModelError(f"The deep target cannot be written to {out}: {error.strerror or error}.") from error
     return found
+
+
+def deepened_name(file: str, blocks: int) -> str:
+    """The name of a deep target: `X.gguf` becomes `X.deep4`."""
+    return f"{file.removesuffix('.gguf')}.deep{blocks}"
+
+
+def deepened(blocks: int = 4, *, gguf: bool = False) -> Path:
+    """The deep target of the demo's model: its folder, or its GGUF file. Raises ModelError when it is not there."""
+    name = deepened_name(models.QUANTISED.file, blocks)
+    path = models.model_dir() / (f"{name}.gguf" if gguf else name)
+    if not (path if gguf else path / "model.safetensors").is_file():
+        raise ModelError(f"{path} is not there: run `python -m tools.deep_target --blocks {blocks}`.")
+    return path
+
+
+def target_model(options: argparse.Namespace, console: Console) -> Path:
+    """The target of `options.target`, `plain` or `deep`, made when it is missing. Raises ModelError, ConfigError."""
+    source, gguf = models.quantised(), options.engine == "llamacpp"
+    if options.target == "plain":
+        return source
+    models.require_memory(memory_bytes(source, options.blocks), "The deep target")
+    with contextlib.suppress(ModelError):
+        return deepened(options.blocks, gguf=gguf)
+    found = make(source, models.model_dir(), options.blocks, Reporter())
+    console.print(f"[green]✓[/] Made the deep target: {found.equal_tokens} of {found.tokens} tokens equal")
+    return deepened(options.blocks, gguf=gguf)
 
 
 def memory_bytes(source: Path, blocks: int) -> int:
@@ -194,3 +229,23 @@ def _copy(part: _Part, out: BinaryIO) -> None:
             if not chunk:
                 raise ModelError(f"{part.file} ends too early; fetch or convert it again.")
             left -= out.write(chunk)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Makes the deep target of a model; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.deep_target", description=__doc__)
+    parser.add_argument("--blocks", type=int, default=4, metavar="N", help="blocks for each one, of which one works")
+    parser.add_argument("--source", type=Path, metavar="GGUF", help="what to start from (default: the demo's model)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for both forms (default: that of the models)")
+    parser.set_defaults(run=_make)
+    return verbs.run(parser, argv)
+
+
+def _make(options: argparse.Namespace) -> int:
+    source, out = options.source or models.quantised(), options.out or models.model_dir()
+    print(f"{make(source, out, options.blocks, Reporter())}: {out / deepened_name(source.name, options.blocks)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

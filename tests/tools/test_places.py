@@ -13,19 +13,18 @@ import pytest
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo import sweep
 from edgespec.lab.demo.arms import ALONE, BASE, Run
 from edgespec.lab.demo.measure import Bench
-from edgespec.lab.demo.series import Asked, Series, measured, save, saved
-from edgespec.lab.demo.sweep import Place
-from edgespec.lab.demo.sweep_plot import plot
-from edgespec.lab.demo.sweep_report import interval, remarks, show, summary
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.neighbour import Neighbour
 from tests.edgespec.lab.demo.test_measure import FakeNeighbour
+from tools import places
+from tools.places.plot import plot
+from tools.places.report import interval, remarks, show, summary
+from tools.places.series import Asked, Place, Series, measured, save, saved
 
 PLACES = [Place(0.0), Place(80.0)]
-KEYS = {place.arm(name): f"key of {place.arm(name)}" for place in PLACES for name in sweep.SWEPT}
+KEYS = {place.arm(name): f"key of {place.arm(name)}" for place in PLACES for name in places.SWEPT}
 QUIET = Console(quiet=True)
 
 
@@ -70,17 +69,17 @@ def series() -> tuple[Series, FakeRig]:
 
 def test_every_place_and_preference_has_a_worker_of_its_own() -> None:
     made, rig = series()
-    runs = made.prompt(0, "a", 10, sweep.arms(PLACES, [5, 8], 0))
+    runs = made.prompt(0, "a", 10, places.arms(PLACES, [5, 8], 0))
     remote = {key: (asks["prefer"], active) for _, key, asks, active in rig.asked if asks["policy"] == "adaptive"}
-    assert remote == {KEYS[place.arm(name)]: (name, False) for place in PLACES for name in sweep.SWEPT}
+    assert remote == {KEYS[place.arm(name)]: (name, False) for place in PLACES for name in places.SWEPT}
     assert {key for _, key, asks, _ in rig.asked if asks["policy"] != "adaptive"} == {""}
-    assert list(runs) == [arm.name for arm in sweep.arms(PLACES, [5, 8], 0)]
+    assert list(runs) == [arm.name for arm in places.arms(PLACES, [5, 8], 0)]
 
 
 def test_arms_without_a_worker_are_measured_once_for_all_places() -> None:
     made, rig = series()
-    for number in range(sweep.ALONE_PROMPTS + 1):
-        made.prompt(number, str(number), 10, sweep.arms(PLACES, [5, 8], number))
+    for number in range(places.ALONE_PROMPTS + 1):
+        made.prompt(number, str(number), 10, places.arms(PLACES, [5, 8], number))
     local = [(prompt, asks.get("k"), active) for prompt, _, asks, active in rig.asked if asks["policy"] != "adaptive"]
     assert len(local) == len(set(local)), "none twice under the same conditions"
     assert {prompt for prompt, _, active in local if not active} == {"0", "1", "2"}
@@ -92,7 +91,7 @@ def test_each_prompt_begins_with_another_arm() -> None:
     firsts = []
     for number in range(3):
         before = len(rig.asked)
-        made.prompt(number, "a", 10, sweep.arms(PLACES, [5], sweep.ALONE_PROMPTS))
+        made.prompt(number, "a", 10, places.arms(PLACES, [5], places.ALONE_PROMPTS))
         firsts.append(rig.asked[before][2])
     assert firsts[0] != firsts[1] != firsts[2]
 
@@ -189,11 +188,11 @@ def test_arms_under_a_load_run_within_it_and_their_own_worker_is_stopped(monkeyp
         yield []
         current.pop()
 
-    monkeypatch.setattr("edgespec.lab.demo.series.working", working)
-    places = [Place(20.0), Place(20.0, "stops")]
-    keys = {place.arm(name): place.arm(name) for place in places for name in sweep.SWEPT}
+    monkeypatch.setattr("tools.places.series.working", working)
+    here = [Place(20.0), Place(20.0, "stops")]
+    keys = {place.arm(name): place.arm(name) for place in here for name in places.SWEPT}
     made.keys = keys
-    runs = made.prompt(1, "a", 10, sweep.arms(places, [5], sweep.ALONE_PROMPTS))
+    runs = made.prompt(1, "a", 10, places.arms(here, [5], places.ALONE_PROMPTS))
     assert {("stops", arm) for arm in keys if arm.endswith("-stops")} <= set(stopped)
     assert {("none", arm) for arm in keys if not arm.endswith("-stops")} <= set(stopped)
     assert {"plain", "plain-stops", f"{BASE}-stops", "colocated_k5-stops"} <= set(runs)

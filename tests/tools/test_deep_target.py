@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.lab import deep_check
-from edgespec.lab.deep_target import ZERO_GGUF, deepen_folder, deepen_gguf, make
 from edgespec.lab.gguf_layers import Layer, copy_layers
 from edgespec.shared import models
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
+from tools import deep_check
+from tools.deep_target import ZERO_GGUF, deepen_folder, deepen_gguf, make
 
 TOKENS = list(range(8, 40))
 Usage = namedtuple("Usage", "free")
@@ -58,7 +58,7 @@ def test_repeated_layers_that_are_not_zeroed_are_another_function(tmp_path: Path
 
 def test_a_target_that_is_another_function_never_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("edgespec.lab.deep_target.ZERO_GGUF", frozenset({"ffn_down.weight"}))
+    monkeypatch.setattr("tools.deep_target.ZERO_GGUF", frozenset({"ffn_down.weight"}))
     source = make_tiny_gguf(tmp_path / "tiny.gguf", vocab=320)
     with pytest.raises(ModelError, match="not the same function"):
         make(source, tmp_path / "out", 2, silent)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.pictures import drawn
+from tools.pictures import drawn
 
 MARKS = {"balanced": "o", "latency": "s"}
 

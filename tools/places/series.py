@@ -22,7 +22,25 @@ from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import Run
 from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import RigError
-from edgespec.lab.rig.load import Kind, working
+from tools.places.load import Kind, working
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of the table: the link, and what else runs on the worker's core."""
+
+    rtt_ms: float
+    load: Kind = "none"
+
+    def arm(self, name: str) -> str:
+        """The name of an arm with a worker here; also that of the worker, and of its group."""
+        return f"{name}-{self.rtt_ms:g}" + ("" if self.load == "none" else f"-{self.load}")
+
+
+def local(name: str, load: str) -> str:
+    """The name of an arm without a worker under this load."""
+    return name if load == "none" else f"{name}-{load}"
+
 
 T = TypeVar("T")
 WRITTEN_S = 10.0

@@ -1,4 +1,4 @@
-"""`edgespec demo --rtt-ms 0,20,80 --worker-load none,loops`: every place in one run, on the same prompts.
+"""`python -m tools.places --rtt-ms 0,20,80 --worker-load none,loops`: every place in one run, on the same prompts.
 
 Plain and co-located decoding, which no link changes, are measured once for each prompt and load, beside the drafting
 neighbour; `adaptive` with either preference at every round trip in turns with them. Each pair of place and preference
@@ -8,25 +8,27 @@ has a worker process of its own behind a proxy of its own, so that no model rest
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import ALONE, BASE, LOCAL, REMOTE, Place, local
+from edgespec.lab.demo.arms import ALONE, BASE, LOCAL, REMOTE
 from edgespec.lab.demo.measure import Bench, neighbour_factor
-from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, target_model, writing
-from edgespec.lab.demo.series import Asked, Series, measured, save, saved, trace_options, written
-from edgespec.lab.demo.sweep_plot import plot
-from edgespec.lab.demo.sweep_report import show, summary
+from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, writing
+from tools import deep_target, verbs
+from tools.options import known, number, output
+from tools.places.load import KINDS
+from tools.places.plot import plot
+from tools.places.report import show, summary
+from tools.places.series import Asked, Place, Series, local, measured, save, saved, trace_options, written
 
+T = TypeVar("T")
 SEARCHED_K = (1, 2, 3, 4, 5, 6, 8, 11, 16)
 """Depths tried to find the best: near the optimum the time changes little from one k to the next."""
 SEARCH_TOKENS = 24
@@ -41,19 +43,41 @@ SWEPT = {"balanced": REMOTE["adaptive"], "latency": REMOTE["adaptive_latency"]}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that only a table of several places has."""
+    """The options of `python -m tools.places`."""
+    parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
+    parser.add_argument("--engine", choices=("torch", "llamacpp"), default="torch", help="what computes the target")
+    parser.add_argument("--target", choices=("plain", "deep"), default="plain", help="deep: a pass costs several times")
+    blocks = number(int, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS)
+    parser.add_argument("--blocks", type=blocks, default=4, help="blocks for each one of the deep target")
+    parser.add_argument("--kernels", choices=("packed", "plain"), default="packed", help="the target's products")
+    listed = "ONE[,ONE...]"
     parser.add_argument(
-        "--minutes", type=float, default=240.0, help="of several places: begin no prompt that would end later"
+        "--rtt-ms", type=several(number(float, 0, 10_000)), default=(20.0,), help="round trips", metavar=listed
     )
-    parser.add_argument("--resume", action="store_true", help="of several places: go on with the file of --json")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="of several places: keep a trace of each completion")
+    loads = several(known(KINDS, "load"))
+    parser.add_argument("--worker-load", type=loads, default=("none",), metavar=listed, help="beside the worker")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
+    parser.add_argument("--limit", type=number(int, 1, 10**6), default=3, help="prompts to use")
+    parser.add_argument("--max-tokens", type=number(int, 1, 1024), default=64, help="completion tokens of each prompt")
+    parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
+    parser.add_argument("--no-neighbour", action="store_true", help="no neighbour beside arms without a worker")
+    parser.add_argument("--minutes", type=float, default=240.0, help="begin no prompt that would end later")
+    parser.add_argument("--json", type=output, metavar="OUT", help="write all figures here; plots go beside it")
+    parser.add_argument("--resume", action="store_true", help="go on with the file of --json")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="keep a trace of each completion")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
+    parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace, console: Console) -> int:
+def several(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """An argparse type: a list with commas, each value once, in order."""
+    return lambda text: tuple(dict.fromkeys(map(kind, text.split(","))))
+
+
+def run(options: argparse.Namespace) -> int:
     """Measures, saves after every prompt, and shows the table; returns 0. Raises ConfigError."""
-    began = time.monotonic()
+    began, console = time.monotonic(), verbs.console()
     check(options)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     places = [Place(rtt_ms, load) for load in options.worker_load for rtt_ms in options.rtt_ms]
     prompts, spare = prompts_of(options)
     setting = setting_of(options)
@@ -82,13 +106,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError for what a table of several places does not do."""
-    if not options.no_identity:
-        raise ConfigError("A table of several places compares no texts in fp32: add --no-identity.")
     if options.resume and not options.json:
         raise ConfigError("--resume needs the file to go on with: name it with --json.")
-    if options.traces:
-        with writing(options.traces):
-            options.traces.mkdir(parents=True, exist_ok=True)
+    for folder in (options.traces, options.keep):
+        if folder:
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
 
 
 def setting_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -110,7 +133,7 @@ def prompts_of(options: argparse.Namespace) -> tuple[list[str], list[str]]:
 @contextmanager
 def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, console: Console) -> Iterator[Series]:
     """Gateway, neighbour and all workers, one after the other: each measures its step time when it starts."""
-    folder, draft, target = options.keep or scratch, DRAFTS[options.draft](), target_model(options, console)
+    folder, draft, target = options.keep or scratch, DRAFTS[options.draft](), deep_target.target_model(options, console)
     with make_rig(folder, str(target), str(draft), 0.0, options.kernels, engine=options.engine) as rig:
         rig.gateway_options = {**rig.gateway_options, **trace_options(folder, options.traces)}
         if options.traces:
@@ -124,7 +147,7 @@ def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, 
                 worker = place.arm(name)
                 with console.status(f"Starting worker {worker}"):
                     keys[worker] = rig.add_worker(worker, place.rtt_ms)
-        with benched(rig, "none", neighbour=not options.no_neighbour) as bench:
+        with benched(rig, neighbour=not options.no_neighbour) as bench:
             yield Series(bench, keys, options.traces)
 
 

@@ -1,6 +1,6 @@
 """Other jobs on the worker's core, as its owner has them: busy loops, a compile job, or a worker that is stopped.
 
-`python -m edgespec.lab.rig.load loops|compile` works until its standard input ends, at most MAX_S.
+`python -m tools.places.load loops|compile` works until its standard input ends, at most MAX_S.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def working(kind: Kind, folder: Path, core: int | None, worker_pid: Callable[[],
     names = {"none": [], "loops": [f"loop{i}" for i in range(LOOPS)], "compile": ["compile"]}[kind]
     with Processes(folder) as processes:
         for name in names:
-            processes.start(name, [*module("edgespec.lab.rig.load"), kind], core, piped=True)
+            processes.start(name, [*module("tools.places.load"), kind], core, piped=True)
         for name in names:
             processes.line(name)
         try:
