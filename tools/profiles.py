@@ -65,7 +65,7 @@ PATHS = {
         "bandwidth_bps": (100e6, ASSUMED),
     },
 }
-"""For each path the fields of its model: the number, and the key of its source. docs/operations.md shows them."""
+"""For each path the fields of its model: the number, and the key of its source. docs/results/paths.md shows them."""
 
 PROFILES = {
     name: LinkModel(**{field: number for field, (number, _) in numbers.items()}) for name, numbers in PATHS.items()

@@ -1,17 +1,20 @@
-"""`python -m tools.results [OUT ...]`: measured tables of README.md and docs/demo.md, from the files in docs/results.
+"""`python -m tools.results [OUT ...]`: pages of docs/results and README.md's table, made from docs/results/*.json.
 
 Each OUT is a file that `python -m tools.places`, `python -m tools.bench worst` or `python -m tools.sim
-from-demo` wrote with `--json`. It is copied to docs/results without its single runs, and every block of a document
-that has results is written again. `--check` only says which blocks differ.
+from-demo` wrote with `--json`. It is copied to docs/results without its single runs, with commit and machine, and the
+pages are written again. `--check` only says which differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +23,29 @@ from tools import verbs
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results"
-DOCUMENTS = ("README.md", "docs/demo.md")
-BLOCK = re.compile(r"(<!-- results: (\w+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+SUMMARY_PAGE = "README.md"
+BLOCK = re.compile(r"(<!-- results: summary -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+MADE = "Made by `python -m tools.results` of these files. Policies have changed since."
+WORST = """Whole completions of `adaptive` ÷ plain decoding on the same prompt. `wrong`: no draft token is right. `far`:
+200 ms. `slow`: ten times slower than the worker reports. `loss`: 5 % of packets. `stalls`: silent for three seconds
+after the first frame. *: beside no neighbour, since the worker hardly drafts. Lookup and the gateway's own draft go
+on."""
+SIMULATED = """Decoding ÷ co-located k = 2, live and simulated with the run's step times, then with each arm's own; the
+differences are in points."""
 LEGEND = """Times are milliseconds per token while decoding, the first pass included; ratios are medians over prompts of
 the ratio on the same prompt, in brackets the interval of the median. "Draft passes": at the gateway, over
-those of k = 2. "Best k": of k = 2 and the two that were fastest on two other prompts. Workers ran with
-`daemon.priority = "normal"` and `owner.mode = "always"`, which are not the defaults."""
-MORE = (
-    "All round trips, whole completions, and the plain target: [docs/demo.md](docs/demo.md#several-places-in-one-run)."
-)
+those of k = 2. "Best k": of k = 2 and the two that were fastest on two other prompts. "Better": the better of plain
+decoding and k = 2. Workers ran with `daemon.priority = "normal"` and `owner.mode = "always"`, which are not the
+defaults. `adaptive` also uses `lookup`, and the same gateway without a worker is no arm."""
 SUMMARY_MS = (20.0, 80.0)
 """Round trips in README."""
+RIGHT = {"quantised": "95 %", "requantised": "71 to 78 %", "dropped": "60 to 70 %"}
+"""How often each draft of the demo is right."""
 Figures = Mapping[str, Any]
 
 
 def kind_of(figures: Figures) -> str:
-    """The block that a file belongs to. Raises ConfigError where it is of none."""
+    """The kind of page that a file belongs to. Raises ConfigError if it is of none."""
     rows, setting = figures.get("rows"), figures.get("setting")
     if setting and "cases" in figures:
         return "worst"
@@ -73,40 +83,24 @@ def local_table(every: Sequence[Figures]) -> list[str]:
 
 def places(every: Sequence[Figures]) -> str:
     """A row for each draft, round trip and preference, by target."""
-    parts = [f'{LEGEND} "Better": the better of plain decoding and co-located k = 2.']
+    parts = [LEGEND]
     for group in _by_target(every):
         parts += [_conditions(group), "\n".join(local_table(group)), "\n".join(_rows(group, with_load=False))]
     return "\n\n".join(parts)
 
 
 def summary(every: Sequence[Figures]) -> str:
-    """A row for each draft and round trip of the deep target, both preferences in it."""
-    deep = [figures for figures in every if figures["setting"]["target"] == "deep"]
-    head = (
-        "draft",
-        "round trip",
-        "`balanced` ÷ k = 2",
-        "÷ best k",
-        "passes",
-        "`latency` ÷ k = 2",
-        "÷ best k",
-        "passes",
-    )
+    """A row for each draft and round trip of the deep target, preference `balanced`."""
+    head = ("draft", "right", "round trip", "time ÷ k = 2 (interval)", "÷ best k", "draft passes")
     lines = markdown(head, [])
-    for figures in deep:
-        places: dict[float, dict[str, Figures]] = {}
+    for figures in every:
+        draft = figures["setting"]["draft"]
         for row in figures["rows"]:
-            if row["rtt_ms"] in SUMMARY_MS:
-                places.setdefault(row["rtt_ms"], {})[row["prefer"]] = row
-        for rtt_ms, rows in places.items():
-            cells = [cell for prefer in ("balanced", "latency") for cell in _summary_cells(rows[prefer])]
-            lines.append(line((figures["setting"]["draft"], f"{rtt_ms:g} ms", *cells)))
-    return "\n\n".join((f"{LEGEND}\n{MORE}", _conditions(deep), "\n".join(local_table(deep)), "\n".join(lines)))
-
-
-def _summary_cells(row: Figures) -> tuple[str, str, str]:
-    decoding = row["decoding"]
-    return ratio(decoding, "k2"), f"{decoding['best']['median']:.2f}", f"{row['passes_to_k2']:.2f}"
+            if figures["setting"]["target"] == "deep" and row["prefer"] == "balanced" and row["rtt_ms"] in SUMMARY_MS:
+                decoding = row["decoding"]
+                cells = (ratio(decoding, "k2"), f"{decoding['best']['median']:.2f}", f"{row['passes_to_k2']:.2f}")
+                lines.append(line((draft, RIGHT.get(draft, ""), f"{row['rtt_ms']:g} ms", *cells)))
+    return "\n".join(lines)
 
 
 def loads(every: Sequence[Figures]) -> str:
@@ -129,7 +123,7 @@ def _conditions(group: Sequence[Figures]) -> str:
         command += f" --worker-load {','.join(setting['worker_load'])}"
     state = "beside other processes" if any(figures["disturbed"] for figures in group) else "undisturbed"
     what = f"Target `{setting['target']}`, {setting['max_tokens']} tokens a completion, every arm beside a drafting"
-    command += f" --max-tokens {setting['max_tokens']} --prompts FILE --limit N"
+    command += f" --max-tokens {setting['max_tokens']}  --prompts FILE --limit N"
     return f"{what}\nneighbour or its own worker, {state}:\n\n```\n{command}\n```"
 
 
@@ -151,7 +145,7 @@ def _rows(every: Sequence[Figures], *, with_load: bool) -> list[str]:
 def worst(every: Sequence[Figures]) -> str:
     """A row for each case."""
     head = ("draft", "case", "prompts", "plain ms", "adaptive ms", "ratio", "p90", "above 1.02")
-    lines = markdown(head, [])
+    lines = [WORST, "", *markdown(head, [])]
     for figures in every:
         for name, row in figures["cases"].items():
             base = row[row["base"]]
@@ -165,7 +159,8 @@ def worst(every: Sequence[Figures]) -> str:
 
 def simulator(every: Sequence[Figures]) -> str:
     """Live and simulated ratios to co-located k = 2."""
-    lines = markdown(("models", "arm", "prompts", "live", "simulated", "points", "own times", "points"), [])
+    lines = [SIMULATED, ""]
+    lines += markdown(("models", "arm", "prompts", "live", "simulated", "points", "own times", "points"), [])
     for figures in every:
         setting = figures["setting"]
         for row in figures["rows"]:
@@ -176,11 +171,38 @@ def simulator(every: Sequence[Figures]) -> str:
     return "\n".join(lines)
 
 
-WRITERS: Mapping[str, tuple[str, Callable[[Sequence[Figures]], str]]] = {
-    "summary": ("places", summary), "places": ("places", places), "loads": ("loads", loads), "worst": ("worst", worst),
-    "simulator": ("simulator", simulator),
-}  # fmt: skip
-"""Of each block the kind of results that it shows, and what writes it."""
+@dataclass(frozen=True)
+class Page:
+    """A page of docs/results, made of all files of one kind."""
+
+    kind: str
+    title: str
+    command: str
+    write: Callable[[Sequence[Figures]], str]
+
+
+PAGES = {
+    "demo": Page(
+        "places", "The demo at several round trips", "python -m tools.places --rtt-ms 0,20,80 --json OUT", places
+    ),
+    "demo-loads": Page(
+        "loads",
+        "The demo beside other jobs on the worker's core",
+        "python -m tools.places --worker-load loops --json OUT",
+        loads,
+    ),
+    "worst": Page("worst", "The worst workers and links", "python -m tools.bench worst --limit 20 --json OUT", worst),
+    "simulator": Page("simulator", "The demo beside the simulator", "python -m tools.sim from-demo OUT DIR", simulator),
+}
+
+
+def page(shown: Page, every: Sequence[Figures]) -> str:
+    """The whole page: what it was made of, with commit and machine, and the tables."""
+    rows = [
+        (f"[{name_of(one)}]({name_of(one)})", one["measured"]["commit"], one["measured"]["machine"]) for one in every
+    ]
+    made = "\n".join(markdown(("file", "commit", "machine"), rows))
+    return f"# {shown.title}\n\n{MADE}\n\n```\n{shown.command}\n```\n\n{made}\n\n{shown.write(every)}\n"
 
 
 def line(cells: Sequence[object]) -> str:
@@ -193,15 +215,19 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]
     return [line(head), line(["---"] * len(head)), *map(line, rows)]
 
 
-def written(text: str, results: Mapping[str, Sequence[Figures]]) -> str:
-    """The document with every block that has results written from them."""
+def written(text: str, figures: Sequence[Figures]) -> str:
+    """README.md with its table written from all results of kind `places`."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{summary(figures)}\n\n{found[3]}", text)
 
-    def block(found: re.Match[str]) -> str:
-        kind, write = WRITERS[found[2]]
-        body = f"\n{write(results[kind])}\n\n" if results.get(kind) else found[3]
-        return found[1] + body + found[4]
 
-    return BLOCK.sub(block, text)
+def pages(results: Mapping[str, Sequence[Figures]]) -> dict[str, str]:
+    """Text of every page that has results, by path from the root."""
+    made = {
+        f"docs/results/{name}.md": page(one, results[one.kind]) for name, one in PAGES.items() if one.kind in results
+    }
+    if "places" in results:
+        made[SUMMARY_PAGE] = written((ROOT / SUMMARY_PAGE).read_text(), results["places"])
+    return made
 
 
 def read(folder: Path) -> dict[str, list[Figures]]:
@@ -213,8 +239,8 @@ def read(folder: Path) -> dict[str, list[Figures]]:
     return found
 
 
-def take(path: Path, folder: Path) -> Path:
-    """Copies a result without its runs; returns the new path. Raises ConfigError naming the file."""
+def take(path: Path, folder: Path, commit: str, machine: str) -> Path:
+    """Copies a result without its runs, with commit and machine. Returns the new path. Raises ConfigError."""
     try:
         figures = json.loads(path.read_text())
         kept = {name: value for name, value in figures.items() if name != "runs"}
@@ -222,14 +248,28 @@ def take(path: Path, folder: Path) -> Path:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
         raise ConfigError(f"{path} cannot be taken: {error}") from None
     folder.mkdir(parents=True, exist_ok=True)
-    verbs.write_json(out, kept)
+    verbs.write_json(out, kept | {"measured": {"commit": commit, "machine": machine}})
     return out
 
 
+def this_commit() -> str:
+    """The commit of the tree, short."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def this_machine() -> str:
+    """The processor's name and the number of cores."""
+    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return f"{found[1] if found else 'unknown processor'}, {os.cpu_count()} cores"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 where `--check` finds a block that differs."""
+    """Returns 1 if `--check` finds a page that differs."""
     parser = argparse.ArgumentParser(prog="python -m tools.results", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, metavar="OUT", help="results to take")
+    parser.add_argument("--commit", help="the commit that they were measured at (default: this one)")
+    parser.add_argument("--machine", help="the machine that they were measured on (default: this one)")
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.set_defaults(run=write)
     return verbs.run(parser, arguments)
@@ -238,17 +278,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write(options: argparse.Namespace) -> int:
     """Raises ConfigError for a file that cannot be taken."""
     for path in options.files:
-        print(f"taken: {take(path, RESULTS).relative_to(ROOT)}")
-    results, differ = read(RESULTS), []
-    for name in DOCUMENTS:
+        taken = take(path, RESULTS, options.commit or this_commit(), options.machine or this_machine())
+        print(f"taken: {taken.relative_to(ROOT)}")
+    differ = []
+    for name, text in pages(read(RESULTS)).items():
         path = ROOT / name
-        text = path.read_text()
-        new = written(text, results)
-        if new != text:
+        if not path.is_file() or path.read_text() != text:
             differ.append(name)
             if not options.check:
-                path.write_text(new)
-    print(f"results: {sum(map(len, results.values()))} files; {'other' if options.check else 'written'}: {differ}")
+                path.write_text(text)
+    print(f"results: {'other' if options.check else 'written'}: {differ}")
     return 1 if options.check and differ else 0
 
 

@@ -29,7 +29,7 @@ BURST = 4.0
 readers of a stream that has just begun accept."""
 LEFT = 1.25
 """Of a chunk's time, until the next one: with as much as it took, streams kept 0.46 to 0.51 of their speed, since
-rounds after a chunk are slower than others (docs/performance.md)."""
+rounds after a chunk are slower than others (docs/results/llama-server.md)."""
 LATEST = 0.5
 """Weight of the latest chunk in the expected time of a token, which grows with the length of the prompt."""
 

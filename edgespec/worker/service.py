@@ -270,7 +270,7 @@ class Service:
             log.info("drafting (`owner.mode` is %s)", self.settings.owner.mode)
         else:
             log.info(
-                "not drafting: %s (`[owner]`, docs/owner.md)%s",
+                "not drafting: %s (`[owner]`, docs/worker.md)%s",
                 verdict.because,
                 "" if verdict.model else "; the draft model is freed",
             )

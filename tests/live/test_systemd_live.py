@@ -85,7 +85,7 @@ def pair(on: Booted, *command: str, user: str = "") -> None:
 
 
 def pair_service(on: Booted) -> None:
-    """As docs/operations.md has it: as the service's user."""
+    """As docs/worker.md has it: as the service's user."""
     settings = ["DynamicUser=yes", "User=edgespec", "StateDirectory=edgespec", *shown()]
     options = [part for line in settings for part in ("-p", line)]
     pair(on, "systemd-run", "-P", *options, str(Path(sys.executable).with_name("edgespec")))

@@ -18,6 +18,15 @@ from tools.check.language import faults
         ("tests/test_x.py", f"def test_{'a' * 66}() -> None: ..."),
         ("README.md", "| " + " | ".join("abcdefghi") + " |"),
         ("README.md", "a" * 121),
+        ("docs/x.md", "A worker drafts where it may."),
+        ("docs/x.md", "| limit | one, where no key is there |"),
+        ("docs/x.md", "Of all workers the nearest drafts."),
+        ("docs/x.md", "| As a rule two |"),
+        ("README.md", "- **What a worker reads** is a prompt."),
+        ("docs/x.py", '"""For a worker that is paired."""'),
+        ("docs/x.py", 'x = 1\n"""Seconds, where it is set."""'),
+        ("docs/x.py", "x = 1  # As before"),
+        ("docs/architecture.md", "told"),
     ],
 )
 def test_each_fault_is_found(path: str, text: str) -> None:
@@ -31,7 +40,11 @@ def test_each_fault_is_found(path: str, text: str) -> None:
         ("edgespec/x.py", '"""An attempt at the code; candidates of the draft."""'),
         ("tests/test_x.py", f"def test_{'a' * 65}() -> None: ..."),
         ("docs/x.md", "| " + " | ".join("abcdefghi") + " |" + "a" * 121),
-        ("docs/glossary.md", "told"),
+        ("docs/architecture.md", "| not | but |\n| --- | --- |\n| told | sent |\n"),
+        ("docs/x.md", "# What a worker does where\n\nIt finds where to dial.\n\n```\nwhere\n```\n`where`, whereas"),
+        ("docs/x.md", "A worker drafts\nas it may, for a key\nAs before. For comparison: two.\n\nFor comparison: two"),
+        ("edgespec/x.py", '"""Of a worker, where it is paired."""'),
+        ("docs/claims.md", "Of a worker, where it is paired."),
     ],
 )
 def test_plain_english_is_left_alone(path: str, text: str) -> None:

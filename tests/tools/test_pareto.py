@@ -29,7 +29,7 @@ def test_adaptive_is_nowhere_slower_than_colocated_decoding(rows: list[Row]) -> 
 
 
 def test_no_phi_with_wanspecs_own_worker_is_better_in_both_measures(rows: list[Row]) -> None:
-    """With the worker of `adaptive` some are, at 0 ms (docs/sweep.md)."""
+    """With the worker of `adaptive` some are, at 0 ms (docs/results/sweep.md)."""
     assert pareto.dominated(rows) == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from edgespec.lab.link_model import LinkModel
 from tools.profiles import ASSUMED, PATHS, PROFILES, SOURCES
 
-MANUAL = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+MANUAL = (Path(__file__).parents[2] / "docs" / "results" / "paths.md").read_text()
 SHOWN = {"rtt_s": (1e3, "ms"), "jitter_s": (1e3, "ms"), "loss": (100, "%"), "bandwidth_bps": (1e-6, "Mbit/s")}
 LIGHT_KM_PER_S = 203_000
 """In fibre."""

@@ -33,15 +33,18 @@ def simulated() -> dict[str, Any]:
     return {"setting": {"target": "deep", "draft": "dropped"}, "rows": [row]}
 
 
-def test_the_documents_show_what_docs_results_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_show_what_docs_results_holds(capsys: pytest.CaptureFixture[str]) -> None:
     assert results.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def test_every_block_is_somewhere_in_the_documents() -> None:
-    found = [
-        match[2] for name in results.DOCUMENTS for match in results.BLOCK.finditer((results.ROOT / name).read_text())
-    ]
-    assert sorted(found) == sorted(results.WRITERS)
+def test_every_page_has_results_with_their_commit_and_machine() -> None:
+    found = results.read(results.RESULTS)
+    assert set(found) == {page.kind for page in results.PAGES.values()}
+    for page in results.PAGES.values():
+        text = results.page(page, found[page.kind])
+        for one in found[page.kind]:
+            measured = one["measured"]
+            assert f"({results.name_of(one)}) | {measured['commit']} | {measured['machine']} |" in text
 
 
 @pytest.mark.parametrize(
@@ -56,15 +59,14 @@ def test_every_block_is_somewhere_in_the_documents() -> None:
 def test_a_result_is_kept_without_its_runs_and_shown(made: dict[str, Any], name: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     out.write_text(json.dumps(made))
-    taken = results.take(out, tmp_path / "results")
+    taken = results.take(out, tmp_path / "results", "1234567", "two cores")
     assert taken.name == name and "runs" not in json.loads(taken.read_text())
-    block = name.partition("-")[0]
-    text = f"before\n<!-- results: {block} -->\nold\n<!-- end of results -->\nafter\n"
-    shown = results.written(text, results.read(taken.parent))
-    assert shown.startswith("before\n") and shown.endswith("<!-- end of results -->\nafter\n") and "old" not in shown
+    ((kind, found),) = results.read(taken.parent).items()
+    (page,) = (one for one in results.PAGES.values() if one.kind == kind)
+    shown = results.page(page, found)
+    assert f"| [{name}]({name}) | 1234567 | two cores |" in shown
     rows = [line for line in shown.splitlines() if line.startswith("| ")]
-    assert len({line.count("|") for line in rows if "---" in line or "÷" not in line}) <= 2
-    assert results.written(shown, results.read(taken.parent)) == shown
+    assert len({line.count("|") for line in rows if "---" in line}) <= 3
 
 
 def test_a_row_shows_the_ratio_with_its_interval() -> None:
@@ -75,23 +77,24 @@ def test_a_row_shows_the_ratio_with_its_interval() -> None:
     assert "16.0 (k = 5)" in shown and "--rtt-ms 0,80" in shown
 
 
-def test_the_summary_has_both_preferences_of_a_round_trip_in_one_row() -> None:
+def test_the_summary_has_the_deep_target_at_its_round_trips_only() -> None:
     made = figures()
     other = figures() | {"setting": figures()["setting"] | {"target": "plain"}}
     rows = [line for line in results.summary([made, other]).splitlines() if " ms | " in line]
-    assert len(rows) == 1, "0 ms stands in docs/demo.md only"
-    row = {row["prefer"]: row for row in made["rows"] if row["rtt_ms"] == 80}
-    cells = [results.ratio(row[prefer]["decoding"], "k2") for prefer in ("balanced", "latency")]
-    assert rows[-1].startswith(f"| quantised | 80 ms | {cells[0]} |") and f"| {cells[1]} |" in rows[-1]
+    (row,) = (one for one in made["rows"] if one["rtt_ms"] == 80 and one["prefer"] == "balanced")
+    assert len(rows) == 1, "0 ms stands in docs/results/demo.md only"
+    assert rows[0].startswith(f"| quantised | 95 % | 80 ms | {results.ratio(row['decoding'], 'k2')} |")
 
 
-def test_a_block_without_results_stays_as_it_is() -> None:
-    text = "<!-- results: places -->\nold\n<!-- end of results -->\n"
-    assert results.written(text, {}) == text
+def test_the_summary_stands_between_its_marks() -> None:
+    text = "before\n<!-- results: summary -->\nold\n<!-- end of results -->\nafter\n"
+    shown = results.written(text, [figures()])
+    assert shown.startswith("before\n") and shown.endswith("<!-- end of results -->\nafter\n") and "old" not in shown
+    assert results.written(shown, [figures()]) == shown
 
 
 def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text("{}")
     with pytest.raises(ConfigError, match=r"other\.json cannot be taken: it has no rows"):
-        results.take(other, tmp_path)
+        results.take(other, tmp_path, "1234567", "two cores")

@@ -196,7 +196,7 @@ def test_the_match_statistics_are_those_of_section_5_4() -> None:
 
 def test_a_round_here_is_a_thousandth_of_the_posts_bytes() -> None:
     found = tables.transfer(k=5, vocabulary=32_000)
-    page = (Path(__file__).parents[2] / "docs/policies.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/results/papers.md").read_text()
     once, streamed = (f"{found['ours_' + one]:,} B | {found['ours_down']:,} B" for one in ("up_at_once", "up_streamed"))
     assert f"{once} | {found['printed_over_ours']:,} |" in page and f"{streamed} |" in page
     assert found["printed"] == 2 * 640_000

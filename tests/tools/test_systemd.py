@@ -120,7 +120,7 @@ def test_the_example_of_a_drop_in_is_understood_and_the_same_in_the_manual(tmp_p
     lines = (UNITS / "cloud-gateway.service").read_text().splitlines()
     start = lines.index("#   [Service]")
     example = [line.removeprefix("#   ") for line in lines[start : start + 4]]
-    assert "\n".join(example) in (UNITS.parent / "docs" / "operations.md").read_text()
+    assert "\n".join(example) in (UNITS.parent / "docs" / "gateway.md").read_text()
     unit = tmp_path / "example.service"
     unit.write_text("\n".join([*example, f"ExecStart={sys.executable}", ""]))
     done = analyze("verify", "--man=no", str(unit))

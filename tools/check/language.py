@@ -1,16 +1,19 @@
-"""`python -m tools.check.language` holds the language of code and documents to docs/glossary.md.
+"""`python -m tools.check.language` holds the language of code and documents to the glossary of docs/architecture.md.
 
 Checked in every tracked Python file, in README.md, docs/, configs/ and systemd/: the words of WORDS, each with what to
 write instead; names of tests of at most MAX_TEST_NAME characters; README.md's tables of at most MAX_COLUMNS columns
-and lines of at most MAX_LINE characters outside tables.
+and lines of at most MAX_LINE characters outside tables. Checked in the files of PLAIN only: `where` as a conjunction,
+and docstrings, comments, paragraphs, items and cells that begin with a bare word of OPENINGS.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,12 +22,19 @@ MAX_COLUMNS = 8
 MAX_LINE = 120
 SUFFIXES = (".py", ".md", ".toml", ".service")
 FOLDERS = ("cloud_gateway/", "configs/", "docs/", "edgespec/", "integrations/", "systemd/", "tests/", "tools/")
-EXEMPT = (
-    "tools/check/language.py",
-    "tests/tools/test_language.py",
-    "docs/glossary.md",
-)
+EXEMPT = ("tools/check/language.py", "tests/tools/test_language.py")
 """They name the words."""
+GLOSSARY = re.compile(r"^\| not \| but \|\n(\|.*\n)*", re.MULTILINE)
+"""The table of words in docs/architecture.md."""
+PLAIN = ("README.md", "docs/")
+"""Files and folders that are held to whole sentences; add a folder of code here once it is converted."""
+GENERATED = ("docs/claims.md", "docs/upstream/")
+"""Made of tests/claims.toml; text for other projects."""
+OPENINGS = ("As", "For", "Of", "What")
+OPENING = re.compile(rf"(?:[-*] |\d+\. )?\**(?:{'|'.join(OPENINGS)}) (?![^.:]*[?:])")
+"""At the beginning of a text. A colon or a question mark makes it a label or a question."""
+WHERE = re.compile(r"\bwhere\b(?! to\b)", re.IGNORECASE)
+FENCE = re.compile(r"^ *(?:```|~~~)")
 
 # A pattern, matched as whole words without regard to case, and what to write instead. An identifier's parts are words.
 WORDS = {
@@ -87,14 +97,55 @@ def readme_faults(text: str) -> Iterator[str]:
             yield f"line {number}: {len(line)} characters, over {MAX_LINE}"
 
 
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Lines of a Markdown text outside of fences and headings: their numbers, and prose with code spans emptied.
+
+    A line that continues a paragraph begins with a space, and each cell of a table's row is a line of its own.
+    """
+    fenced, within = False, False
+    for number, line in enumerate(text.splitlines(), 1):
+        if FENCE.match(line):
+            fenced, within = not fenced, False
+        elif not fenced and not line.startswith("#"):
+            prose = re.sub(r"`[^`]*`", "`", line).strip()
+            if prose.startswith("|"):
+                yield from ((number, cell.strip()) for cell in prose.strip("|").split("|"))
+                within = False
+            else:
+                begins = not within or re.match(r"[-*] |\d+\. ", prose)
+                yield number, prose if begins else f" {prose}"
+                within = bool(prose)
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings, of attributes too, and comments of a Python source: their first lines' numbers, and code emptied."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, re.sub(r"`[^`]*`", "`", node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], re.sub(r"`[^`]*`", "`", token.string.lstrip("# "))
+
+
+def sentence_faults(found: Iterator[tuple[int, str]]) -> Iterator[str]:
+    """Conjunctions `where`, and texts that begin with a bare word of OPENINGS."""
+    for number, text in found:
+        if WHERE.search(text):
+            yield f"line {number}: `where`; write instead: if, when, a noun phrase"
+        if OPENING.match(text):
+            yield f"line {number}: begins with `{text[:20]}`; write instead: a noun phrase or a verb"
+
+
 def faults(path: str, text: str) -> Iterator[str]:
     """All faults of one file."""
     if path not in EXEMPT:
-        yield from word_faults(text)
+        yield from word_faults(GLOSSARY.sub("", text) if path == "docs/architecture.md" else text)
     if path.startswith("tests/") and path.endswith(".py"):
         yield from test_name_faults(text)
     if path == "README.md":
         yield from readme_faults(text)
+    if path.startswith(PLAIN) and not path.startswith(GENERATED):
+        yield from sentence_faults(texts(text) if path.endswith(".py") else paragraphs(text))
 
 
 def checked_files(root: Path) -> list[str]:

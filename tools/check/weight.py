@@ -29,7 +29,7 @@ BUDGET: Mapping[str, int] = {
     "tools": 19_900,
     "tests": 46_900,
     "integrations": 2_500,
-    "manual": 340_000,
+    "manual": 150_000,
     "settings": 118,
     "edgespec run": 13_800,
     "cloud-gateway serve": 24_700,

@@ -1,6 +1,6 @@
 """Runs the arms prompt by prompt, in turns: each under equal conditions, and those without a worker also alone.
 
-Where the worker shares a machine with the target, its drafting slows the target's passes (docs/demo.md). So arms
+Where the worker shares a machine with the target, its drafting slows the target's passes (docs/policies.md). So arms
 without a worker run beside a neighbour that drafts for nobody, on the worker's core, and again without it.
 """
 

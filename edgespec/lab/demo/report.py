@@ -31,7 +31,7 @@ def named_arms(table: Table) -> dict[str, str]:
 
 
 def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mapping[str, Any]) -> dict[str, Any]:
-    """All figures of one run (docs/demo.md explains each). Times are medians over prompts, ratios medians of ratios."""
+    """All figures of one run. Times are medians over prompts, ratios medians of ratios."""
     arms = named_arms(table)
     remote = [runs["remote"].usage for runs in table.runs]
     drafted = sum(one["drafted"].get("worker", 0) + one["drafted"].get("local", 0) for one in remote)

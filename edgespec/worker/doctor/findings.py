@@ -38,7 +38,7 @@ def paused(status: Mapping[str, Any]) -> Finding:
     if status["paused"] is None:
         return Finding("pause", "the worker drafts when it gets a request")
     if owner.get("because"):
-        do = "wait until the owner is away, or change `[owner]` in worker.toml (docs/owner.md)"
+        do = "wait until the owner is away, or change `[owner]` in worker.toml (docs/worker.md)"
         return Finding("pause", f"the worker stepped aside for its owner: {owner['because']}", do, ASIDE)
     return Finding("pause", f"the worker is paused: {status['paused']}", "`edgespec resume`", ASIDE)
 

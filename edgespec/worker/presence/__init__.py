@@ -1,4 +1,4 @@
-"""Signs of the owner of this machine, and what the worker does about them (docs/owner.md).
+"""Signs of the owner of this machine, and what the worker does about them (docs/worker.md).
 
 Public, by module:
 

@@ -19,7 +19,7 @@ from tools.check.wheel.scenario import EXCUSED, play
 
 PAGES = (
     "README",
-    *(f"docs/{page}" for page in ("operations", "own-model", "owner", "peers", "traces", "api")),
+    *(f"docs/{page}" for page in ("worker", "gateway", "models", "traces", "api")),
 )
 
 

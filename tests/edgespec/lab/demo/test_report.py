@@ -1,4 +1,4 @@
-"""The demo's figures follow from its runs by the definitions of docs/demo.md."""
+"""The demo's figures follow from its runs by their definitions."""
 
 from __future__ import annotations
 

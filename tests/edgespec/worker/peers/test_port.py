@@ -269,7 +269,7 @@ async def test_a_relay_that_falls_silent_is_left(tmp_path: Path, monkeypatch: py
         async with asyncio.timeout(20):
             assert await loop.sock_recv(end, 1) == b""
         assert loop.time() - began >= tunnel.SILENT_S - tunnel.HEARTBEAT_S - 0.1
-        assert 3 * tunnel.HEARTBEAT_S < tunnel.SILENT_S < 1, "as docs/peers.md promises"
+        assert 3 * tunnel.HEARTBEAT_S < tunnel.SILENT_S < 1, "as docs/protocol.md promises"
 
 
 @pytest.mark.parametrize("seconds", [0.75, 0.95, 1.65])
