@@ -23,6 +23,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=commands.VERSION)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     _add_serve(verbs)
+    link = _verb(verbs, "link", commands.link, "link workers for vLLM, without a target of one's own", json=False)
+    link.add_argument("model", type=Path, help="the folder of the model that vLLM serves, or its tokenizer.json")
+    link.add_argument("--link-port", type=int, metavar="N", help="port for workers; 0 takes a free one")
     pair = _verb(verbs, "pair", commands.pair, "show a one-time code and wait for a worker to be paired with it")
     pair.add_argument(
         "--group", action="append", default=[], metavar="GROUP",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import importlib
 import json
 import platform
 import re
@@ -21,7 +22,7 @@ from cloud_gateway.engine.audit import entries
 from cloud_gateway.process import config, report
 from cloud_gateway.process.views import audit_row, key_row, worker_row
 from edgespec import __version__
-from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.core.errors import ConfigError, KeyStoreError, PairingError
 from edgespec.shared import control, folders, logs, unit
 from edgespec.shared.starting import Starting
 
@@ -39,6 +40,21 @@ def serve(args: argparse.Namespace) -> int:
         from cloud_gateway.process import serve as server  # HTTP, links and engine: half a second
 
         server.run(settings, starting, args.ready_file)
+    return 0
+
+
+def link(args: argparse.Namespace) -> int:
+    """`cloud-gateway link`."""
+    settings = config.given(args)
+    with logs.policy(settings.daemon.log_level):
+        starting = Starting(f"cloud-gateway {__version__}")
+        try:
+            process = importlib.import_module("edgespec_vllm.link.process")  # another distribution: integrations/vllm
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith("edgespec_vllm"):
+                raise
+            raise ConfigError("`cloud-gateway link` needs the package edgespec-vllm; install it here too.") from None
+        process.run(settings, args.model, starting)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Drafts of edgespec's workers in vLLM (docs/vllm.md).
+"""Drafts of edgespec's workers in vLLM (README.md).
 
 `vllm serve MODEL --scheduler-cls edgespec_vllm.Scheduler --speculative-config
 '{"method": "custom_class", "model": "edgespec_vllm.Null", "num_speculative_tokens": 8}'`

@@ -1,7 +1,6 @@
-"""The closed set of messages between vLLM's process and `cloud-gateway link`, and their frames (docs/vllm.md).
+"""The closed set of messages between vLLM's process and `cloud-gateway link`, and their frames (README.md).
 
-The distributions `edgespec` and `edgespec-vllm` both hold this file, byte for byte, since neither can depend on the
-other; a test compares them. A frame is the length of its message in four bytes, little-endian, and the message.
+A frame is the length of its message in four bytes, little-endian, and the message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m integrations.vllm.tests.fuzz --cases N`: random board messages, none of which may make the hook fail.
+"""`python -m integrations.vllm.tests.fuzz N`: random board messages, none of which may make the hook fail.
 
 Each case is a message: valid, valid with values at and beyond every bound, or bytes that are none. Between them
 requests grow, end and begin. Whatever is set as a draft must be one that vLLM can verify.
@@ -6,7 +6,6 @@ requests grow, end and begin. Whatever is set as a draft must be one that vLLM c
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
@@ -123,15 +122,5 @@ def check(one: Any) -> bool:
     return bool(draft)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the counts."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args(argv)
-    print(run(args.cases, args.seed))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(run(int(sys.argv[1]), seed=1))

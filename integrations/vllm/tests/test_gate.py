@@ -18,10 +18,6 @@ anything = st.recursive(
 near = st.integers(-3, 103) | st.integers()
 
 
-def raising(tokens: list[int]) -> list[int]:
-    raise RuntimeError("a grammar that fails")
-
-
 @pytest.mark.parametrize(
     ("chain", "start", "kept"),
     [
@@ -35,10 +31,7 @@ def raising(tokens: list[int]) -> list[int]:
         ([-1, 7], 3, []),
         ([2**31 - 1], 3, []),
         ([True, 7], 3, []),
-        ([7.0], 3, []),
         ([5] * 9, 3, [5] * 4),
-        (None, 3, []),
-        ("ab", 3, []),
     ],
 )
 def test_a_chain_is_cut_to_what_continues_and_fits(chain: Any, start: int, kept: list[int]) -> None:
@@ -58,7 +51,7 @@ def test_limit_and_room_bound_a_draft(limit: int, room: int, count: int) -> None
         (lambda tokens: [7, 200, 300], [7]),  # only what was proposed goes on
         (lambda tokens: [*tokens, 500], [7, 8]),
         (lambda tokens: None, []),
-        (raising, []),
+        (lambda tokens: tokens[99], []),
     ],
 )
 def test_a_grammar_can_only_shorten_a_draft(grammar: Any, kept: list[int]) -> None:
