@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloud_gateway.core.limits.cells import Room
+from cloud_gateway.core.requests.events import Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.steps import Status
 
 if TYPE_CHECKING:
     from cloud_gateway.engine.output_queue import Stream

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Sequence
 
 from cloud_gateway.core.limits.cells import Cells, Room
+from cloud_gateway.core.requests.events import Preempted
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.requests.steps import Preempted
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught
 from cloud_gateway.engine.queue_drafts import QueueDrafts

@@ -1,6 +1,6 @@
 """The closed set of events from the event loop to the engine's thread, and where the links post theirs.
 
-Three of them are inputs of the request machine (cloud_gateway/core/requests/steps.py) and go to it unchanged.
+A frame is an event of the request machine (cloud_gateway/core/requests/events.py) and goes to it unchanged.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.engine.active import Active
 
 
@@ -17,6 +17,21 @@ class WorkerReady(Struct, frozen=True):
     """A worker was linked or resumed: requests without one may use it."""
 
     worker: str
+
+
+class WorkerGone(Struct, frozen=True):
+    """A worker left, paused or was revoked."""
+
+    worker: str
+    why: str = ""
+
+
+class Declined(Struct, frozen=True):
+    """A worker will not draft for this request."""
+
+    worker: str
+    request: int
+    why: str = ""
 
 
 class ClientLeft(Struct, frozen=True):

@@ -9,8 +9,8 @@ from types import TracebackType
 
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.requests.events import Drafted, Failed, Spent, Status
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
-from cloud_gateway.core.requests.steps import Asked, Drafted, LocalWork, NoLocalDraft, Status
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import describe_fault
@@ -39,7 +39,7 @@ class LocalDrafting:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
         if self.model is None:
             self.refuse(active, "there is no local draft (`local_draft.model`)")
-        elif active.generation.controller.name != "plain":
+        elif active.generation.policy.name != "plain":
             with _Spared(self, active):  # too many requests, or too long a prompt
                 self.model.open(active.id, active.generation.reading, active.request.cache_scope)
                 active.local = True
@@ -47,7 +47,7 @@ class LocalDrafting:
     def refuse(self, active: Active, why: str) -> None:
         """The request goes without the local draft."""
         if not active.ended:
-            active.generation.handle(NoLocalDraft(why), self.clock())
+            active.generation.handle(Failed("draft", why), self.clock())
 
     def close(self, active: Active) -> None:
         """Ends a request here."""
@@ -89,15 +89,15 @@ class LocalDrafting:
         sources, counts = generation.sources, generation.usage.sources
         for source in () if sources is None else sources.ask(generation.tree, counts, generation.listener):
             now = self.clock()
-            generation.handle(Asked(source, now - began), now)
+            generation.handle(Spent("source", now - began, name=source), now)
             began = now
 
     def _book_heads(self, active: Active, source: HeadSource, began: float, *, reading: bool = False) -> float:
         """Books the time since then as the request's; seconds."""
         spent = self.clock() - began
         self.stats.draft_s += spent
-        active.generation.handle(Asked(source.name, spent), began + spent)
-        active.generation.handle(LocalWork(0, spent, reading), began + spent)
+        active.generation.handle(Spent("source", spent, name=source.name), began + spent)
+        active.generation.handle(Spent("reading" if reading else "draft", spent), began + spent)
         return spent
 
     def decodes(self, active: Active) -> bool:
@@ -110,7 +110,7 @@ class LocalDrafting:
         if not active.local or generation.first_token is not None or self._backlog(active) <= 1:
             return False
         costs = replace(self.costs(active), remaining=generation.remaining)
-        return generation.controller.reads_prompt(costs, worker=generation.assignment is not None)
+        return generation.policy.reads_prompt(costs, worker=generation.assignment is not None)
 
     def prefill(self, active: Active, chunk: int) -> None:
         """One chunk of a prompt."""
@@ -161,7 +161,7 @@ class LocalDrafting:
         made = self.model.passes - passes
         self.stats.draft_s += now - began
         self.stats.local_passes += made
-        active.generation.handle(LocalWork(made, now - began, reading), now)
+        active.generation.handle(Spent("reading" if reading else "draft", now - began, made), now)
 
 
 class _Spared:

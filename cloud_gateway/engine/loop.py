@@ -23,16 +23,16 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.memory import Memory, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import FrameLedger
+from cloud_gateway.core.requests.events import Ended, FrameArrived, Spent
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest, Usage
-from cloud_gateway.core.requests.steps import Cancelled, Declined, FrameArrived, HostTime, Stopped, WorkerGone
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.admission import Admission
 from cloud_gateway.engine.caught import Caught, describe_fault
-from cloud_gateway.engine.events import ClientLeft, InboxEvent, WorkerReady
+from cloud_gateway.engine.events import ClientLeft, Declined, InboxEvent, WorkerGone, WorkerReady
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
 from cloud_gateway.engine.output_queue import Stream
@@ -214,7 +214,7 @@ class Engine:
             if caught.error is not None:  # what no request caused must not end the gateway either
                 self.recovery.turn_failed(list(self._active.values()), caught.error)
         for active in [*self._active.values(), *self._queue.all()]:
-            self._steering.step(active, Stopped())
+            self._steering.step(active, Ended("stopped"))
         self._flush()
         if self.recovery.target_broken and self._loop is not None:
             self._loop.call_soon_threadsafe(self.on_failure)
@@ -255,7 +255,7 @@ class Engine:
         """Books the time of a turn outside the models, shared evenly by the requests of its round."""
         self.stats.host_s += host_s
         for active, _ in verifies:
-            active.generation.handle(HostTime(host_s / len(verifies)), self.clock())
+            active.generation.handle(Spent("host", host_s / len(verifies)), self.clock())
 
     def _take_in(self) -> None:
         while self._inbox:
@@ -300,7 +300,7 @@ class Engine:
         sharers = sum(map(self.local.decodes, self._active.values())) - 1
         for active in list(self._active.values()):
             if active.generation.cancelled:
-                self._steering.step(active, Stopped())
+                self._steering.step(active, Ended("stopped"))
             elif self.local.decodes(active) and active.ready(self._wake.set):
                 action = self._action(active, sharers, now)
                 active.rows = 1 + len(action.nodes) if isinstance(action, Verify) else 0
@@ -322,7 +322,7 @@ class Engine:
                 costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
             self.local.ask_sources(active)
             action = active.generation.decide(self.offloading.link_of(active), costs, now)
-            if (change := active.generation.controller.change) is not None:
+            if (change := active.generation.policy.change) is not None:
                 log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)
             return action
         return Wait(now)
@@ -341,7 +341,7 @@ class Engine:
 
     def _remember(self, generation: Generation) -> None:
         """Keeps what the request's policy and sources learnt for the next one of its kind."""
-        learnt = generation.controller.state()
+        learnt = generation.policy.state()
         if learnt is not None and generation.usage.completion_tokens:
             learnt |= generation.sources.state() if generation.sources is not None else {}
             worker = generation.usage.workers[-1] if generation.usage.workers else ""
@@ -351,7 +351,7 @@ class Engine:
     def _cancel(self, active: Active) -> None:
         """A running request stops after its current round; a queued one is removed immediately."""
         self._queue.remove(active)
-        self._steering.step(active, Cancelled())
+        self._steering.step(active, Ended("left"))
 
     def _wait(self, until: float) -> None:
         began = self.clock()

@@ -10,24 +10,12 @@ from typing import Protocol
 from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import FrameLedger
+from cloud_gateway.core.requests.events import Event, FrameArrived, FrameTaken, Released, Send, WorkerChanged
 from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.router import LinkedWorker, choose
-from cloud_gateway.core.requests.steps import (
-    Assigned,
-    Declined,
-    Diverged,
-    FrameArrived,
-    FrameTaken,
-    Input,
-    NoWorker,
-    Punish,
-    Released,
-    Send,
-    Withdrawn,
-    WorkerGone,
-)
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.audit import Audit, NoAudit
+from cloud_gateway.engine.events import Declined, WorkerGone
 from cloud_gateway.engine.queue_workers import QueueWorkers
 from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
@@ -94,7 +82,7 @@ def why_none(linked: Iterable[LinkedWorker], groups: frozenset[str]) -> str:
 class Step(Protocol):
     """Takes one step of a request (steering.py)."""
 
-    def __call__(self, active: Active, step: Input, stage: str = "", *, now: float | None = None) -> None: ...
+    def __call__(self, active: Active, event: Event, stage: str = "", *, now: float | None = None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -130,13 +118,13 @@ class Offloading:
         worker = choose(linked.values(), load, groups, self.merit, exclude=exclude, explore=explore)
         if worker is None:
             if not useless:
-                self.step(active, NoWorker(why_none(linked.values(), groups)))
+                self.step(active, WorkerChanged("", "none", why_none(linked.values(), groups)))
             return
         if useless:
-            self.step(active, Withdrawn(useless, useless=True))
+            self.step(active, WorkerChanged(useless, "useless"))
         for other in list(self.active.values()):  # what it drafts beside another worker can do without it
             if any(one.worker == worker for one in other.generation.assignments.given[1:]):
-                self.step(other, Withdrawn(worker))
+                self.step(other, WorkerChanged(worker, "needed"))
         self._give(active, linked[worker], beside=bool(generation.assignments.given))
 
     def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
@@ -144,7 +132,7 @@ class Offloading:
         self.merit.given(worker.label)
         self.audit.assigned(active.request, worker.id, worker.label)
         scope = scope_for(worker.id, active.request.cache_scope)
-        self.step(active, Assigned(worker.id, worker.label, scope, beside))
+        self.step(active, WorkerChanged(worker.id, "beside" if beside else "assigned", worker.label, scope))
         self._changed = True
 
     def share(self) -> None:
@@ -184,14 +172,14 @@ class Offloading:
     def worker_gone(self, event: WorkerGone) -> None:
         """A worker went, paused or was revoked: its requests move on at once, its candidates are dropped."""
         for active in list(self.active.values()):
-            self.step(active, event)
+            self.step(active, WorkerChanged(event.worker, "gone"))
         self.queued.release(event.worker, "moved")
 
     def declined(self, event: Declined) -> None:
         """A worker will not draft for one request."""
         active = self.active.get(event.request)
         if active is not None:
-            self.step(active, event)
+            self.step(active, WorkerChanged(event.worker, "declined"))
         else:
             self.queued.declined(event)
 
@@ -204,15 +192,17 @@ class Offloading:
             self.frames.count("received")
             self.frames.count("stale")
 
-    def carry_out(self, active: Active, output: Send | Diverged | Punish | Released) -> None:
+    def carry_out(self, active: Active, effect: Send | FrameTaken | Released) -> None:
         """What a request's step means for its worker."""
-        match output:
-            case Send(worker, body):
+        match effect:
+            case FrameTaken():
+                self.note(effect)
+                if effect.error is not None:
+                    self.punish(effect.worker, effect.error, active.id)
+            case Send(worker, body, diverged):
+                if diverged:
+                    self.post(lambda: self.workers.diverged(worker))
                 self.post(lambda: self.workers.send(worker, body))
-            case Diverged(worker):
-                self.post(lambda: self.workers.diverged(worker))
-            case Punish(worker, error, request):
-                self.punish(worker, error, request)
             case Released(worker, name, reason, frames, claimed, accepted, rounds, brought):
                 self._changed = True
                 self.merit.ended(name, active.request.key, rounds, frames, brought)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from cloud_gateway.core.requests.steps import Prefilled, Status
+from cloud_gateway.core.requests.events import Read, Status
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught
 from cloud_gateway.engine.local_draft import LocalDrafting
@@ -130,7 +130,7 @@ class Prefill:
             self.local.show_heads(active)
         steering.stats.target_s += spent
         self.pace.took(tokens, spent)
-        steering.step(active, Prefilled(tokens, spent))
+        steering.step(active, Read(tokens, spent))
 
 
 def _limits(active: Active, since: float | None) -> float:

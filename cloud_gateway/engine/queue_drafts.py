@@ -14,8 +14,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from cloud_gateway.core.requests.askings import Askings
+from cloud_gateway.core.requests.events import Spent
 from cloud_gateway.core.requests.local_costs import catch_up_batch
-from cloud_gateway.core.requests.steps import Asked, LocalWork
 from cloud_gateway.core.sources.archive import Archive
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.active import Active
@@ -76,7 +76,7 @@ class QueueDrafts:
             for completion in self._archive.find(active.request.cache_scope, active.request.tokens):
                 source.add(completion)
             now = self._local.clock()
-            active.generation.handle(Asked(source.name, now - began), now)
+            active.generation.handle(Spent("source", now - began, name=source.name), now)
 
     def ended(self, active: Active) -> None:
         """The request is over; what it emitted may serve the next one of the same conversation."""
@@ -114,7 +114,7 @@ class QueueDrafts:
         self._local.stats.draft_s += now - began
         self._local.stats.local_passes += made
         active = writing.wanted.active
-        active.generation.handle(LocalWork(made, now - began), now)
+        active.generation.handle(Spent("draft", now - began, made), now)
         if caught.error is not None:  # no memory for it, mostly: it is not tried again
             log.info("request %d waits without a draft: %s", active.id, describe_fault(caught.error))
             writing.wanted.askings.stop()

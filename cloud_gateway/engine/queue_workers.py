@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cloud_gateway.core.requests.askings import Askings, patience
+from cloud_gateway.core.requests.events import Event, FrameArrived, FrameTaken, Send, Spent
 from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.requests.router import LinkedWorker, choose
-from cloud_gateway.core.requests.steps import Declined, FrameArrived, FrameTaken, Input, Send, Wrote
 from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.audit import Audit
 from cloud_gateway.engine.caught import Caught, describe_fault
+from cloud_gateway.engine.events import Declined
 from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling, ToWorker
@@ -40,7 +41,7 @@ class Dispatch(Protocol):
     @property
     def merit(self) -> Merit: ...
     @property
-    def step(self) -> Callable[[Active, Input], None]: ...
+    def step(self) -> Callable[[Active, Event], None]: ...
     def idle(self) -> dict[str, LinkedWorker]: ...
     def carry_out(self, active: Active, output: Send) -> None: ...
     def note(self, taken: FrameTaken) -> None: ...
@@ -200,7 +201,9 @@ class QueueWorkers:
         self._close(writing, "moved")
 
     def _book(self, writing: _Writing, frames: int) -> None:
-        self._offloading.step(writing.active, Wrote(writing.worker.id, writing.worker.label, frames))
+        self._offloading.step(
+            writing.active, Spent("answer", count=frames, name=writing.worker.label, worker=writing.worker.id)
+        )
 
     def _send(self, writing: _Writing, body: ToWorker) -> None:
         self._offloading.carry_out(writing.active, Send(writing.worker.id, body))

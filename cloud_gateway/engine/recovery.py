@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol
 
+from cloud_gateway.core.requests.events import Admitted, Effect, Ended, Event, Failed
 from cloud_gateway.core.requests.generation import MAX_RETRIES
 from cloud_gateway.core.requests.request import Finish
-from cloud_gateway.core.requests.steps import Admitted, Ended, Input, Output, PassFailed, SpeculationFailed
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught, describe_fault
 from cloud_gateway.engine.offloading import Offloading
@@ -41,8 +41,8 @@ class Steps(Protocol):
     def clock(self) -> Callable[[], float]: ...
     @property
     def finish(self) -> Callable[[Active, Finish, str | None], None]: ...
-    def step(self, active: Active, step: Input) -> None: ...
-    def carry_out(self, active: Active, outputs: Sequence[Output]) -> None: ...
+    def step(self, active: Active, step: Event) -> None: ...
+    def carry_out(self, active: Active, outputs: Sequence[Effect]) -> None: ...
 
 
 class Recovery:
@@ -78,9 +78,8 @@ class Recovery:
         if fatal or active.generation.plain_since_fault:
             self._end(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
         else:
-            self._take(
-                active, SpeculationFailed(f"a fault of the gateway while {stage}", blamed[0] if blamed else None)
-            )
+            why = f"a fault of the gateway while {stage}"
+            self._take(active, Failed("speculation", why, blamed[0] if blamed else None))
         for one in blamed:
             text = f"its candidates led to a fault of this gateway while {stage} ({what})"
             self._offloading.punish(one, RemoteProtocolError("fault", text), active.id)
@@ -101,7 +100,7 @@ class Recovery:
         if alone:
             self._failed.add(actives[0].id)
         for active in actives:
-            self._take(active, PassFailed(alone, what))
+            self._take(active, Failed("own-pass" if alone else "pass", what))
 
     def turn_failed(self, actives: Sequence[Active], error: Exception) -> None:
         """Something failed that belongs to no request: all are retried, and it counts as if the target had failed."""
@@ -112,7 +111,7 @@ class Recovery:
             if active.generation.retries >= MAX_RETRIES:
                 self._end(active, f"A fault of this gateway ended the answer ({what}); please try again.")
             else:
-                self._take(active, PassFailed(False, what))
+                self._take(active, Failed("pass", what))
 
     def open(self, active: Active) -> bool:
         """Gives the request a slot for all its tokens so far; whether there was one."""
@@ -143,9 +142,9 @@ class Recovery:
 
     def _end(self, active: Active, error: str) -> None:
         if not active.ended:
-            self._take(active, Ended(error))
+            self._take(active, Ended("error", error))
 
-    def _take(self, active: Active, step: Input) -> None:
+    def _take(self, active: Active, step: Event) -> None:
         """A step that repairs; a fault in it ends the request without more ado, so that repairs do not go round."""
         with Caught() as caught:
             self._steering.carry_out(active, active.generation.handle(step, self._steering.clock()))

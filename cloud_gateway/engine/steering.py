@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cloud_gateway.core.requests.request import Event, Finish
-from cloud_gateway.core.requests.steps import (
-    Diverged,
-    DropDraft,
-    Emit,
+from cloud_gateway.core.requests.events import (
+    Chosen,
+    Drop,
+    Effect,
+    Event,
     Finished,
     FrameArrived,
     FrameTaken,
-    Input,
-    Keep,
-    Output,
-    Punish,
     Released,
-    Reopen,
     Send,
     WorkerWanted,
 )
+from cloud_gateway.core.requests.request import Event as StreamEvent
+from cloud_gateway.core.requests.request import Finish
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught
 from cloud_gateway.engine.local_draft import LocalDrafting
@@ -39,57 +36,55 @@ class Steering:
     local: LocalDrafting
     stats: Stats
     clock: Callable[[], float]
-    emit: Callable[[Active, Event], None]
+    emit: Callable[[Active, StreamEvent], None]
     finish: Callable[[Active, Finish, str | None], None]
     offloading: Offloading = field(init=False)
     recovery: Recovery = field(init=False)
 
     def step(
-        self, active: Active, step: Input, stage: str = "", *, fatal: bool = False, now: float | None = None
+        self, active: Active, event: Event, stage: str = "", *, fatal: bool = False, now: float | None = None
     ) -> None:
         """Takes one step; a fault stays with the request (recovery.py: `stage`, `fatal`)."""
-        outputs: Sequence[Output] = ()
-        worker = step.worker if isinstance(step, FrameArrived) else None
-        with self.recovery.guard(active, stage or f"handling {type(step).__name__}", fatal=fatal, worker=worker):
-            outputs = active.generation.handle(step, self.clock() if now is None else now)
-        self.carry_out(active, outputs)
+        effects: Sequence[Effect] = ()
+        worker = event.worker if isinstance(event, FrameArrived) else None
+        with self.recovery.guard(active, stage or f"handling {type(event).__name__}", fatal=fatal, worker=worker):
+            effects = active.generation.handle(event, self.clock() if now is None else now)
+        self.carry_out(active, effects)
 
-    def carry_out(self, active: Active, outputs: Sequence[Output]) -> None:
+    def carry_out(self, active: Active, effects: Sequence[Effect]) -> None:
         """In their order; where the target cannot keep a path, the request is put into a fresh slot at the end."""
         lost: Exception | None = None
-        for output in outputs:
-            if isinstance(output, Keep):
-                lost = self._keep(active, output)
-            elif isinstance(output, FrameTaken):  # the most frequent one
-                self.offloading.note(output)
+        for effect in effects:
+            if isinstance(effect, Chosen):
+                lost = self._chosen(active, effect)
             else:
                 with self.recovery.guard(active, "carrying out a step"):
-                    self._carry_out(active, output)
+                    self._carry_out(active, effect)
         if lost is not None and not active.ended:
             self.recovery.pass_failed([active], lost)
 
-    def _carry_out(self, active: Active, output: Output) -> None:
-        match output:
-            case Send() | Diverged() | Punish() | Released():
-                self.offloading.carry_out(active, output)
-            case Emit(event):
-                self.emit(active, event)
+    def _carry_out(self, active: Active, effect: Effect) -> None:
+        match effect:
+            case FrameTaken() | Send() | Released():
+                self.offloading.carry_out(active, effect)
             case Finished(finish, error):
                 self.finish(active, finish, error)
-            case Reopen():
-                self.recovery.reopen(active)
-            case DropDraft():
+            case Drop(slot):
                 self.local.close(active)
+                if slot:
+                    self.recovery.reopen(active)
             case WorkerWanted(useless):
                 self.offloading.assign(active, useless)
 
-    def _keep(self, active: Active, output: Keep) -> Exception | None:
-        """Keeps the keys and values of the path taken; returns what went wrong."""
-        self.stats.tokens += len(output.tokens)
+    def _chosen(self, active: Active, effect: Chosen) -> Exception | None:
+        """Keeps the keys and values of the path taken, and sends its tokens; returns what went wrong in keeping."""
+        self.stats.tokens += len(effect.tokens)
         with Caught() as caught:
-            self.target.keep(active.slot, output.rows)
+            self.target.keep(active.slot, effect.rows)
         if caught.error is None:
             with self.recovery.guard(active, "asking the heads"):
                 self.local.ask_heads(active)
-        self.local.commit(active, output.tokens)
+        self.local.commit(active, effect.tokens)
+        if effect.event is not None:
+            self.emit(active, effect.event)
         return caught.error

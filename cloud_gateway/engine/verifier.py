@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cloud_gateway.core.policies.actions import Verify
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.requests.steps import Verified
+from cloud_gateway.core.requests.events import Verified
 from cloud_gateway.engine.active import Active
 from cloud_gateway.engine.caught import Caught
 from cloud_gateway.engine.steering import Steering

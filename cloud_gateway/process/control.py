@@ -14,9 +14,8 @@ from typing import Protocol
 from cloud_gateway.api import Api
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.merit import Merit
-from cloud_gateway.core.requests.steps import WorkerGone
 from cloud_gateway.engine.audit import AuditLog, entries
-from cloud_gateway.engine.events import WorkerReady
+from cloud_gateway.engine.events import WorkerGone, WorkerReady
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links

@@ -56,8 +56,8 @@ def test_engine_and_simulator_take_policies_from_one_registry() -> None:
 def test_the_simulators_policy_is_of_the_engines_class(name: str) -> None:
     engine = Engine(TableTarget(), None, engine_settings(policy=name))
     active = engine._make_active(GenerationRequest(PROMPT, 5))
-    assert type(active.generation.controller) is type(Arm(name, name).controller())
-    assert type(active.generation.controller).__module__.startswith("cloud_gateway.core.")
+    assert type(active.generation.policy) is type(Arm(name, name).controller())
+    assert type(active.generation.policy).__module__.startswith("cloud_gateway.core.")
 
 
 def test_worker_and_simulator_draft_with_the_same_machines() -> None:

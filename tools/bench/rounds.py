@@ -31,10 +31,10 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.core.trace.record import InputLog
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.collector import spare_rounds
@@ -216,7 +216,7 @@ class Decisions:
 
     def listen(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
         """As the recorder's."""
-        self.policy, generation.controller = generation.controller, cast(Policy, self)
+        self.policy, generation.policy = generation.policy, cast(Policy, self)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """As the policy decides."""

@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.core.requests.steps import FrameArrived
 from edgespec.core.protocol.messages import (
     MAX_COST,
     MAX_LEAVES,

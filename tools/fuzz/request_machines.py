@@ -18,11 +18,11 @@ from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView,
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import NAMES, PolicySettings
-from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests import events
+from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.steps import TABLE, Status
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.admission import Admission, AdmissionLimits, Admitted
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
@@ -61,17 +61,16 @@ def request(rng: random.Random) -> Iterator[str]:
             yield "waits"
             continue
         before = machine.status
-        if type(step) not in TABLE[before]:
+        if (before, type(step)) not in TABLE:
             _refused(machine, step, now)
             yield "not now"
             continue
-        outputs = machine.handle(step, now)
-        assert machine.status in TABLE[before][type(step)], f"{before} -> {machine.status} by {type(step).__name__}"
-        for output in outputs:
+        effects = machine.handle(step, now)
+        for effect in effects:
             assert not ended, "something follows the end"
-            ended += isinstance(output, steps.Finished)
-            emitted += output.event.tokens if isinstance(output, steps.Emit) else ()
-            if isinstance(output, steps.Send) and isinstance(output.body, Open):
+            ended += isinstance(effect, events.Finished)
+            emitted += effect.event.tokens if isinstance(effect, events.Chosen) and effect.event else ()
+            if isinstance(effect, events.Send) and isinstance(effect.body, Open):
                 worker.next_id = 1
         assert list(answer[first : first + len(emitted)]) == emitted, "the text is not plain decoding's"
         assert ended == (machine.status is Status.FINISHED)
@@ -98,33 +97,42 @@ def _step(
 ) -> Any:
     """What happens next; None where the policy waits."""
     if machine.status is Status.QUEUED and rng.random() < 0.5:
-        return steps.Admitted(rng.randrange(len(machine.reading)))
+        return events.Admitted(rng.randrange(len(machine.reading)))
     if machine.status is Status.PREFILL and rng.random() < 0.5:
-        return steps.Prefilled(rng.randint(1, len(machine.reading) - 1 - machine.prefilled))
+        return events.Read(rng.randint(1, len(machine.reading) - 1 - machine.prefilled))
     if machine.status is Status.DECODE and rng.random() < 0.6:
         return _decided(rng, machine, curve, model, now)
     who = rng.choice("vw")
     match int(rng.random() * 30):
         case 0:
-            return steps.WorkerGone(who)
+            return events.WorkerChanged(who, "gone")
         case 1:
-            return steps.Declined(who, 1)
+            return events.WorkerChanged(who, "declined")
         case 2:
-            return steps.Withdrawn(who)
+            return events.WorkerChanged(who, "needed")
         case 3:
-            return steps.NoWorker("none")
+            return events.WorkerChanged("", "none", "none")
         case 4:
-            return steps.PassFailed(rng.random() < 0.5, "x")
+            return events.Failed(rng.choice(("pass", "own-pass", "draft")), "x")
         case 5:
-            return rng.choice((steps.SpeculationFailed("x"), steps.SpeculationFailed("x", who), steps.Ended("x")))
+            return rng.choice(
+                (events.Failed("speculation", "x"), events.Failed("speculation", "x", who), events.Ended("error", "x"))
+            )
         case 6:
-            return rng.choice((steps.Cancelled(), steps.Stopped(), steps.HostTime(0.1), steps.Wrote(who, who, 1)))
+            return rng.choice(
+                (
+                    events.Ended("left"),
+                    events.Ended("stopped"),
+                    events.Spent("host", 0.1),
+                    events.Spent("answer", 0.0, 1, who, who),
+                )
+            )
         case 7 | 8 | 9 | 10:
-            return steps.Assigned(who, beside=rng.random() < 0.3)
+            return events.WorkerChanged(who, "beside" if rng.random() < 0.3 else "assigned")
     frame = worker.frame(machine.tree.prefix, [len(machine.tree.prefix), rng.randint(0, len(machine.tree.prefix))])
     given = machine.assignments.of(who)
     epoch = given.epoch if given is not None and rng.random() < 0.9 else rng.randrange(4)
-    return steps.FrameArrived(who, replace(frame, epoch=epoch))
+    return events.FrameArrived(who, replace(frame, epoch=epoch))
 
 
 def _decided(rng: random.Random, machine: Generation, curve: StepCurve, model: TableModel, now: float) -> Any:
@@ -136,11 +144,11 @@ def _decided(rng: random.Random, machine: Generation, curve: StepCurve, model: T
     match action:
         case Verify(nodes):
             flat = machine.flatten(machine.select(nodes))
-            return steps.Verified(flat, Rows(model, machine.tree.prefix.tokens, flat))
+            return events.Verified(flat, Rows(model, machine.tree.prefix.tokens, flat))
         case Draft(leaves):
-            return steps.Drafted(leaves[:4], [_proposal(rng) for _ in leaves[:4]])
+            return events.Drafted(leaves[:4], [_proposal(rng) for _ in leaves[:4]])
         case CatchUp():
-            return steps.LocalWork(1, 0.001)
+            return events.Spent("draft", 0.001, 1)
     assert isinstance(action, Wait) and action.until == action.until, "waits until no time"
     return None
 

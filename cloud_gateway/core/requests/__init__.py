@@ -12,5 +12,5 @@ Public, by module:
 - `remote_answer`: `RemoteAnswer`
 - `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `TokensEvent`, `Usage`
 - `router`: `choose`, `cost_s`, `LinkedWorker`
-- `steps`: all
+- `events`: all
 """

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.requests.assignment import Assignment
+from cloud_gateway.core.requests.events import Spent
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.requests.steps import Asked, HostTime, LocalWork, NoLocalDraft, Wrote
 from cloud_gateway.core.sources.asking import counted
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.candidates import LOCAL
@@ -74,24 +74,27 @@ class Account:
         if self.first_token is None:
             self._read = now
 
-    def charge(self, step: Asked | HostTime | LocalWork | NoLocalDraft | Wrote, now: float) -> None:
+    def charge(self, spent: Spent, now: float) -> None:
         """What was spent on the request besides passes of the target."""
         usage = self.usage
-        if isinstance(step, Wrote):
-            self.assigned(step.worker, step.name)
-            usage.by_worker[step.name]["frames"] += step.frames
-        elif isinstance(step, HostTime):
-            usage.host_s += step.seconds
-        elif isinstance(step, Asked):
-            counted(usage.sources, step.source)["seconds"] += step.seconds
-        elif isinstance(step, NoLocalDraft):
-            usage.why_not_local = step.why
-        elif step.reading:
-            usage.prefill_s += step.seconds
-            self.decodes(now)
-        else:
-            usage.local_draft_passes += step.passes
-            usage.local_s += step.seconds
+        match spent.kind:
+            case "host":
+                usage.host_s += spent.seconds
+            case "draft":
+                usage.local_draft_passes += spent.count
+                usage.local_s += spent.seconds
+            case "reading":
+                usage.prefill_s += spent.seconds
+                self.decodes(now)
+            case "source":
+                counted(usage.sources, spent.name)["seconds"] += spent.seconds
+            case "answer":
+                self.assigned(spent.worker, spent.name)
+                usage.by_worker[spent.name]["frames"] += spent.count
+
+    def no_local_draft(self, why: str) -> None:
+        """The local draft does nothing for it from now on."""
+        self.usage.why_not_local = why
 
     def assigned(self, worker: str, name: str) -> None:
         """A worker of this id and name reads the prompt."""

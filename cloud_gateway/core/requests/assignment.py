@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import exp
 
 from cloud_gateway.core.policies.actions import Outcome
-from cloud_gateway.core.requests.steps import Assigned, Diverged, Released, Send, WorkerWanted
+from cloud_gateway.core.requests.events import Released, Send, WorkerChanged, WorkerWanted
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.tree import Node
@@ -107,13 +107,13 @@ class Assignments:
             if one.idle >= patience and (one.idle - patience) % PATIENCE == 0:
                 yield WorkerWanted(one.worker)
 
-    def add(self, step: Assigned, prefix: Prefix, sampling: Sampling) -> tuple[Assignment, list[Send]]:
+    def add(self, event: WorkerChanged, prefix: Prefix, sampling: Sampling) -> tuple[Assignment, list[Send]]:
         """One worker more, and the messages with the prefix and the new shares."""
         self._epoch += 1
-        one = Assignment(step.worker, self._epoch, step.name or step.worker, self.audited)
+        one = Assignment(event.worker, self._epoch, event.name or event.worker, self.audited)
         self.given.append(one)
-        messages = opening(self.request, one.epoch, prefix, sampling, step.scope)
-        return one, [*(Send(step.worker, body) for body in messages), *self._shares()]
+        messages = opening(self.request, one.epoch, prefix, sampling, event.scope)
+        return one, [*(Send(event.worker, body) for body in messages), *self._shares()]
 
     def remove(self, one: Assignment, why: str) -> list[Send | Released]:
         """One worker less: the others draft its branches too, from now on."""
@@ -121,19 +121,14 @@ class Assignments:
         close = Close(self.request, one.epoch, why)
         return [Send(one.worker, close), one.released(why), *self._shares()]
 
-    def commit(
-        self, prefix: Prefix, tokens: list[int], times: tuple[int, int], outcome: Outcome
-    ) -> Sequence[Diverged | Send]:
+    def commit(self, prefix: Prefix, tokens: list[int], times: tuple[int, int], outcome: Outcome) -> Sequence[Send]:
         """Sends all workers what the target chose (step 5 of WANSpec's figure 6). `times`: the round's period and pass,
         microseconds."""
-        start, outputs = len(prefix) - len(tokens), list[Diverged | Send]()
-        depth = min(outcome.depth, MAX_DEPTH)
-        for one in self.given:
-            if not outcome.at_leaf:
-                outputs.append(Diverged(one.worker))
-            body = Commit(self.request, one.epoch, start, tokens, prefix.digest, *times, depth)
-            outputs.append(Send(one.worker, body))
-        return outputs
+        start, depth, diverged = len(prefix) - len(tokens), min(outcome.depth, MAX_DEPTH), not outcome.at_leaf
+        return [
+            Send(one.worker, Commit(self.request, one.epoch, start, tokens, prefix.digest, *times, depth), diverged)
+            for one in self.given
+        ]
 
     def _shares(self) -> Iterator[Send]:
         """A message for each worker whose share has changed."""

@@ -1,15 +1,15 @@
 """One request from its arrival to its end: a pure state machine that the engine and the simulator drive.
 
-    outputs = generation.handle(input, now)     something happened (steps.py); what follows from it, in order
+    effects = generation.handle(event, now)         something happened (events.py); what follows from it, in order
     action = generation.decide(link, costs, now)    in status DECODE: verify, draft, catch up, or wait until a time
 
-The statuses and what each may lead to are the table in `steps.py`. What has a thread, a clock or a socket is the
-driver's: slots, models, workers' links, the client's stream.
+The statuses and what leads from one to another are the table in `events.py`. What has a thread, a clock or a socket is
+the driver's: slots, models, workers' links, the client's stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
@@ -18,41 +18,33 @@ from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.assignment import Assignment, Assignments
-from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
-from cloud_gateway.core.requests.rounds import Rounds
-from cloud_gateway.core.requests.steps import (
-    SPENT,
+from cloud_gateway.core.requests.events import (
     TABLE,
     Admitted,
-    Assigned,
-    Cancelled,
-    Declined,
+    Chosen,
     Drafted,
-    DropDraft,
-    Emit,
+    Drop,
+    Effect,
     Ended,
+    Event,
+    Failed,
     Finished,
     FrameArrived,
     FrameTaken,
-    Input,
-    Keep,
     Listener,
-    NoWorker,
-    Output,
-    PassFailed,
     Preempted,
-    Prefilled,
-    Punish,
-    Reopen,
+    Read,
     Rows,
-    SpeculationFailed,
+    Spent,
     Status,
-    Stopped,
+    Turn,
     Verified,
-    Withdrawn,
-    WorkerGone,
+    WorkerChange,
+    WorkerChanged,
     WorkerWanted,
 )
+from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
+from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.sources.asking import Sources
 from cloud_gateway.core.verify.accept import Walk, at_open_end, walk
 from cloud_gateway.core.verify.candidates import CandidateTree
@@ -65,6 +57,10 @@ from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling
 
+RELEASED: Mapping[WorkerChange, str] = {
+    "gone": "moved", "declined": "declined", "useless": "nothing accepted", "needed": "needed elsewhere",
+}  # fmt: skip
+"""Why a worker was released, as the worker and the audit log have it."""
 MAX_RETRIES = 2
 """Retries of one request in fresh slots; after the last one its passes stay its own."""
 
@@ -75,7 +71,7 @@ class Generation:
 
     id: int
     request: GenerationRequest
-    controller: Policy
+    policy: Policy
     verification: Verification
     submitted: float
     context: int
@@ -116,8 +112,8 @@ class Generation:
         self.assignments = Assignments(self.id, not self.request.constraint)
         self._rounds = Rounds(self.verify_nodes)
         self._account = Account(self.submitted, self.usage, self.frames)
-        self._account.submitted_with(len(self.request.tokens), self.controller.name)
-        if self.request.constraint and self.verification.by_match and self.controller.name != "plain":
+        self._account.submitted_with(len(self.request.tokens), self.policy.name)
+        if self.request.constraint and self.verification.by_match and self.policy.name != "plain":
             self._guide = Guide(self.request.constraint)
 
     @property
@@ -150,45 +146,65 @@ class Generation:
         """Answer tokens that may still be emitted."""
         return min(self.request.max_tokens - self.usage.completion_tokens, self.room)
 
-    def handle(self, step: Input, now: float) -> Sequence[Output]:
+    def handle(self, event: Event, now: float) -> Sequence[Effect]:
         """Takes in what happened. Raises ValueError for what cannot happen in this status."""
-        if type(step) not in TABLE[self.status]:
-            raise ValueError(f"{type(step).__name__} cannot happen to a request that is {self.status.value}")
+        before = self.status
+        self._enter(type(event))
         own = self._rounds.own.at(now)
-        if isinstance(step, SPENT):
-            self._account.charge(step, own)
+        if isinstance(event, Spent):
+            self._account.charge(event, own)
             return ()
-        if self.status is Status.FINISHED:
+        if before is Status.FINISHED:
             return ()
-        outputs = self._take_in(step, own)
+        effects = self._take_in(event, own)
         if self.listener is not None:
-            self.listener.handled(step, outputs, now)
-        return outputs
+            self.listener.handled(event, effects, now)
+        return effects
 
-    def _take_in(self, step: Input, now: float) -> Sequence[Output]:
-        match step:
+    def _enter(self, what: type[Event] | Turn) -> None:
+        """The status that follows, by the table."""
+        if (self.status, what) not in TABLE:
+            name = what.value if isinstance(what, Turn) else what.__name__
+            raise ValueError(f"{name} cannot happen to a request that is {self.status.value}")
+        self.status = TABLE[self.status, what]
+
+    def _take_in(self, event: Event, now: float) -> Sequence[Effect]:
+        match event:
             case FrameArrived():
-                return self._frame(step, now)
+                return self._frame(event, now)
             case Verified():
-                return self._verified(step, now)
-            case Drafted():
-                self.tree.propose(step.leaves, step.proposals)
+                return self._verified(event, now)
+            case Drafted(leaves, proposals):
+                self.tree.propose(leaves, proposals)
                 return ()
-            case Assigned() | NoWorker() | WorkerGone() | Declined() | Withdrawn():
-                return self._worker(step)
-            case Admitted() | Prefilled():
-                return self._read(step, now)
+            case WorkerChanged():
+                return self._worker(event)
+            case Admitted(reused):
+                self.prefilled = reused
+                self._account.admitted(now, self._rounds.own.stopped_s)
+                self._read(now)
+                return (WorkerWanted(),) if self.offload else ()
+            case Read(tokens, seconds):
+                self.prefilled += tokens
+                self._account.prefilled(seconds)
+                self._read(now)
+                return ()
+            case Preempted():
+                return self._preempt()
+            case Failed():
+                return self._failed(event)
             case _:
-                return self._trouble(step)
+                assert isinstance(event, Ended)
+                return self._ended(event)
 
     def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
-        self._rounds.inform(self.controller)
+        self._rounds.inform(self.policy)
         if self.sources is not None:
             list(self.sources.ask(self.tree, self.usage.sources, self.listener))  # those that nobody has asked
         limited = replace(costs, remaining=self.remaining)
-        action = self._rounds.decide(self.controller, self.tree, link, limited, now)
-        self._account.decided(self.controller)
+        action = self._rounds.decide(self.policy, self.tree, link, limited, now)
+        self._account.decided(self.policy)
         if self.listener is not None:
             self.listener.decided(link, costs, now, action)
         return action
@@ -209,72 +225,62 @@ class Generation:
         """The tree to verify."""
         return flatten(self.tree.root, nodes)
 
-    # --- reading -------------------------------------------------------------------------------------------------
-
-    def _read(self, step: Admitted | Prefilled, now: float) -> Sequence[Output]:
-        if isinstance(step, Prefilled):
-            self.prefilled += step.tokens
-            self._account.prefilled(step.seconds)
-        else:
-            self.prefilled = step.reused
-            self._account.admitted(now, self._rounds.own.stopped_s)
-        self.status = Status.PREFILL if self.prefilled < len(self.reading) - 1 else Status.DECODE
-        if self.status is Status.DECODE:
+    def _read(self, now: float) -> None:
+        """Decodes from here where all its tokens but the last are read; that one is row 0 of the first pass."""
+        if self.prefilled >= len(self.reading) - 1:
+            self._enter(Turn.READ_ALL)
             self._rounds.own.resume()
             self._account.decodes(now)
-        return (WorkerWanted(),) if isinstance(step, Admitted) and self.offload else ()
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
-    def _worker(self, step: Assigned | NoWorker | WorkerGone | Declined | Withdrawn) -> Sequence[Output]:
-        if isinstance(step, NoWorker):
-            self._account.not_assigned(step.why)
-            return ()
-        if isinstance(step, Assigned):
-            return self._assign(step)
-        given = self.assignments.of(step.worker)
+    def _worker(self, event: WorkerChanged) -> Sequence[Effect]:
+        match event.why:
+            case "none":
+                self._account.not_assigned(event.name)
+                return ()
+            case "assigned" | "beside":
+                return self._assign(event)
+        given = self.assignments.of(event.worker)
         if given is None:
             return ()
-        if isinstance(step, Declined) or (isinstance(step, Withdrawn) and step.useless):
-            self.excluded_workers.add(step.worker)
-        if isinstance(step, Withdrawn):
-            return self._release(given, "nothing accepted" if step.useless else "needed elsewhere")
-        if isinstance(step, Declined):
-            return [*self._release(given, "declined"), WorkerWanted()]
-        outputs = self._release(given, "moved")
-        self.tree.discard(step.worker)
-        return [*outputs, WorkerWanted()]
+        if event.why in ("declined", "useless"):
+            self.excluded_workers.add(event.worker)
+        effects = self._release(given, RELEASED[event.why])
+        if event.why == "gone":
+            self.tree.discard(event.worker)
+        return [*effects, WorkerWanted()] if event.why in ("gone", "declined") else effects
 
-    def _assign(self, step: Assigned) -> Sequence[Output]:
-        free = self.wants_worker or (step.beside and self.may_offload and self.assignments.of(step.worker) is None)
-        if not free:
+    def _assign(self, event: WorkerChanged) -> Sequence[Effect]:
+        beside = event.why == "beside" and self.may_offload and self.assignments.of(event.worker) is None
+        if not (beside or self.wants_worker):
             return ()
-        given, outputs = self.assignments.add(step, self.tree.prefix, self.worker_sampling)
+        given, effects = self.assignments.add(event, self.tree.prefix, self.worker_sampling)
         self._account.assigned(given.worker, given.name)
-        return outputs
+        return effects
 
-    def _release(self, given: Assignment, why: str) -> list[Output]:
+    def _release(self, given: Assignment, why: str) -> list[Effect]:
         """Takes the request away from a worker; its candidates stay, since they are verified anyway."""
         self.tree.forget(given.epoch)
         return [*self.assignments.remove(given, why)]
 
-    def _release_all(self, why: str) -> list[Output]:
-        return [output for given in self.assignments.given[::-1] for output in self._release(given, why)]
+    def _release_all(self, why: str) -> list[Effect]:
+        return [effect for given in self.assignments.given[::-1] for effect in self._release(given, why)]
 
-    def _frame(self, step: FrameArrived, now: float) -> Sequence[Output]:
+    def _frame(self, event: FrameArrived, now: float) -> Sequence[Effect]:
         """Merges a frame of a present assignment; one of another worker or epoch is stale."""
-        given = self.assignments.of(step.worker, step.frame.epoch)
+        given = self.assignments.of(event.worker, event.frame.epoch)
         self.frames.count("received")
         if given is None:
             self.frames.count("stale")
-            return (FrameTaken("stale", step.worker),)
-        self._rounds.inform(self.controller)
+            return (FrameTaken("stale", event.worker),)
+        self._rounds.inform(self.policy)
         try:
-            merged = self.tree.merge(given.epoch, step.frame, given.worker)
+            merged = self.tree.merge(given.epoch, event.frame, given.worker)
         except RemoteProtocolError as error:
             self.frames.count("rejected")
-            self.excluded_workers.add(step.worker)
-            return (FrameTaken("rejected", step.worker), Punish(step.worker, error, self.id))
+            self.excluded_workers.add(event.worker)
+            return (FrameTaken("rejected", event.worker, error=error),)
         kind = "used" if merged.fresh else "stale"
         self.frames.count(kind)
         self._account.frame(given.worker, merged.fresh)
@@ -283,29 +289,32 @@ class Generation:
             given.has_read()
             if given.epoch == 1:
                 self._account.worker_ready(now)
-        self.controller.received(merged, now)
-        return (FrameTaken(kind, step.worker, not merged.prefix, merged.useful),)
+        self.policy.received(merged, now)
+        return (FrameTaken(kind, event.worker, not merged.prefix, merged.useful),)
 
     # --- one round -----------------------------------------------------------------------------------------------
 
-    def _verified(self, step: Verified, now: float) -> Sequence[Output]:
+    def _verified(self, event: Verified, now: float) -> Sequence[Effect]:
         """Walks the verified tree and commits what the target chose."""
-        self._rounds.inform(self.controller)
+        self._rounds.inform(self.policy)
         self.alone = self.retries >= MAX_RETRIES
         try:
-            taken, outcome = self._accept(step.tree, step.rows, now)
+            taken, outcome = self._accept(event.tree, event.rows, now)
         except ConstraintError as error:
             return self._finish("error", str(error))
         tokens, finish = taken.tokens, self._finish_of(taken.tokens)
-        answer = tokens[:-1] if finish == "stop" else tokens
         commits = self.assignments.commit(self.tree.prefix, tokens, self._rounds.times.latest, outcome)
-        outputs: list[Output] = [Keep(taken.rows, tokens), *commits]
-        if answer and not self.cancelled:
-            top = self.request.top_logprobs
-            logprobs = None if top is None else walk_logprobs(step.rows.logits, taken, top)[: len(answer)]
-            outputs.append(Emit(TokensEvent(tuple(answer), logprobs)))
+        chosen = Chosen(taken.rows, tokens, self._for_client(event.rows, taken, finish))
         more = self.assignments.useless(len(self.request.tokens)) if finish is None else self._finish(finish)
-        return [*outputs, *more]
+        return [*commits, chosen, *more]
+
+    def _for_client(self, rows: Rows, taken: Walk, finish: Finish | None) -> TokensEvent | None:
+        """The round's tokens, without one that ends the text."""
+        shown = taken.tokens[:-1] if finish == "stop" else taken.tokens
+        if not shown or self.cancelled:
+            return None
+        top = self.request.top_logprobs
+        return TokensEvent(tuple(shown), None if top is None else walk_logprobs(rows.logits, taken, top)[: len(shown)])
 
     def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
         """Raises ConstraintError."""
@@ -341,57 +350,54 @@ class Generation:
 
     # --- failures and ends ---------------------------------------------------------------------------------------
 
-    def _trouble(self, step: Input) -> Sequence[Output]:
-        match step:
-            case PassFailed():
-                return self._retry(step)
-            case SpeculationFailed(why, worker):
-                if worker is not None:
+    def _failed(self, event: Failed) -> Sequence[Effect]:
+        match event.scope:
+            case "draft":
+                self._account.no_local_draft(event.what)
+                return ()
+            case "speculation":
+                if event.worker is not None:
                     self.frames.count("rejected")
-                return self._decode_plainly(why)
-            case Ended(error):
-                return self._finish("error", error)
-            case Cancelled():
-                self.cancelled = True
-                return self._finish("cancelled") if self.status is Status.QUEUED else ()
-            case Preempted():
-                return self._preempt()
-            case _:
-                assert isinstance(step, Stopped)
-                return self._finish("cancelled")
-
-    def _retry(self, step: PassFailed) -> Sequence[Output]:
-        """Starts again in a fresh slot, with what was emitted as part of the prompt; ends where that was tried."""
-        if step.alone and self.alone:
-            return self._finish("error", f"The target model failed on this request ({step.what}); please try again.")
+                return self._decode_plainly(event.what)
+        if event.scope == "own-pass" and self.alone:
+            return self._finish("error", f"The target model failed on this request ({event.what}); please try again.")
         self.retries, self.alone = self.retries + 1, True
-        outputs = self._decode_plainly("a pass of the target model failed")
-        self._read_again()
-        return [*outputs, Reopen()]
+        return self._decode_plainly("a pass of the target model failed", slot=True)
 
-    def _preempt(self) -> Sequence[Output]:
+    def _ended(self, event: Ended) -> Sequence[Effect]:
+        if event.why == "error":
+            return self._finish("error", event.error)
+        self.cancelled = True
+        return () if event.why == "left" and self.status is not Status.QUEUED else self._finish("cancelled")
+
+    def _preempt(self) -> Sequence[Effect]:
         """Gives up slot, workers and local draft until it is admitted again; policy, candidates and draws stay."""
         if self.cancelled:
             return self._finish("cancelled")
         self._rounds.own.stop()
         self._read_again()
-        return [*self._release_all("preempted"), DropDraft()]
+        return [*self._release_all("preempted"), Drop(slot=False)]
 
     def _read_again(self) -> None:
-        self.reading, self.prefilled, self.status = list(self.tree.prefix.tokens), 0, Status.QUEUED
+        """From the beginning, with what was emitted as part of the prompt."""
+        self._enter(Turn.SLOT_LOST)
+        self.reading, self.prefilled = list(self.tree.prefix.tokens), 0
 
-    def _decode_plainly(self, why: str) -> Sequence[Output]:
-        """Gives up all speculation for the rest of the answer: fresh tree, no drafts, no worker."""
-        outputs = [*self._release_all("moved"), DropDraft()]
-        self._account.policy_ended(self.controller)
+    def _decode_plainly(self, why: str, *, slot: bool = False) -> Sequence[Effect]:
+        """Gives up all speculation for the rest of the completion: fresh tree, no drafts, no worker. `slot`: it starts
+        again in a fresh slot."""
+        effects = [*self._release_all("moved"), Drop(slot)]
+        self._account.policy_ended(self.policy)
         self._account.decodes_plainly(f"decoded plainly since {why}")
-        self.controller, self._guide, self.sources, self.offload = Plain(), None, None, False
+        self.policy, self._guide, self.sources, self.offload = Plain(), None, None, False
         self.tree = CandidateTree(self.tree.prefix.tokens)
         self.plain_since_fault = True
-        return outputs
+        if slot:
+            self._read_again()
+        return effects
 
-    def _finish(self, finish: Finish, error: str | None = None) -> Sequence[Output]:
-        self.status = Status.FINISHED
-        outputs = self._release_all(finish)
-        self._account.policy_ended(self.controller)
-        return [*outputs, Finished(finish, error)]
+    def _finish(self, finish: Finish, error: str | None = None) -> Sequence[Effect]:
+        self._enter(Turn.OVER)
+        effects = self._release_all(finish)
+        self._account.policy_ended(self.policy)
+        return [*effects, Finished(finish, error)]

@@ -120,12 +120,10 @@ class Rounds:
         self._budget = RoundBudget(verify_nodes)
         self._unheard: tuple[Outcome, float] | None = None
 
-    def decide(
-        self, controller: Policy, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float
-    ) -> Action:
+    def decide(self, policy: Policy, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round."""
         own = self.own.at(now)
-        action = self._budget.bound(controller.decide(tree, link, self.own.costs(costs), own), tree, own)
+        action = self._budget.bound(policy.decide(tree, link, self.own.costs(costs), own), tree, own)
         if isinstance(action, Verify):
             self.times.begins(own)
         return Wait(self.own.driver(action.until)) if isinstance(action, Wait) else action
@@ -136,11 +134,11 @@ class Rounds:
         self._budget.verified()
         self.times.ended(now)
 
-    def inform(self, controller: Policy) -> None:
+    def inform(self, policy: Policy) -> None:
         """Gives the policy the last round's outcome, where it has not been given it."""
         if self._unheard is not None:
             unheard, self._unheard = self._unheard, None
-            controller.verified(*unheard)
+            policy.verified(*unheard)
 
 
 def micros(seconds: float) -> int:

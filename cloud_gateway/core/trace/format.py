@@ -3,7 +3,7 @@
     file    =  MAGIC ‖ public key(32) ‖ signature(64) ‖ zlib(msgpack(Trace))
     signed  =  b"edgespec/1 trace\\0" + public key + everything after the signature
 
-An event is an input of `core/requests/steps.py`, something new that the policy could see, or a decision, in the order
+An event is an input of `core/requests/events.py`, something new that the policy could see, or a decision, in the order
 in which they happened: the same machine, given the same again, decides the same. Nodes are named by their ids. Times
 are seconds of the gateway's monotonic clock, kept to the last bit, because sums of them are compared.
 """
@@ -75,17 +75,20 @@ class Decided(Event, tag="decided", frozen=True):
     act: AnyAct
 
 
-# --- what happened (core/requests/steps.py) ----------------------------------------------------------------------
+# --- what happened (core/requests/events.py) ----------------------------------------------------------------------
+
+
+What = Literal[
+    "Admitted", "Prefilled", "Assigned", "WorkerGone", "Declined", "Withdrawn", "PassFailed", "SpeculationFailed",
+    "Cancelled", "Ended", "Stopped", "Preempted",
+]  # fmt: skip
 
 
 class Step(Event, tag="step", frozen=True):
     """An input that needs no more than its name and one value."""
 
     now: float
-    what: Literal[
-        "Admitted", "Prefilled", "Assigned", "WorkerGone", "Declined", "Withdrawn", "PassFailed", "SpeculationFailed",
-        "Cancelled", "Ended", "Stopped", "Preempted",
-    ]  # fmt: skip
+    what: What
     value: int
     """Tokens reused or read; a worker's index in the header's `workers`; 1 for a failed pass of its own; else 0."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.policies import actions, registry
 from cloud_gateway.core.policies.policy import Policy
-from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.assignment import Assignment
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -35,6 +35,10 @@ UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What values raise that no gateway recorded: anybody can sign a trace with a key of their own."""
 NO_PREFIX = bytes(32)
 """A hash that no prefix has."""
+CHANGES: dict[str, events.WorkerChange] = {
+    "Assigned": "beside", "WorkerGone": "gone", "Declined": "declined", "Withdrawn": "needed",
+}  # fmt: skip
+ENDS: dict[str, Literal["left", "stopped", "error"]] = {"Cancelled": "left", "Stopped": "stopped", "Ended": "error"}
 TYPES: dict[str, Any] = get_type_hints(actions.Costs) | get_type_hints(actions.LinkView)
 
 
@@ -43,7 +47,7 @@ class Moment:
     """One event, after it was played again."""
 
     event: trace.AnyEvent
-    outputs: Sequence[steps.Output] = ()
+    effects: Sequence[events.Effect] = ()
     """What followed from an input."""
     fresh: int = 0
     """Candidates that it brought."""
@@ -149,10 +153,10 @@ class Player:
             put(self.generation.tree, self.generation.usage.sources, event.source, list(found))
         else:
             before = len(self.tree.tree)
-            outputs = self.generation.handle(self._input(event), event.now)
-            self._compare(event, outputs)
+            effects = self.generation.handle(self._input(event), event.now)
+            self._compare(event, effects)
             self.tree = self.generation.tree
-            return Moment(event, outputs, len(self.tree.tree) - before)
+            return Moment(event, effects, len(self.tree.tree) - before)
         return Moment(event)
 
     def node(self, number: int) -> Node:
@@ -176,7 +180,7 @@ class Player:
                 self._link = {**self._link, **_typed(changed)} if changed else {}
                 self.link = actions.LinkView(**self._link) if changed else None
 
-    def _input(self, event: trace.Input) -> steps.Input:
+    def _input(self, event: trace.Input) -> events.Event:
         """The input as the machine takes it."""
         match event:
             case trace.Frame():
@@ -184,29 +188,27 @@ class Player:
             case trace.Verified():
                 return self._verified(event)
             case trace.Drafted(_, leaves, proposals):
-                return steps.Drafted([self.node(leaf) for leaf in leaves], [Proposal(*one) for one in proposals])
+                return events.Drafted([self.node(leaf) for leaf in leaves], [Proposal(*one) for one in proposals])
             case _:
                 return self._plain(event)
 
-    def _plain(self, event: trace.Step) -> steps.Input:
-        value = event.value
+    def _plain(self, event: trace.Step) -> events.Event:
+        value, workers = event.value, self.recorded.header.workers
         match event.what:
-            case "Cancelled" | "Stopped" | "Preempted":
-                arguments: list[Any] = []
-            case "SpeculationFailed" | "Ended":
-                arguments = [""]
+            case "Admitted":
+                return events.Admitted(value)
+            case "Prefilled":
+                return events.Read(value)
+            case "Preempted":
+                return events.Preempted()
             case "PassFailed":
-                arguments = [bool(value), ""]
-            case "Admitted" | "Prefilled":
-                arguments = [value]
-            case "Assigned":
-                return steps.Assigned(self.recorded.header.workers[value], beside=True)
-            case "Declined":
-                arguments = [self.recorded.header.workers[value], self.generation.id]
+                return events.Failed("own-pass" if value else "pass", "")
+            case "SpeculationFailed":
+                return events.Failed("speculation", "")
+            case "Cancelled" | "Stopped" | "Ended":
+                return events.Ended(ENDS[event.what])
             case _:
-                arguments = [self.recorded.header.workers[value]]
-        step: steps.Input = getattr(steps, event.what)(*arguments)
-        return step
+                return events.WorkerChanged(workers[value], CHANGES[event.what])
 
     def given(self, event: trace.Frame) -> Assignment | None:
         """The assignment that a frame belongs to."""
@@ -215,7 +217,7 @@ class Player:
             return assignments.first
         return assignments.of(self.recorded.header.workers[event.worker])
 
-    def _frame(self, event: trace.Frame) -> steps.FrameArrived:
+    def _frame(self, event: trace.Frame) -> events.FrameArrived:
         given = self.given(event)
         if given is None:
             raise ValueError("a frame came while its worker was not assigned")
@@ -224,7 +226,7 @@ class Player:
             self.generation.id, given.epoch, event.prefix_len, digest,
             event.first, event.parents, event.tokens, event.costs, event.entropies,
         )  # fmt: skip
-        return steps.FrameArrived(given.worker, frame)
+        return events.FrameArrived(given.worker, frame)
 
     def _select(self, event: trace.Guided) -> None:
         outside = self._outside
@@ -233,22 +235,22 @@ class Player:
         self._flat = self.generation.flatten(self.generation.select(self._nodes))
         outside.left_out, outside.to_force = set(), ()
 
-    def _verified(self, event: trace.Verified) -> steps.Verified:
+    def _verified(self, event: trace.Verified) -> events.Verified:
         flat, self._flat = self._flat or self.generation.flatten(self.generation.select(self._nodes)), None
         outside = self._outside
         outside.depths, outside.tokens, outside.entropies = flat.depths, event.tokens, event.entropies
         outside.to_force = event.forced
-        return steps.Verified(flat, outside)
+        return events.Verified(flat, outside)
 
-    def _compare(self, event: trace.Input, outputs: Sequence[steps.Output]) -> None:
+    def _compare(self, event: trace.Input, effects: Sequence[events.Effect]) -> None:
         """Raises ValueError where what followed is not what followed then."""
-        for output in outputs:
-            match event, output:
-                case trace.Frame(), steps.FrameTaken(kind) if kind != event.taken:
+        for effect in effects:
+            match event, effect:
+                case trace.Frame(), events.FrameTaken(kind) if kind != event.taken:
                     raise ValueError(f"the frame is {kind} where it was {event.taken}")
-                case trace.Verified(), steps.Keep(rows, tokens) if (rows, tokens) != (event.rows, event.tokens):
+                case trace.Verified(), events.Chosen(rows, tokens) if (rows, tokens) != (event.rows, event.tokens):
                     raise ValueError(f"the target keeps rows {rows} where it kept {event.rows}")
-                case _, steps.Finished(finish) if finish != self.recorded.header.finish:
+                case _, events.Finished(finish) if finish != self.recorded.header.finish:
                     raise ValueError(f"it ends by {finish} where it ended by {self.recorded.header.finish}")
         self._outside.to_force = ()
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from cloud_gateway.core.policies import actions
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.trace import format as trace
@@ -19,13 +19,12 @@ from edgespec.core.drafting.tree import Node
 
 NUMBER_BYTES, EVENT_BYTES = 5, 40
 """Size estimates of a list's number and of the rest of an event (upper bounds)."""
-VALUES: dict[type, str] = {
-    steps.Admitted: "reused", steps.Prefilled: "tokens", steps.PassFailed: "alone", steps.Assigned: "worker",
-    steps.WorkerGone: "worker", steps.Declined: "worker", steps.Withdrawn: "worker",
-    steps.SpeculationFailed: "", steps.Cancelled: "", steps.Ended: "", steps.Stopped: "",
-    steps.Preempted: "",
+NAMES: dict[str, trace.What] = {
+    "assigned": "Assigned", "beside": "Assigned", "gone": "WorkerGone", "declined": "Declined", "useless": "Withdrawn",
+    "needed": "Withdrawn", "pass": "PassFailed", "own-pass": "PassFailed", "speculation": "SpeculationFailed",
+    "left": "Cancelled", "stopped": "Stopped", "error": "Ended",
 }  # fmt: skip
-"""Inputs that are written as a `Step`, and the field that is its value."""
+"""What a `Step` is called, by the `why` or the `scope` of the event; an event that is not here is not written."""
 COSTS = {field.name: field.default for field in fields(actions.Costs) if field.name != "verify_s"}
 """What the policy sees of costs besides the target's curve, with its defaults."""
 LINK = dict.fromkeys(field.name for field in fields(actions.LinkView))
@@ -48,7 +47,7 @@ class InputLog:
     ) -> None:  # fmt: skip
         """`curve`: the one behind `Costs.verify_s`; `made_at`: Unix seconds; `ended` is called with the finish."""
         self.generation, self.settings, self.made_at = generation, settings, made_at
-        self._policy_state = generation.controller.carried
+        self._policy_state = generation.policy.carried
         self.offload = generation.offload
         self.events: list[trace.AnyEvent] = []
         self.workers: dict[str, int] = {}
@@ -62,22 +61,22 @@ class InputLog:
 
     # --- the machine's boundary ----------------------------------------------------------------------------------
 
-    def handled(self, step: steps.Input, outputs: Sequence[steps.Output], now: float) -> None:
-        """The machine took an input in. What only books time or changes nothing is not written."""
-        match step:
-            case steps.FrameArrived():
-                self._frame(step, outputs, now)
-            case steps.Verified():
-                self._verified(step, outputs, now)
-            case steps.Drafted(leaves, proposals):
+    def handled(self, event: events.Event, effects: Sequence[events.Effect], now: float) -> None:
+        """The machine took an event in. What changes nothing is not written."""
+        match event:
+            case events.FrameArrived():
+                self._frame(event, effects, now)
+            case events.Verified():
+                self._verified(event, effects, now)
+            case events.Drafted(leaves, proposals):
                 found = [(list(one.tokens), list(one.costs), one.entropy) for one in proposals]
                 numbers = sum(3 * len(tokens) + 3 for tokens, _, _ in found)
                 self._add(trace.Drafted(now, [leaf.id for leaf in leaves], found), numbers)
-            case _ if type(step) in VALUES:
-                self._step(step, outputs, now)
-        for output in outputs:
-            if isinstance(output, steps.Finished):
-                self._ended(self, output.finish)
+            case _:
+                self._step(event, effects, now)
+        for effect in effects:
+            if isinstance(effect, events.Finished):
+                self._ended(self, effect.finish)
 
     def decided(self, link: actions.LinkView | None, costs: actions.Costs, now: float, action: actions.Action) -> None:
         """The policy was asked; what is new in what it saw is written before."""
@@ -126,34 +125,41 @@ class InputLog:
         if self.complete:
             self.events.append(event)
 
-    def _step(self, step: steps.Input, outputs: Sequence[steps.Output], now: float) -> None:
-        value: Any = getattr(step, VALUES[type(step)], 0)
-        if isinstance(value, str):
-            if not outputs:
-                return  # it is not about the assigned worker
-            value = self.workers.setdefault(value, len(self.workers))
-        self._add(trace.Step(now, type(step).__name__, int(value)))  # type: ignore[arg-type]
+    def _step(self, event: events.Event, effects: Sequence[events.Effect], now: float) -> None:
+        match event:
+            case events.Admitted(reused):
+                self._add(trace.Step(now, "Admitted", reused))
+            case events.Read(tokens):
+                self._add(trace.Step(now, "Prefilled", tokens))
+            case events.Preempted():
+                self._add(trace.Step(now, "Preempted", 0))
+            case events.WorkerChanged(worker, why) if why in NAMES and effects:  # else it is not about its worker
+                self._add(trace.Step(now, NAMES[why], self.workers.setdefault(worker, len(self.workers))))
+            case events.Failed(scope) if scope in NAMES:
+                self._add(trace.Step(now, NAMES[scope], int(scope == "own-pass")))
+            case events.Ended(why):
+                self._add(trace.Step(now, NAMES[why], 0))
 
-    def _frame(self, step: steps.FrameArrived, outputs: Sequence[steps.Output], now: float) -> None:
-        frame, given, taken = step.frame, self.generation.assignments.of(step.worker, step.frame.epoch), outputs[0]
+    def _frame(self, event: events.FrameArrived, effects: Sequence[events.Effect], now: float) -> None:
+        frame, given, taken = event.frame, self.generation.assignments.of(event.worker, event.frame.epoch), effects[0]
         if given is None:
             return
-        assert isinstance(taken, steps.FrameTaken)
-        event = trace.Frame(
+        assert isinstance(taken, events.FrameTaken)
+        written = trace.Frame(
             now, frame.prefix_len, not taken.unknown_prefix, frame.first, frame.parents, frame.tokens, frame.costs,
-            frame.entropies, taken.kind, self.workers[step.worker],
+            frame.entropies, taken.kind, self.workers[event.worker],
         )  # fmt: skip
-        self._add(event, 4 * len(frame.tokens))
+        self._add(written, 4 * len(frame.tokens))
 
-    def _verified(self, step: steps.Verified, outputs: Sequence[steps.Output], now: float) -> None:
-        keep = next((output for output in outputs if isinstance(output, steps.Keep)), None)
-        if keep is None:  # the constraint left no token
+    def _verified(self, event: events.Verified, effects: Sequence[events.Effect], now: float) -> None:
+        chosen = next((effect for effect in effects if isinstance(effect, events.Chosen)), None)
+        if chosen is None:  # the constraint left no token
             self._add(trace.Step(now, "Ended", 0))
             return
-        entropies = [step.rows.entropy(row) for row in keep.rows]
+        entropies = [event.rows.entropy(row) for row in chosen.rows]
         forced, self._forced = self._forced, []
-        event = trace.Verified(now, list(keep.tokens), entropies, list(keep.rows), forced)
-        self._add(event, 4 * len(keep.tokens) + len(forced))
+        written = trace.Verified(now, list(chosen.tokens), entropies, list(chosen.rows), forced)
+        self._add(written, 4 * len(chosen.tokens) + len(forced))
 
     def _look(self, link: actions.LinkView | None, costs: actions.Costs) -> None:
         if self._curve.samples != self._samples:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from rich.table import Table
 
-from cloud_gateway.core.requests.steps import Diverged
+from cloud_gateway.core.requests.events import Send
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Header, Trace
 from cloud_gateway.core.trace.play import Moment, Player
@@ -77,7 +77,7 @@ class _Teller:
             case trace.Verified(_, tokens, entropies):
                 turn.tokens, turn.entropy = len(tokens), entropies[-1]
                 turn.kept = f"{len(tokens) - 1} of {self._verified}" if self._verified else ""
-                left = any(isinstance(output, Diverged) for output in moment.outputs)
+                left = any(isinstance(effect, Send) and effect.diverged for effect in moment.effects)
                 self._doubt = "off the path" if left else "entropy > phi" if turn.entropy > self._phi else ""
             case trace.Step(_, "WorkerGone" | "Declined"):
                 turn.worker_gone = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from cloud_gateway.core.policies.actions import LinkView
-from cloud_gateway.core.requests.steps import FrameTaken, Output
+from cloud_gateway.core.requests.events import Effect, FrameTaken
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Trace
 from cloud_gateway.core.trace.play import Moment, Player
@@ -206,7 +206,7 @@ class _Reader:
     def _take(self, moment: Moment) -> None:
         match moment.event:
             case trace.Frame() as event:
-                self._frame(event, moment.outputs)
+                self._frame(event, moment.effects)
             case trace.Drafted(_, leaves, proposals):
                 root = self._player.tree.root
                 for leaf, (named, costs, entropy) in zip(leaves, proposals, strict=True):
@@ -223,11 +223,11 @@ class _Reader:
             case trace.Decided() as event:
                 self._decided(event)
 
-    def _frame(self, event: trace.Frame, outputs: Sequence[Output]) -> None:
+    def _frame(self, event: trace.Frame, effects: Sequence[Effect]) -> None:
         given = self._player.given(event)
         if event.on_path and given is not None:
             self._frames.append((given.epoch, event))
-        if self._useful_at is None and any(isinstance(output, FrameTaken) and output.useful for output in outputs):
+        if self._useful_at is None and any(isinstance(effect, FrameTaken) and effect.useful for effect in effects):
             self._useful_at = event.now
 
     @property

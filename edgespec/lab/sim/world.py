@@ -11,22 +11,20 @@ from functools import partial
 from cloud_gateway.core.policies.actions import CatchUp, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
 from cloud_gateway.core.policies.policy import Policy
-from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.steps import (
+from cloud_gateway.core.requests.events import (
     Admitted,
-    Assigned,
-    Diverged,
+    Chosen,
     Drafted,
+    Effect,
     Finished,
     FrameArrived,
     FrameTaken,
-    Keep,
-    Output,
     Send,
     Verified,
-    WorkerGone,
+    WorkerChanged,
 )
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
@@ -173,7 +171,7 @@ class Gateway:
         self.states = States(process, self.origin)
         self.result = Result()
         self._workers: dict[str, tuple[RttEstimator, StepClock, Callable[[Commit | Share], None]]] = {}
-        self._inbox: list[tuple[FrameArrived | WorkerGone, float]] = []
+        self._inbox: list[tuple[FrameArrived | WorkerChanged, float]] = []
         self._busy = self.done = False
         self._waits = 0
         self.local = LocalReading(steps, self.origin - steps.unread)
@@ -189,11 +187,11 @@ class Gateway:
         """One worker more drafts for the request; it knows the prompt, and `send` brings it all else."""
         beside = bool(self._workers)
         self._workers[worker] = rtt, StepClock(self.steps.worker(1)), send
-        self._carry_out(self.generation.handle(Assigned(worker, beside=beside), 0.0))
+        self._carry_out(self.generation.handle(WorkerChanged(worker, "beside" if beside else "assigned"), 0.0))
 
     def gone(self, worker: str) -> None:
         """A worker's link has ended."""
-        self._inbox.append((WorkerGone(worker), self.clock.now))
+        self._inbox.append((WorkerChanged(worker, "gone"), self.clock.now))
         self.act()
 
     def frame(self, worker: str, frame: Tree) -> None:
@@ -208,7 +206,7 @@ class Gateway:
             self._begin(after_s, self.start)
             return
         costs = replace(self.local.costs(self.tree), remaining=self.generation.remaining)
-        reads = self.generation.controller.reads_prompt(costs, worker=self._link() is not None)
+        reads = self.generation.policy.reads_prompt(costs, worker=self._link() is not None)
         if reads and self.local.backlog(self.tree):
             self._begin(self.local.read(self.tree, 0), self.start)
         else:
@@ -236,11 +234,11 @@ class Gateway:
 
     def _take_in(self) -> None:
         for event, arrived in self._inbox:
-            outputs = self.generation.handle(event, arrived)
-            if isinstance(event, WorkerGone):
-                self._carry_out(outputs)
+            effects = self.generation.handle(event, arrived)
+            if isinstance(event, WorkerChanged):
+                self._carry_out(effects)
                 continue
-            (taken,) = outputs
+            (taken,) = effects
             assert isinstance(taken, FrameTaken)
             self.result.frames += 1
             self.result.useful_frames += taken.useful
@@ -261,7 +259,7 @@ class Gateway:
         """Sleeps until then or until a frame comes; a deadline that has passed would never end."""
         clock = self.clock
         if until <= clock.now:
-            raise RuntimeError(f"{self.generation.controller.name} waits for a moment that has passed")
+            raise RuntimeError(f"{self.generation.policy.name} waits for a moment that has passed")
         self._waits += 1
         mine = self._waits
         clock.at(until, lambda: self.act() if mine == self._waits else None)
@@ -274,25 +272,25 @@ class Gateway:
     def _verified(self, flat: FlatTree) -> None:
         rows = ProcessRows(self.process, self.tree.root.position - self.origin, flat)
         path = self._path()
-        outputs = self.generation.handle(Verified(flat, rows), self.clock.now)
+        effects = self.generation.handle(Verified(flat, rows), self.clock.now)
         self.result.rounds += 1
-        self.done = any(isinstance(output, Finished) for output in outputs)
-        for output in outputs:
-            match output:
-                case Keep(_, tokens):
+        self.done = any(isinstance(effect, Finished) for effect in effects)
+        for effect in effects:
+            match effect:
+                case Chosen(_, tokens):
                     self.result.tokens += len(tokens)
                     self.local.committed(path[: len(tokens)], self.tree)
         if self.done:
             self.result.seconds = self.clock.now
         else:
-            self._carry_out(outputs)
+            self._carry_out(effects)
 
-    def _carry_out(self, outputs: Sequence[Output]) -> None:
-        for output in outputs:
-            match output:
-                case Diverged(worker):
-                    self._workers[worker][1].broken()
-                case Send(worker, Commit() | Share() as body):
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(worker, Commit() | Share() as body, diverged):
+                    if diverged:
+                        self._workers[worker][1].broken()
                     self._workers[worker][2](body)
 
     def _link(self) -> LinkView | None:

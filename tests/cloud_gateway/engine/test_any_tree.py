@@ -11,10 +11,10 @@ from hypothesis import given, settings
 
 from cloud_gateway.core.policies.actions import CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, RoundBudget
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol.messages import MAX_COST, Sampling, Tree, check_tree_shape, max_entropy

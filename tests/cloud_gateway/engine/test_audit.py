@@ -15,8 +15,8 @@ import pytest
 
 from cloud_gateway.__main__ import main
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.steps import Declined
 from cloud_gateway.engine.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries, file_name
+from cloud_gateway.engine.events import Declined
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.commands import since
 from tests.support.engines import complete, engines

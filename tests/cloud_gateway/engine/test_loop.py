@@ -9,8 +9,8 @@ import pytest
 
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.assignment import OPEN_TOKENS
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
-from cloud_gateway.core.requests.steps import FrameArrived
 from cloud_gateway.engine.events import WorkerReady
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling, Tree

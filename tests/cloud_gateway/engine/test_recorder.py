@@ -13,7 +13,7 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.worth import Prices
-from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.request import Speculation
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import AnyEvent, Decided, Draft, Frame, Verified, Verify
@@ -131,9 +131,9 @@ async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, cap
     for _ in range(2):
         generation = made("plain")
         recorder.listen(generation, PolicySettings(name="plain"), StepCurve({1: 0.03}))
-        generation.handle(steps.Admitted(len(PROMPT) - 1), 0.0)
+        generation.handle(events.Admitted(len(PROMPT) - 1), 0.0)
         generation.decide(None, COSTS, 0.0)
-        generation.handle(steps.Stopped(), 0.0)
+        generation.handle(events.Ended("stopped"), 0.0)
     recorder.close()
     assert [record.levelname for record in caplog.records if "lost" in record.message] == ["WARNING"]
 

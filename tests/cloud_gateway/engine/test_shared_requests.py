@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.steps import FrameArrived
 from edgespec.core.protocol.messages import Close, Open, Share, ToWorker
 from tests.support.engines import complete, engines
 from tests.support.until import until

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.colocated import Plain
 from cloud_gateway.core.requests.accounting import FrameLedger
+from cloud_gateway.core.requests.events import Admitted, FrameArrived, WorkerChanged
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.steps import Admitted, Assigned, FrameArrived
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.protocol.messages import Tree
@@ -26,7 +26,7 @@ def drafted_for(whole: FrameLedger) -> Generation:
     verification = SharedNoise(request.sampling, request.tokens, Spread())
     found = Generation(1, request, Plain(), verification, 0.0, 100, offload=True, frames=FrameLedger(whole))
     found.handle(Admitted(2), 0.0)
-    found.handle(Assigned("w"), 0.0)
+    found.handle(WorkerChanged("w", "assigned"), 0.0)
     return found
 
 

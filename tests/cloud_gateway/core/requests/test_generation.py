@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +13,11 @@ from cloud_gateway.core.policies.actions import Costs, LinkView, Verify, Wait
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests import events
+from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import RoundTimes
-from cloud_gateway.core.requests.steps import TABLE, Status
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.ranking import Spread
@@ -40,9 +39,9 @@ def made(policy: str = "adaptive", count: int = 40, constraint: ForcesFive | Non
 
 def decoding(policy: str = "adaptive", worker: str | None = "w", **more: Any) -> Generation:
     generation = made(policy, **more)
-    generation.handle(steps.Admitted(len(PROMPT) - 1), 0.0)
+    generation.handle(events.Admitted(len(PROMPT) - 1), 0.0)
     if worker:
-        generation.handle(steps.Assigned(worker), 0.0)
+        generation.handle(events.WorkerChanged(worker, "assigned"), 0.0)
     assert generation.status is Status.DECODE
     return generation
 
@@ -66,7 +65,7 @@ def verify(generation: Generation, now: float = 1.0, nodes: Sequence[object] | N
     """One round over these candidates, or all."""
     chosen = generation.select(list(generation.tree.tree.nodes.values()) if nodes is None else nodes)  # type: ignore[arg-type]
     flat = generation.flatten(chosen)
-    return list(generation.handle(steps.Verified(flat, rows(generation, flat)), now))
+    return list(generation.handle(events.Verified(flat, rows(generation, flat)), now))
 
 
 def of(outputs: Sequence[object], kind: type) -> list[object]:
@@ -76,10 +75,10 @@ def of(outputs: Sequence[object], kind: type) -> list[object]:
 def test_a_commit_states_the_rounds_period_its_pass_and_its_depth() -> None:
     generation = decoding("plain")  # it verifies whenever it is asked
     generation.decide(LINK, COSTS, 0.9)
-    (first,) = (output.body for output in of(verify(generation, 1.0), steps.Send))  # type: ignore[attr-defined]
-    generation.handle(steps.FrameArrived("w", frame(generation)), 1.01)
+    (first,) = (output.body for output in of(verify(generation, 1.0), events.Send))  # type: ignore[attr-defined]
+    generation.handle(events.FrameArrived("w", frame(generation)), 1.01)
     generation.decide(LINK, COSTS, 1.02)
-    (second,) = (output.body for output in of(verify(generation, 1.15), steps.Send))  # type: ignore[attr-defined]
+    (second,) = (output.body for output in of(verify(generation, 1.15), events.Send))  # type: ignore[attr-defined]
     assert (first.period_us, first.pass_us, first.depth) == (0, 100_000, 0)
     assert (second.period_us, second.pass_us, second.depth) == (150_000, 130_000, 2)
 
@@ -95,25 +94,25 @@ def test_the_times_of_a_round_stay_within_the_ranges_of_the_wire() -> None:
 def test_neither_policy_nor_worker_is_charged_for_a_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass at 1.1 s ends a round of 0.1 s, though the request waited and was read again for 60 s in it."""
     generation, seen = decoding("adaptive"), list[tuple[float, float]]()
-    decide = type(generation.controller).decide
+    decide = type(generation.policy).decide
     monkeypatch.setattr(
-        type(generation.controller),
+        type(generation.policy),
         "decide",
         lambda self, tree, link, costs, now: seen.append((now, costs.paused_s)) or decide(self, tree, link, costs, now),  # type: ignore[func-returns-value]
     )
     generation.decide(LINK, replace(COSTS, paused_s=2.0), 0.95)
     verify(generation, 1.0)
-    outputs = generation.handle(steps.Preempted(), 1.05)
-    assert [type(output) for output in outputs] == [steps.Send, steps.Released, steps.DropDraft]
+    outputs = generation.handle(events.Preempted(), 1.05)
+    assert [type(output) for output in outputs] == [events.Send, events.Released, events.Drop]
     assert outputs[0].body.reason == "preempted"
-    (wanted,) = generation.handle(steps.Admitted(0), 40.0)
-    assert isinstance(wanted, steps.WorkerWanted)
-    generation.handle(steps.Assigned("w"), 41.0)
-    generation.handle(steps.Prefilled(len(generation.reading) - 1), 61.05)
+    (wanted,) = generation.handle(events.Admitted(0), 40.0)
+    assert isinstance(wanted, events.WorkerWanted)
+    generation.handle(events.WorkerChanged("w", "assigned"), 41.0)
+    generation.handle(events.Read(len(generation.reading) - 1), 61.05)
     action = generation.decide(LINK, replace(COSTS, paused_s=30.0), 61.1)
     assert seen == [pytest.approx((0.95, 2.0)), pytest.approx((1.1, 2.0))]
     assert not isinstance(action, Wait) or 61.1 <= action.until <= 62
-    (commit,) = (output.body for output in of(verify(generation, 61.1), steps.Send))  # type: ignore[attr-defined]
+    (commit,) = (output.body for output in of(verify(generation, 61.1), events.Send))  # type: ignore[attr-defined]
     assert commit.period_us == pytest.approx(100_000, abs=2)
     assert generation.usage.queued_s == pytest.approx(38.95)
     assert generation.usage.total_s == pytest.approx(1.1)
@@ -125,38 +124,38 @@ def test_neither_policy_nor_worker_is_charged_for_a_preemption(monkeypatch: pyte
 @pytest.mark.claim("a-frame-feeds-no-request-that-its-worker-was-not-given")
 def test_a_frame_of_another_worker_feeds_no_request() -> None:
     generation = decoding()
-    (taken,) = generation.handle(steps.FrameArrived("other", frame(generation)), 0.1)
-    assert taken == steps.FrameTaken("stale", "other") and len(generation.tree.tree) == 0
-    generation.handle(steps.FrameArrived("w", frame(generation)), 0.1)
+    (taken,) = generation.handle(events.FrameArrived("other", frame(generation)), 0.1)
+    assert taken == events.FrameTaken("stale", "other") and len(generation.tree.tree) == 0
+    generation.handle(events.FrameArrived("w", frame(generation)), 0.1)
     assert len(generation.tree.tree) == 2
 
 
 @pytest.mark.claim("a-frame-feeds-no-request-that-its-worker-was-not-given")
 def test_a_frame_of_an_older_epoch_feeds_no_request() -> None:
     generation = decoding()
-    generation.handle(steps.WorkerGone("w"), 0.1)
-    generation.handle(steps.Assigned("w"), 0.2)
-    (taken,) = generation.handle(steps.FrameArrived("w", frame(generation, epoch=1)), 0.3)
-    assert taken == steps.FrameTaken("stale", "w") and len(generation.tree.tree) == 0
-    generation.handle(steps.FrameArrived("w", frame(generation, epoch=2)), 0.3)
+    generation.handle(events.WorkerChanged("w", "gone"), 0.1)
+    generation.handle(events.WorkerChanged("w", "assigned"), 0.2)
+    (taken,) = generation.handle(events.FrameArrived("w", frame(generation, epoch=1)), 0.3)
+    assert taken == events.FrameTaken("stale", "w") and len(generation.tree.tree) == 0
+    generation.handle(events.FrameArrived("w", frame(generation, epoch=2)), 0.3)
     assert len(generation.tree.tree) == 2
 
 
 def test_a_worker_that_is_gone_loses_its_candidates_and_is_replaced() -> None:
     generation = decoding()
-    generation.handle(steps.FrameArrived("w", frame(generation)), 0.1)
-    outputs = generation.handle(steps.WorkerGone("w"), 0.2)
-    assert [type(output) for output in outputs] == [steps.Send, steps.Released, steps.WorkerWanted]
+    generation.handle(events.FrameArrived("w", frame(generation)), 0.1)
+    outputs = generation.handle(events.WorkerChanged("w", "gone"), 0.2)
+    assert [type(output) for output in outputs] == [events.Send, events.Released, events.WorkerWanted]
     assert isinstance(outputs[0].body, Close) and len(generation.tree.tree) == 0
-    assert generation.handle(steps.WorkerGone("w"), 0.3) == ()
+    assert generation.handle(events.WorkerChanged("w", "gone"), 0.3) == ()
 
 
 def audit(right: bool, constraint: ForcesFive | None = None) -> tuple[float, int]:
     """What a worker claimed and won with two candidates, one below the other, of which the first is right or not."""
     generation = decoding(constraint=constraint)
-    generation.handle(steps.FrameArrived("w", frame(generation, right=right)), 0.1)
+    generation.handle(events.FrameArrived("w", frame(generation, right=right)), 0.1)
     verify(generation)
-    (released,) = of(generation.handle(steps.WorkerGone("w"), 2.0), steps.Released)
+    (released,) = of(generation.handle(events.WorkerChanged("w", "gone"), 2.0), events.Released)
     return round(released.claimed, 6), released.accepted  # type: ignore[attr-defined]
 
 
@@ -169,11 +168,12 @@ def test_a_worker_is_judged_by_the_candidates_among_which_the_target_chose() -> 
 
 def test_a_worker_that_declines_or_breaks_the_protocol_is_not_asked_again() -> None:
     generation = decoding()
-    generation.handle(steps.Declined("w", 1), 0.1)
+    generation.handle(events.WorkerChanged("w", "declined"), 0.1)
     assert generation.excluded_workers == {"w"} and generation.wants_worker
-    generation.handle(steps.Assigned("v"), 0.2)
-    outputs = generation.handle(steps.FrameArrived("v", frame(generation, epoch=2, first=9)), 0.3)
-    assert [type(output) for output in outputs] == [steps.FrameTaken, steps.Punish]
+    generation.handle(events.WorkerChanged("v", "assigned"), 0.2)
+    outputs = generation.handle(events.FrameArrived("v", frame(generation, epoch=2, first=9)), 0.3)
+    assert [type(output) for output in outputs] == [events.FrameTaken]
+    assert outputs[0].error is not None
     assert generation.excluded_workers == {"w", "v"} and generation.usage.frames["rejected"] == 1
 
 
@@ -182,35 +182,36 @@ def test_a_worker_that_declines_or_breaks_the_protocol_is_not_asked_again() -> N
 
 def test_a_prompt_is_read_in_chunks_up_to_the_last_token() -> None:
     generation = made()
-    outputs = generation.handle(steps.Admitted(2), 3.0)
-    assert outputs == (steps.WorkerWanted(),) and generation.status is Status.PREFILL
-    generation.handle(steps.Prefilled(3, 0.1), 3.1)
+    outputs = generation.handle(events.Admitted(2), 3.0)
+    assert outputs == (events.WorkerWanted(),) and generation.status is Status.PREFILL
+    generation.handle(events.Read(3, 0.1), 3.1)
     assert generation.status is Status.PREFILL and generation.prefilled == 5
-    generation.handle(steps.Prefilled(2, 0.1), 3.2)
+    generation.handle(events.Read(2, 0.1), 3.2)
     assert generation.status is Status.DECODE
     assert generation.usage.queued_s == 3.0 and generation.usage.prefill_s == pytest.approx(0.2)
 
 
 def test_a_round_keeps_the_path_commits_it_and_emits_it() -> None:
     generation = decoding()
-    generation.handle(steps.FrameArrived("w", frame(generation)), 0.1)
-    keep, send, emit = verify(generation)
-    assert keep.rows == [0, 1, 2] and len(keep.tokens) == 3
-    assert isinstance(send.body, Commit) and send.body.tokens == keep.tokens and send.body.prefix_len == len(PROMPT)
-    assert emit.event.tokens == tuple(keep.tokens)
+    generation.handle(events.FrameArrived("w", frame(generation)), 0.1)
+    send, chosen = verify(generation)
+    assert chosen.rows == [0, 1, 2] and len(chosen.tokens) == 3
+    assert isinstance(send.body, Commit) and send.body.tokens == chosen.tokens and send.body.prefix_len == len(PROMPT)
+    assert chosen.event.tokens == tuple(chosen.tokens) and not send.diverged
 
 
 def test_a_cancelled_request_ends_with_its_round_and_emits_nothing() -> None:
     generation = decoding()
-    assert generation.handle(steps.Cancelled(), 0.1) == ()
+    assert generation.handle(events.Ended("left"), 0.1) == ()
     outputs = verify(generation)
-    assert of(outputs, steps.Finished) == [steps.Finished("cancelled")] and not of(outputs, steps.Emit)
+    assert of(outputs, events.Finished) == [events.Finished("cancelled")]
+    assert [chosen.event for chosen in of(outputs, events.Chosen)] == [None]  # type: ignore[attr-defined]
 
 
 def test_the_worker_diverged_where_the_target_left_its_candidates() -> None:
     generation = decoding()
-    generation.handle(steps.FrameArrived("w", frame(generation, right=False)), 0.1)
-    assert of(verify(generation), steps.Diverged) == [steps.Diverged("w")]
+    generation.handle(events.FrameArrived("w", frame(generation, right=False)), 0.1)
+    assert [(one.worker, one.diverged) for one in of(verify(generation), events.Send)] == [("w", True)]  # type: ignore[attr-defined]
 
 
 def test_the_policy_receives_a_round_before_anything_later() -> None:
@@ -230,9 +231,9 @@ def test_the_policy_receives_a_round_before_anything_later() -> None:
             received.append(f"verified {now}")
 
     generation = decoding()
-    generation.controller = Listening()
+    generation.policy = Listening()
     verify(generation, 1.0)
-    generation.handle(steps.FrameArrived("w", frame(generation)), 2.0)
+    generation.handle(events.FrameArrived("w", frame(generation)), 2.0)
     generation.decide(LINK, COSTS, 3.0)
     verify(generation, 4.0)
     generation.decide(LINK, COSTS, 5.0)
@@ -243,39 +244,39 @@ def test_a_failed_pass_is_retried_with_what_was_emitted_then_ends() -> None:
     generation = decoding()
     verify(generation)
     emitted = list(generation.tree.prefix.tokens)
-    outputs = generation.handle(steps.PassFailed(alone=False, what="x"), 2.0)
-    assert of(outputs, steps.Reopen) and of(outputs, steps.DropDraft) and generation.status is Status.QUEUED
+    outputs = generation.handle(events.Failed("pass", "x"), 2.0)
+    assert of(outputs, events.Drop) == [events.Drop(slot=True)] and generation.status is Status.QUEUED
     assert generation.reading == emitted and generation.alone and not generation.wants_worker
-    generation.handle(steps.Admitted(0), 2.1)
-    generation.handle(steps.Prefilled(len(emitted) - 1), 2.2)
+    generation.handle(events.Admitted(0), 2.1)
+    generation.handle(events.Read(len(emitted) - 1), 2.2)
     assert isinstance(generation.decide(None, COSTS, 2.3), Verify)
-    (finished,) = of(generation.handle(steps.PassFailed(alone=True, what="x"), 2.4), steps.Finished)
+    (finished,) = of(generation.handle(events.Failed("own-pass", "x"), 2.4), events.Finished)
     assert finished.finish == "error" and generation.status is Status.FINISHED
 
 
 def test_a_good_pass_ends_suspicion_until_it_was_retried_twice() -> None:
     generation = decoding()
     for retry in range(1, MAX_RETRIES + 1):
-        generation.handle(steps.PassFailed(alone=False, what="x"), 1.0)
-        generation.handle(steps.Admitted(len(generation.reading) - 1), 1.0)
+        generation.handle(events.Failed("pass", "x"), 1.0)
+        generation.handle(events.Admitted(len(generation.reading) - 1), 1.0)
         verify(generation, nodes=[])
         assert generation.alone == (retry == MAX_RETRIES)
 
 
 def test_an_input_that_cannot_happen_is_a_fault_of_the_driver() -> None:
-    with pytest.raises(ValueError, match="Prefilled cannot happen to a request that is queued"):
-        made().handle(steps.Prefilled(1), 0.0)
-    assert set(TABLE) == set(Status) and isinstance(Status.QUEUED, enum.Enum)
+    with pytest.raises(ValueError, match="Read cannot happen to a request that is queued"):
+        made().handle(events.Read(1), 0.0)
+    assert {status for status, _ in TABLE} == set(Status)
 
 
 @pytest.mark.parametrize(("draft_reads", "decoding_s"), [(False, 4.0), (True, 3.0)])
 def test_decoding_is_timed_from_the_end_of_the_prompts_reading_on(draft_reads: bool, decoding_s: float) -> None:
     """So the first pass counts, whose tokens do."""
     generation = made("plain")
-    generation.handle(steps.Admitted(0), 1.0)
-    generation.handle(steps.Prefilled(len(PROMPT) - 1, 2.0), 3.0)
+    generation.handle(events.Admitted(0), 1.0)
+    generation.handle(events.Read(len(PROMPT) - 1, 2.0), 3.0)
     if draft_reads:
-        generation.handle(steps.LocalWork(0, 1.0, reading=True), 4.0)
+        generation.handle(events.Spent("reading", 1.0), 4.0)
     for now in (5.0, 7.0):
         verify(generation, now)
     assert generation.usage.decode_s == decoding_s and generation.usage.total_s == 6
@@ -284,9 +285,9 @@ def test_decoding_is_timed_from_the_end_of_the_prompts_reading_on(draft_reads: b
 def test_time_before_the_worker_ends_with_the_first_workers_first_frame() -> None:
     generation = decoding()
     verify(generation, 2.0)
-    generation.handle(steps.FrameArrived("w", frame(generation)), 3.0)
-    generation.handle(steps.WorkerGone("w"), 4.0)
-    generation.handle(steps.Assigned("v"), 5.0)
+    generation.handle(events.FrameArrived("w", frame(generation)), 3.0)
+    generation.handle(events.WorkerChanged("w", "gone"), 4.0)
+    generation.handle(events.WorkerChanged("v", "assigned"), 5.0)
     verify(generation, 6.0)
-    generation.handle(steps.FrameArrived("v", frame(generation, epoch=2)), 7.0)
+    generation.handle(events.FrameArrived("v", frame(generation, epoch=2)), 7.0)
     assert (generation.usage.before_worker_s, generation.usage.before_worker_tokens) == (3.0, 1)

@@ -14,10 +14,10 @@ from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView,
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import NAMES, PolicySettings
-from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests import events
+from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.steps import TABLE, Status
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import Player
 from cloud_gateway.core.trace.record import InputLog
@@ -69,22 +69,22 @@ class Walk(RuleBasedStateMachine):
         self.log = InputLog(self.generation, chosen, self.curve, 0, 1 << 20)
         self.generation.listener = self.log
         self.backlog = 0
-        self.take(steps.Admitted(len(PROMPT) - 1 - 4 * eos))
+        self.take(events.Admitted(len(PROMPT) - 1 - 4 * eos))
 
     def take(self, step: object) -> None:
         before = self.generation.status
         self.now += 0.01 + self.rng.random() / 100
         outputs = self.generation.handle(step, self.now)  # type: ignore[arg-type]
-        assert self.generation.status in TABLE[before][type(step)]
+        assert (before, type(step)) in TABLE
         for output in outputs:
             assert not self.finished, "nothing follows the end"
-            if not isinstance(output, steps.FrameTaken):
+            if not isinstance(output, events.FrameTaken):
                 self.outputs.append(type(output))
-            if isinstance(output, steps.Emit):
-                self.emitted += output.event.tokens
-            elif isinstance(output, steps.Finished):
+            if isinstance(output, events.Chosen):
+                self.emitted += output.event.tokens if output.event else ()
+            elif isinstance(output, events.Finished):
                 self.finished.append(output)
-            elif isinstance(output, steps.Send) and isinstance(output.body, Open):
+            elif isinstance(output, events.Send) and isinstance(output.body, Open):
                 self.first = 1
 
     @property
@@ -97,18 +97,18 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.status is Status.QUEUED)
     @rule(share=st.floats(0, 1))
     def admitted(self, share: float) -> None:
-        self.take(steps.Admitted(int(share * (len(self.generation.reading) - 1))))
+        self.take(events.Admitted(int(share * (len(self.generation.reading) - 1))))
 
     @precondition(lambda self: self.status is Status.PREFILL)
     @rule(chunk=st.integers(1, 9))
     def prefilled(self, chunk: int) -> None:
         left = len(self.generation.reading) - 1 - self.generation.prefilled
-        self.take(steps.Prefilled(min(chunk, left)))
+        self.take(events.Read(min(chunk, left)))
 
     @precondition(lambda self: self.generation.wants_worker)
     @rule(worker=st.sampled_from("vw"))
     def assigned(self, worker: str) -> None:
-        self.take(steps.Assigned(worker))
+        self.take(events.WorkerChanged(worker, "assigned"))
 
     @precondition(lambda self: self.status is not Status.QUEUED)
     @rule(
@@ -127,11 +127,11 @@ class Walk(RuleBasedStateMachine):
         tokens = [token if right else (token + 1) % VOCAB for token in (one, self.right([*prefix.tokens, one]))]
         digest = bytes(32) if old == 9 else prefix.digest
         frame = Tree(1, epoch, len(prefix), digest, first, [0, first], tokens, [100, 100], [300, 300])
-        self.take(steps.FrameArrived(worker, frame))
+        self.take(events.FrameArrived(worker, frame))
 
     @rule(declines=st.booleans(), worker=st.sampled_from("vw"))
     def worker_leaves(self, declines: bool, worker: str) -> None:
-        self.take(steps.Declined(worker, 1) if declines else steps.WorkerGone(worker))
+        self.take(events.WorkerChanged(worker, "declined") if declines else events.WorkerChanged(worker, "gone"))
 
     @precondition(lambda self: self.status is Status.DECODE)
     @rule(linked=st.booleans(), local=st.booleans(), times=st.integers(1, 4))
@@ -151,17 +151,17 @@ class Walk(RuleBasedStateMachine):
                 flat = generation.flatten(generation.select(nodes))
                 self.curve.sample(len(flat), 0.02 + rng.random() / 100)
                 self.backlog += 1
-                self.take(steps.Verified(flat, Rows(HASH, generation.tree.prefix.tokens, flat)))
+                self.take(events.Verified(flat, Rows(HASH, generation.tree.prefix.tokens, flat)))
             case Draft(leaves):
                 self.backlog = 0
                 self.take(
-                    steps.Drafted(leaves[:4], [self.propose(leaf.path(generation.tree.root)) for leaf in leaves[:4]])
+                    events.Drafted(leaves[:4], [self.propose(leaf.path(generation.tree.root)) for leaf in leaves[:4]])
                 )
             case Wait(until):
                 self.now = max(self.now, until)
             case CatchUp():
                 self.backlog //= 2
-                self.take(steps.LocalWork(1, 0.001))
+                self.take(events.Spent("draft", 0.001, 1))
 
     def propose(self, path: Sequence[int]) -> Proposal:
         best = self.right([*self.generation.tree.prefix.tokens, *path])
@@ -172,26 +172,26 @@ class Walk(RuleBasedStateMachine):
     @rule(alone=st.booleans(), often=RARELY)
     def pass_fails(self, alone: bool, often: bool) -> None:
         if often:
-            self.take(steps.PassFailed(alone, "x"))
+            self.take(events.Failed("own-pass" if alone else "pass", "x"))
 
     @precondition(lambda self: self.status in (Status.PREFILL, Status.DECODE))
     @rule(often=RARELY)
     def preempted(self, often: bool) -> None:
         if often:
-            self.take(steps.Preempted())
+            self.take(events.Preempted())
 
     @rule(often=RARELY)
     def speculation_fails(self, often: bool) -> None:
         if often:
-            self.take(steps.SpeculationFailed("x"))
+            self.take(events.Failed("speculation", "x"))
 
     @rule(often=RARELY)
     def cancelled(self, often: bool) -> None:
         if often:
-            self.take(steps.Cancelled())
+            self.take(events.Ended("left"))
 
     @precondition(lambda self: self.status is not Status.FINISHED)
-    @rule(often=RARELY, kind=st.sampled_from([steps.Stopped(), steps.Ended("x")]))
+    @rule(often=RARELY, kind=st.sampled_from([events.Ended("stopped"), events.Ended("error", "x")]))
     def ends(self, often: bool, kind: object) -> None:
         if often:
             self.take(kind)
@@ -215,8 +215,8 @@ class Walk(RuleBasedStateMachine):
         player = Player(recorded)
         moments = list(player.play())
         assert all(moment.same for moment in moments)
-        again = [type(output) for moment in moments for output in moment.outputs]
-        assert [kind for kind in again if kind is not steps.FrameTaken] == self.outputs
+        again = [type(output) for moment in moments for output in moment.effects]
+        assert [kind for kind in again if kind is not events.FrameTaken] == self.outputs
         machine = player.generation
         assert machine.status is self.status and len(machine.tree.tree) == len(self.generation.tree.tree)
         assert machine.usage.accepted == self.generation.usage.accepted
@@ -242,7 +242,7 @@ def test_long_walks_of_every_policy_replay_too(seed: int) -> None:
         if walk.status is Status.DECODE:
             walk.decide(rng.random() < 0.8, rng.random() < 0.8)
         if walk.status is Status.DECODE and rng.random() < 0.03:
-            walk.take(steps.Preempted())
+            walk.take(events.Preempted())
             walk.admitted(rng.random())
         if rng.random() < 0.03:
             walk.worker_leaves(rng.random() < 0.5, "v")

@@ -12,10 +12,10 @@ import pytest
 from cloud_gateway.core.policies.actions import Costs, LinkView, Wait
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests import steps
+from cloud_gateway.core.requests import events
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import AnyEvent, Header, Trace, salted, seal, unseal
-from cloud_gateway.core.trace.record import VALUES, InputLog
+from cloud_gateway.core.trace.record import NAMES, InputLog
 from edgespec.core.errors import TraceError
 from edgespec.core.protocol.signing import GATEWAY_FRAME, SigningKey
 from tests.cloud_gateway.core.requests.test_generation import decoding
@@ -112,10 +112,14 @@ def test_a_trace_of_another_version_is_refused_by_name() -> None:
 
 def test_what_the_machine_does_not_book_has_a_place_in_a_trace() -> None:
     """A new input must be written too (core/trace/record.py), or replays miss it."""
-    written = {*VALUES, steps.FrameArrived, steps.Drafted, steps.Verified}
-    assert {*steps.Input.__args__} - written == {*steps.SPENT, steps.NoWorker}  # type: ignore[attr-defined]
-    names = {*get_args(get_type_hints(trace.Step)["what"])}
-    assert names == {kind.__name__ for kind in VALUES}
+    kinds = {kind for field in ("why", "scope") for kind in _literals(field)}
+    assert kinds - {*NAMES} == {"none", "draft"}, "these change nothing that is decided"
+    assert {*NAMES.values(), "Admitted", "Prefilled", "Preempted"} == {*get_args(trace.What)}
+
+
+def _literals(field: str) -> set[str]:
+    hints = [get_type_hints(kind) for kind in (events.WorkerChanged, events.Failed, events.Ended)]
+    return {value for one in hints if field in one for value in get_args(one[field])}
 
 
 def test_all_that_a_policy_can_see_is_written_when_it_changes() -> None:

@@ -86,7 +86,7 @@ def first(recorded: Trace, kind: type) -> tuple[int, Any]:
     return next(
         (i, m.event)
         for i, m in moments
-        if isinstance(m.event, kind) and (m.fresh if kind is trace.Frame else m.outputs or m.decided)
+        if isinstance(m.event, kind) and (m.fresh if kind is trace.Frame else m.effects or m.decided)
     )
 
 
