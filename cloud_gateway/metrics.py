@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.engine.stats import Stats
+from cloud_gateway.core.requests.stats import Stats
 
 MAX_REASONS = 32
 """Reasons of refused frames that get their own label; the protocol has fewer."""

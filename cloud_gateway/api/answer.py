@@ -17,7 +17,7 @@ from cloud_gateway.core.verify.interface import TokenLogprob
 
 
 class Stream(Protocol):
-    """One answer from the engine (cloud_gateway/engine/output_queue.py)."""
+    """One answer from the engine (cloud_gateway/engine/exchange.py)."""
 
     def __aiter__(self) -> AsyncIterator[Event]: ...
 

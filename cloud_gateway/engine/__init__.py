@@ -1,13 +1,9 @@
-"""The engine: the loop that owns the models, local drafting, offloading, recording.
+"""The engine: the loop that owns the models, the driver of the requests, local drafting, offloading.
 
 Public, by module:
 
-- `audit`: `AuditLog`, `entries`, `Entry`
-- `collector`: `spare_rounds`, `sweep`
-- `events`: `Inbox`, `WorkerReady`
+- `exchange`: `Active`, `Audit`, `NoAudit`, `Inbox`, `Stream`, the events of links
 - `loop`: `Engine`, `EngineSettings`
-- `measure`: `measure`
-- `queue_drafts`: `REST`
-- `recorder`: `Recorder`, `RecorderSettings`
-- `stats`: `Stats`
+- `offloading`: `NoWorkers`, `Workers`
+- `queued.drafts`: `REST`
 """

@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.events import Drafted, Failed, Spent, Status
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
+from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.heads import HeadSource
-from cloud_gateway.engine.active import Active
-from cloud_gateway.engine.caught import describe_fault
-from cloud_gateway.engine.stats import Stats
+from cloud_gateway.engine.exchange import Active
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.errors import EdgespecError
+from edgespec.shared.contained import Contained, describe_fault
 
 log = logging.getLogger("cloud_gateway.engine.local_draft")
 
@@ -40,7 +39,7 @@ class LocalDrafting:
         if self.model is None:
             self.refuse(active, "there is no local draft (`local_draft.model`)")
         elif active.generation.policy.name != "plain":
-            with _Spared(self, active):  # too many requests, or too long a prompt
+            with Contained(self._lost, active):  # too many requests, or too long a prompt
                 self.model.open(active.id, active.generation.reading, active.request.cache_scope)
                 active.local = True
 
@@ -53,13 +52,13 @@ class LocalDrafting:
         """Ends a request here."""
         if self.model is not None and active.local:
             active.local = False
-            with _Spared(self, active):
+            with Contained(self._lost, active):
                 self.model.close(active.id)
 
     def commit(self, active: Active, tokens: Sequence[int]) -> None:
         """The target emitted these tokens."""
         if self.model is not None and active.local:
-            with _Spared(self, active):
+            with Contained(self._lost, active):
                 self.model.commit(active.id, tokens)
 
     def show_heads(self, active: Active) -> None:
@@ -116,7 +115,7 @@ class LocalDrafting:
         """One chunk of a prompt."""
         assert self.model is not None
         began, passes = self.clock(), self.model.passes
-        with _Spared(self, active):
+        with Contained(self._lost, active):
             self.model.catch_up(active.id, chunk)
         self._book(active, began, passes, reading=True)
 
@@ -124,7 +123,7 @@ class LocalDrafting:
         """One draft pass, or one batch of catch-up (WANSpec section 4.5)."""
         assert self.model is not None
         began, passes = self.clock(), self.model.passes
-        with _Spared(self, active):  # the request may have outgrown the draft's memory
+        with Contained(self._lost, active):  # the request may have outgrown the draft's memory
             if isinstance(action, CatchUp):
                 batch = catch_up_batch(self.verify_s, self.model.token_s)
                 self.model.catch_up(active.id, min(action.tokens or batch, batch))
@@ -151,9 +150,9 @@ class LocalDrafting:
 
     def _backlog(self, active: Active) -> int:
         """Committed tokens that the draft model has not evaluated."""
-        with _Spared(self, active):
+        with Contained(self._lost, active):
             return self.model.backlog(active.id) if self.model is not None else 0
-        return 0
+        return 0  # it has just been given up
 
     def _book(self, active: Active, began: float, passes: int, *, reading: bool = False) -> None:
         assert self.model is not None
@@ -163,28 +162,13 @@ class LocalDrafting:
         self.stats.local_passes += made
         active.generation.handle(Spent("reading" if reading else "draft", now - began, made), now)
 
-
-class _Spared:
-    """A context in which whatever the local draft raises costs the request its local draft and nothing else."""
-
-    __slots__ = ("_active", "_local")
-
-    def __init__(self, local: LocalDrafting, active: Active) -> None:
-        self._local, self._active = local, active
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
-        if not isinstance(error, Exception):
-            return False
+    def _lost(self, active: Active, error: Exception) -> None:
+        """Whatever the local draft raises costs the request its local draft and nothing else."""
         if isinstance(error, EdgespecError):  # no memory for it: expected, and its text is ours
-            log.info("request %d goes without the local draft: %s", self._active.id, error)
-            self._local.refuse(self._active, "the local draft has no room for this request")
+            log.info("request %d goes without the local draft: %s", active.id, error)
+            self.refuse(active, "the local draft has no room for this request")
         else:
-            self._local.stats.faults += 1
-            what = describe_fault(error)
-            log.error("request %d goes without the local draft after a fault: %s", self._active.id, what)
-            self._local.refuse(self._active, "a fault of the gateway ended the local draft of this request")
-        self._local.close(self._active)
-        return True
+            self.stats.faults += 1
+            log.error("request %d goes without the local draft after a fault: %s", active.id, describe_fault(error))
+            self.refuse(active, "a fault of the gateway ended the local draft of this request")
+        self.close(active)

@@ -25,28 +25,33 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.events import Ended, FrameArrived, Spent
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.requests.request import DoneEvent, Event, Finish, GenerationRequest, Usage
+from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
+from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
-from cloud_gateway.engine.active import Active
-from cloud_gateway.engine.admission import Admission
-from cloud_gateway.engine.caught import Caught, describe_fault
-from cloud_gateway.engine.events import ClientLeft, Declined, InboxEvent, WorkerGone, WorkerReady
+from cloud_gateway.engine.exchange import (
+    Active,
+    Audit,
+    ClientLeft,
+    Declined,
+    InboxEvent,
+    NoAudit,
+    Recording,
+    Stream,
+    WorkerGone,
+    WorkerReady,
+)
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
-from cloud_gateway.engine.output_queue import Stream
 from cloud_gateway.engine.prefill import Pace, Prefill
-from cloud_gateway.engine.queue_drafts import QueueDrafts
-from cloud_gateway.engine.recorder import Recorder
-from cloud_gateway.engine.recovery import Recovery
-from cloud_gateway.engine.stats import Stats
-from cloud_gateway.engine.steering import Steering
-from cloud_gateway.engine.verifier import Verifier
-from cloud_gateway.engine.waiting import Waiting
-from cloud_gateway.models.drafts import DraftModel
+from cloud_gateway.engine.queued.drafts import QueueDrafts
+from cloud_gateway.engine.requests import Requests
+from cloud_gateway.engine.slots import Slots, Waiting
+from cloud_gateway.models.drafts import DraftModel, HeadsModel
 from cloud_gateway.models.target_model import Target
 from edgespec.core.errors import ClientError
+from edgespec.shared.contained import Contained, describe_fault
 
 log = logging.getLogger("cloud_gateway.engine.loop")
 
@@ -81,43 +86,55 @@ class Engine:
         workers: Workers | None = None,
         clock: Callable[[], float] = time.perf_counter,
         rng: Callable[[], np.random.Generator] = np.random.default_rng,
-        recorder: Recorder | None = None,
+        recorder: Recording | None = None,
         curve: Mapping[int, float] | None = None,
+        heads: Mapping[str, HeadsModel] | None = None,
+        audit: Audit | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+        on_idle: Callable[[], None] = lambda: None,
     ) -> None:
         """`rng` makes the fresh randomness of one answer, for `rejection`; the default is seeded by the system.
 
-        `curve`: seconds of a target pass by its rows, as measured before (measure.py).
+        `curve`: seconds of a target pass by its rows, as measured before (process/measure.py). `heads`: over the
+        target's hidden states, by the name of their source. `on_failure` is called on the event loop when the engine
+        gave up: the target fails for every request (requests.py). `on_idle` is called on the engine's thread at least
+        every IDLE_S while no request is in a slot or waits for one.
         """
         self.target, self.settings, self.clock, self._rng = target, settings, clock, rng
-        self.recorder, self.stats = recorder, Stats()
+        self.recorder, self.on_failure, self.on_idle = recorder, on_failure, on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
-        self.local = LocalDrafting(local, self._verify_s, self.stats, clock)
+        drafting = LocalDrafting(local, self._verify_s, Stats(), clock, heads=heads or {})
         self._ids = itertools.count(1)
-        self._queue = Waiting(settings.queue_limit)
-        self._active: dict[int, Active] = {}
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox: list[Callable[[], None]] = []
-        steering = Steering(target, self.local, self.stats, clock, self._emit, self._finish)
-        linked, most = workers or NoWorkers(), settings.policy.workers_per_request
-        self.offloading = Offloading(linked, self._active, self._outbox_add, steering.step, self.stats.frames, most)
-        self.queue_drafts = QueueDrafts(self.local, settings.sources, target.eos, self.offloading.queued)
-        self.recovery = Recovery(target, self.offloading, self.stats, steering)
-        steering.offloading, steering.recovery = self.offloading, self.recovery
-        self.admission = Admission(
-            steering, self._queue, self._active, self.queue_drafts, 1 + settings.policy.verify_nodes
-        )
-        pace = Pace(settings.prefill_chunk, settings.prefill_ms / 1000)
-        self.prefill = Prefill(steering, self.local, self._active, clock, pace)
-        self._steering, self._verifier = steering, Verifier(steering, self._verify_s)
+        self.requests = Requests(
+            target, drafting, workers or NoWorkers(), audit or NoAudit(), settings.policy.workers_per_request,
+            self._outbox_add, self._finish,
+        )  # fmt: skip
+        self.queue_drafts = QueueDrafts(drafting, settings.sources, target.eos, self.offloading.queued)
+        self._queue = Waiting(settings.queue_limit)
+        self.slots = Slots(self.requests, self._queue, self.queue_drafts, 1 + settings.policy.verify_nodes)
+        self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.on_failure: Callable[[], None] = lambda: None
-        """Called on the event loop when the engine gave up: the target fails for every request (recovery.py)."""
-        self.on_idle: Callable[[], None] = lambda: None
-        """Called on the engine's thread at least every IDLE_S while no request is in a slot or waits for one."""
+
+    @property
+    def local(self) -> LocalDrafting:
+        """The gateway's own draft."""
+        return self.requests.local
+
+    @property
+    def offloading(self) -> Offloading:
+        """What workers do for the requests."""
+        return self.requests.offloading
+
+    @property
+    def stats(self) -> Stats:
+        """Totals since the start."""
+        return self.requests.stats
 
     # --- called on the event loop --------------------------------------------------------------------------------
 
@@ -139,7 +156,7 @@ class Engine:
     @property
     def active(self) -> int:
         """Requests in slots."""
-        return len(self._active)
+        return len(self.requests.active)
 
     @property
     def queued(self) -> int:
@@ -202,28 +219,28 @@ class Engine:
         if self.recorder is not None:
             self.recorder.listen(generation, settings, self._verify_s)
         stream = Stream(lambda: self.post(ClientLeft(active)))
-        active = Active(generation, stream, self.admission.room(generation))
+        active = Active(generation, stream, self.slots.room(generation))
         return active
 
     # --- the engine's thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping and not self.recovery.target_broken:
-            with Caught() as caught:
+        while not self._stopping and not self.requests.target_broken:
+            with Contained() as caught:
                 self._serve()
             if caught.error is not None:  # what no request caused must not end the gateway either
-                self.recovery.turn_failed(list(self._active.values()), caught.error)
-        for active in [*self._active.values(), *self._queue.all()]:
-            self._steering.step(active, Ended("stopped"))
+                self.requests.turn_failed(list(self.requests.active.values()), caught.error)
+        for active in [*self.requests.active.values(), *self._queue.all()]:
+            self.requests.step(active, Ended("stopped"))
         self._flush()
-        if self.recovery.target_broken and self._loop is not None:
+        if self.requests.target_broken and self._loop is not None:
             self._loop.call_soon_threadsafe(self.on_failure)
 
     def _serve(self) -> None:
-        while not self._stopping and not self.recovery.target_broken:
+        while not self._stopping and not self.requests.target_broken:
             wake = self.turn()
             if wake is not None:
-                if not self._active and not self.queued:
+                if not self.requests.active and not self.queued:
                     self.on_idle()
                 self._wait(wake)
 
@@ -231,7 +248,7 @@ class Engine:
         """One turn of the loop; returns when to wake, or None when there may be more to do at once."""
         began, modelled = self.clock(), self.stats.target_s + self.stats.draft_s
         self._take_in()
-        self.admission.turn()
+        self.slots.turn()
         self.offloading.share()
         self.queue_drafts.ask(self._queue)
         self._flush()  # a worker can read the prompt while the target does
@@ -239,7 +256,7 @@ class Engine:
         for active, action in drafts:
             self.local.run(active, action)
         if verifies:
-            self._verifier.run(verifies)
+            self.requests.verify(verifies)
             self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
         computed = bool(verifies or drafts)
@@ -260,7 +277,7 @@ class Engine:
     def _take_in(self) -> None:
         while self._inbox:
             event, at = self._inbox.popleft()
-            with Caught() as caught:
+            with Contained() as caught:
                 self._apply(event, at)
             if caught.error is not None:
                 self.stats.faults += 1
@@ -276,8 +293,9 @@ class Engine:
                 self.offloading.worker_gone(event)
             case Declined():
                 self.offloading.declined(event)
-            case ClientLeft(active):
-                self._cancel(active)
+            case ClientLeft(active):  # one that runs stops after its round
+                self._queue.remove(active)
+                self.requests.step(active, Ended("left"))
 
     def _read(self, computed: bool, wake: float) -> float | None:
         """One chunk of a prompt, where it is due; returns when to wake, or None after a chunk.
@@ -297,10 +315,10 @@ class Engine:
         verifies: list[tuple[Active, Verify]] = []
         drafts: list[tuple[Active, Draft | CatchUp]] = []
         wake = now + IDLE_S
-        sharers = sum(map(self.local.decodes, self._active.values())) - 1
-        for active in list(self._active.values()):
+        sharers = sum(map(self.local.decodes, self.requests.active.values())) - 1
+        for active in list(self.requests.active.values()):
             if active.generation.cancelled:
-                self._steering.step(active, Ended("stopped"))
+                self.requests.step(active, Ended("stopped"))
             elif self.local.decodes(active) and active.ready(self._wake.set):
                 action = self._action(active, sharers, now)
                 active.rows = 1 + len(action.nodes) if isinstance(action, Verify) else 0
@@ -314,9 +332,9 @@ class Engine:
 
     def _action(self, active: Active, sharers: int, now: float) -> Action:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
-        with self.recovery.guard(active, "deciding"):
+        with self.requests.isolated(active, "deciding"):
             costs = self.local.costs(active)
-            others = sum(other.rows for other in self._active.values()) - active.rows
+            others = sum(other.rows for other in self.requests.active.values()) - active.rows
             read_s, probe = self.prefill.spent_s, self._verify_s.probe
             if others or sharers or read_s or probe:
                 costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
@@ -329,15 +347,16 @@ class Engine:
 
     def _finish(self, active: Active, finish: Finish, error: str | None) -> None:
         """Frees everything that the request holds and ends the client's stream."""
-        if active.id in self._active:
-            self.admission.ended(active)
-            self.recovery.close_slot(active)
+        if active.id in self.requests.active:
+            self.slots.ended(active)
+            self.requests.close_slot(active)
             self.local.close(active)
         generation = active.generation
         self._remember(generation)
         self.queue_drafts.ended(active)
         self.stats.add(generation.usage)
-        self._emit(active, DoneEvent(finish, generation.usage, error))
+        done = DoneEvent(finish, generation.usage, error)
+        self._outbox_add(lambda: active.stream.push(done))
 
     def _remember(self, generation: Generation) -> None:
         """Keeps what the request's policy and sources learnt for the next one of its kind."""
@@ -348,19 +367,11 @@ class Engine:
             settings = generation.request.speculation.over(self.settings.policy)
             self._memory.keep(worker, kind_of(generation.request.sampling.temperature, settings.sources), learnt)
 
-    def _cancel(self, active: Active) -> None:
-        """A running request stops after its current round; a queued one is removed immediately."""
-        self._queue.remove(active)
-        self._steering.step(active, Ended("left"))
-
     def _wait(self, until: float) -> None:
         began = self.clock()
         self._wake.wait(max(until - began, 0.0))
         self._wake.clear()
         self.stats.waited_s += self.clock() - began
-
-    def _emit(self, active: Active, event: Event) -> None:
-        self._outbox_add(lambda: active.stream.push(event))
 
     def _outbox_add(self, item: Callable[[], None]) -> None:
         self._outbox.append(item)
@@ -381,7 +392,7 @@ class Engine:
 
 def _run_all(batch: Sequence[Callable[[], None]], written: threading.Event | None) -> None:
     for item in batch:
-        with Caught() as caught:  # what follows belongs to other requests
+        with Contained() as caught:  # what follows belongs to other requests
             item()
         if caught.error is not None:
             log.error("a message of the engine was lost: %s", describe_fault(caught.error))

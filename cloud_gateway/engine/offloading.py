@@ -13,10 +13,8 @@ from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.events import Event, FrameArrived, FrameTaken, Released, Send, WorkerChanged
 from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.router import LinkedWorker, choose
-from cloud_gateway.engine.active import Active
-from cloud_gateway.engine.audit import Audit, NoAudit
-from cloud_gateway.engine.events import Declined, WorkerGone
-from cloud_gateway.engine.queue_workers import QueueWorkers
+from cloud_gateway.engine.exchange import Active, Audit, Declined, NoAudit, WorkerGone
+from cloud_gateway.engine.queued.workers import QueueWorkers
 from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker
@@ -80,7 +78,7 @@ def why_none(linked: Iterable[LinkedWorker], groups: frozenset[str]) -> str:
 
 
 class Step(Protocol):
-    """Takes one step of a request (steering.py)."""
+    """Takes one step of a request (requests.py)."""
 
     def __call__(self, active: Active, event: Event, stage: str = "", *, now: float | None = None) -> None: ...
 

@@ -11,14 +11,12 @@ they take: small ones cost up to twice as much.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.requests.events import Read, Status
-from cloud_gateway.engine.active import Active
-from cloud_gateway.engine.caught import Caught
-from cloud_gateway.engine.local_draft import LocalDrafting
-from cloud_gateway.engine.steering import Steering
+from cloud_gateway.engine.exchange import Active
+from cloud_gateway.engine.requests import Requests
+from edgespec.shared.contained import Contained
 
 FIRST_TOKENS = 32
 """Tokens of the target's first chunk, whose speed is not known yet."""
@@ -66,10 +64,7 @@ class Pace:
 class Prefill:
     """Chooses when a chunk is read, of which prompt and how long, and reads it. Lives on the engine's thread."""
 
-    steering: Steering
-    local: LocalDrafting
-    active: Mapping[int, Active]
-    clock: Callable[[], float]
+    requests: Requests
     pace: Pace
     next_at: float = 0.0
     """Beside running completions, no chunk is read before."""
@@ -84,53 +79,54 @@ class Prefill:
 
     def waiting(self) -> list[Active]:
         """Requests with a prompt to read, for the target or for the local draft, in the order of their turns."""
-        found = [a for a in self.active.values() if self._reads(a)]
+        found = [a for a in self.requests.active.values() if self._reads(a)]
         since = self._running_since() if len(found) > 1 else None
         return sorted(found, key=lambda one: (_limits(one, since) == 1, one.id <= self._last, one.id))
 
     def due(self, active: Active, *, idle: bool) -> bool:
         """Whether a chunk of its prompt may be read now; `idle`: running completions have nothing to compute now."""
         limits = _limits(active, self._running_since())
-        return math.isinf(limits) or ((limits > 1 or self.clock() >= self.next_at) and (idle or self._round_since))
+        may = limits > 1 or self.requests.clock() >= self.next_at
+        return math.isinf(limits) or (may and (idle or self._round_since))
 
     def read(self, active: Active) -> None:
         """One chunk of its prompt."""
-        began, limits = self.clock(), _limits(active, self._running_since())
+        local, clock = self.requests.local, self.requests.clock
+        began, limits = clock(), _limits(active, self._running_since())
         if self._reads_for_target(active):
             self._target(active, limits)
-        elif self.local.model is not None:
-            self.local.prefill(active, self.pace.fitting(self.local.model.token_s, min(limits, BURST)))
-        now = self.clock()
+        elif local.model is not None:
+            local.prefill(active, self.pace.fitting(local.model.token_s, min(limits, BURST)))
+        now = clock()
         self._last, self._round_since, self.next_at = active.id, False, now + LEFT * (now - began)
         self.spent_s += now - began
 
     def _running_since(self) -> float | None:
         """When the first of the running completions had a token; None where none runs."""
-        running = [active.generation for active in self.active.values() if not self._reads(active)]
+        running = [active.generation for active in self.requests.active.values() if not self._reads(active)]
         return min((math.inf if one.first_token is None else one.first_token for one in running), default=None)
 
     def _reads(self, active: Active) -> bool:
-        return self._reads_for_target(active) or self.local.prompt_pending(active)
+        return self._reads_for_target(active) or self.requests.local.prompt_pending(active)
 
     def _reads_for_target(self, active: Active) -> bool:
         return active.generation.status is Status.PREFILL
 
     def _target(self, active: Active, limits: float) -> None:
-        generation, steering = active.generation, self.steering
+        generation, requests = active.generation, self.requests
         size = self.pace.max_tokens if math.isinf(limits) else self.pace.tokens(limits)
         end = min(generation.prefilled + size, len(generation.reading) - 1)
-        began = self.clock()
-        with Caught() as caught:
-            steering.target.prefill(active.slot, generation.reading[generation.prefilled : end])
-        if caught.error is not None:
-            steering.recovery.pass_failed([active], caught.error)
+        began = self.requests.clock()
+        with Contained(requests.pass_failed, [active]) as contained:
+            requests.target.prefill(active.slot, generation.reading[generation.prefilled : end])
+        if contained.error is not None:
             return
-        spent, tokens = self.clock() - began, end - generation.prefilled
-        with steering.recovery.guard(active, "showing the prompt to the heads"):
-            self.local.show_heads(active)
-        steering.stats.target_s += spent
+        spent, tokens = self.requests.clock() - began, end - generation.prefilled
+        with requests.isolated(active, "showing the prompt to the heads"):
+            self.requests.local.show_heads(active)
+        requests.stats.target_s += spent
         self.pace.took(tokens, spent)
-        steering.step(active, Read(tokens, spent))
+        requests.step(active, Read(tokens, spent))
 
 
 def _limits(active: Active, since: float | None) -> float:

@@ -19,7 +19,7 @@ from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.core.limits.probation import Probation
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.engine.events import Declined, Inbox, WorkerGone, WorkerReady
+from cloud_gateway.engine.exchange import Declined, Inbox, WorkerGone, WorkerReady
 from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError

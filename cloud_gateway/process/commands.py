@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.engine.audit import entries
 from cloud_gateway.process import config, report
+from cloud_gateway.process.audit import entries
 from cloud_gateway.process.views import audit_row, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import ConfigError, KeyStoreError, PairingError

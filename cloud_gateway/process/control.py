@@ -14,11 +14,11 @@ from typing import Protocol
 from cloud_gateway.api import Api
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.merit import Merit
-from cloud_gateway.engine.audit import AuditLog, entries
-from cloud_gateway.engine.events import WorkerGone, WorkerReady
+from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links
+from cloud_gateway.process.audit import AuditLog, entries
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models
 from cloud_gateway.process.views import audit_row, key_row, worker_row, worker_rows

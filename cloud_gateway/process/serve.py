@@ -19,8 +19,6 @@ from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.limits.conduct import Conduct
-from cloud_gateway.engine.audit import AuditLog
-from cloud_gateway.engine.collector import spare_rounds, sweep
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.measure import measure
 from cloud_gateway.engine.recorder import Recorder, RecorderSettings
@@ -28,10 +26,14 @@ from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, metrics_app
+from cloud_gateway.process.audit import AuditLog
+from cloud_gateway.process.collector import spare_rounds, sweep
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.loading import Models, engine_settings, load_models
+from cloud_gateway.process.measure import measure
 from cloud_gateway.process.own_worker import OwnWorker
+from cloud_gateway.process.recorder import Recorder, RecorderSettings
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec.core.admission import share_descriptors
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError
@@ -171,12 +173,10 @@ class Gateway:
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
-            models.target, models.local, engine_settings(settings), links, recorder=self.recorder, curve=curve
-        )
-        engine.on_failure, engine.local.heads = self._engine_failed, models.heads
-        engine.on_idle = models.idle
+            models.target, models.local, engine_settings(settings), links, recorder=self.recorder, curve=curve,
+            heads=models.heads, audit=self.audit, on_failure=self._engine_failed, on_idle=models.idle,
+        )  # fmt: skip
         if self.audit is not None:
-            engine.offloading.audit = self.audit
             closing.push_async_callback(asyncio.to_thread, self.audit.close)
         if self.recorder is not None:
             closing.push_async_callback(asyncio.to_thread, self.recorder.close)

@@ -9,7 +9,7 @@ import pytest
 
 from cloud_gateway.api.listener import METRICS_LIMITS, listen
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.engine.stats import Stats
+from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.metrics import MAX_REASONS, Metrics, metrics_app
 from edgespec.core.errors import AddressError
 from tests.support.echo import echo_gateway

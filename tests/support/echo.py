@@ -19,7 +19,7 @@ from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import Listener, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
-from cloud_gateway.engine.output_queue import Stream
+from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.models.text import StopStrings
 from edgespec.core.admission import AdmissionLimits

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.engine.events import LinkEvent
+from cloud_gateway.engine.exchange import LinkEvent
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.names import key_id

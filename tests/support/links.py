@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.core.requests.events import FrameArrived
-from cloud_gateway.engine.events import Declined, LinkEvent, WorkerGone, WorkerReady
+from cloud_gateway.engine.exchange import Declined, LinkEvent, WorkerGone, WorkerReady
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links

@@ -9,7 +9,7 @@ from typing import Any
 
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.engine.events import WorkerGone
+from cloud_gateway.engine.exchange import WorkerGone
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.proposals import best_children

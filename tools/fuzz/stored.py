@@ -23,6 +23,7 @@ from cloud_gateway.core.trace.play import check
 from cloud_gateway.engine import audit
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.models.sizes import heads_need
+from cloud_gateway.process import audit
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
 from edgespec.core.protocol.rotation import rotation

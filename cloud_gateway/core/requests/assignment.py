@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
 from cloud_gateway.core.policies.actions import Outcome
-from cloud_gateway.core.requests.events import Released, Send, WorkerChanged, WorkerWanted
+from cloud_gateway.core.requests.events import Released, Send, WorkerChange, WorkerChanged, WorkerWanted
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
 from edgespec.core.protocol.prefix import Prefix
 
+RELEASED: Mapping[WorkerChange, str] = {
+    "gone": "moved", "declined": "declined", "useless": "nothing accepted", "needed": "needed elsewhere",
+}  # fmt: skip
+"""Why a worker was released, as the worker and the audit log have it."""
 OPEN_TOKENS = 4096
 """Token ids sent in the `Open` itself; the rest of a long prompt follows in `Commit`s."""
 PATIENCE = 24

@@ -9,7 +9,7 @@ the driver's: slots, models, workers' links, the client's stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
@@ -17,7 +17,7 @@ from cloud_gateway.core.policies.colocated import Plain
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
-from cloud_gateway.core.requests.assignment import Assignment, Assignments
+from cloud_gateway.core.requests.assignment import RELEASED, Assignment, Assignments
 from cloud_gateway.core.requests.events import (
     TABLE,
     Admitted,
@@ -39,7 +39,6 @@ from cloud_gateway.core.requests.events import (
     Status,
     Turn,
     Verified,
-    WorkerChange,
     WorkerChanged,
     WorkerWanted,
 )
@@ -57,10 +56,6 @@ from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling
 
-RELEASED: Mapping[WorkerChange, str] = {
-    "gone": "moved", "declined": "declined", "useless": "nothing accepted", "needed": "needed elsewhere",
-}  # fmt: skip
-"""Why a worker was released, as the worker and the audit log have it."""
 MAX_RETRIES = 2
 """Retries of one request in fresh slots; after the last one its passes stay its own."""
 

@@ -96,9 +96,9 @@ def round_trip_ms(address: str) -> float:
 
 async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens: int, rtt_ms: float | None) -> Measured:
     """All arms on all prompts. Raises ModelError."""
-    from cloud_gateway.engine.measure import measure as pass_curve
     from cloud_gateway.process.config import SELF
     from cloud_gateway.process.loading import load_models
+    from cloud_gateway.process.measure import measure as pass_curve
     from edgespec.lab.tune.advice import Measured
     from edgespec.lab.tune.arms import ASYNC, Arms
     from edgespec.lab.tune.own_process import divided

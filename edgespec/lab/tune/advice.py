@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from cloud_gateway.engine.queue_drafts import REST
+from cloud_gateway.engine.queued.drafts import REST
 from cloud_gateway.process.config import SELF
 from edgespec.core.numbers import interpolate
 

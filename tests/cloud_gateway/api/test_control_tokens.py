@@ -13,7 +13,7 @@ import pytest
 
 from cloud_gateway.api import Backend
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.engine.output_queue import Stream
+from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.models.text import Text
 from tests.support.chat_templates import FAMILIES, family_tokenizer
 from tests.support.echo import MODEL, Echo, EchoEngine, echo_gateway, post

@@ -18,7 +18,7 @@ from cloud_gateway.api.frames import FRAME_BYTES, TICK_S, Frames, padding
 from cloud_gateway.api.sse import DONE, event
 from cloud_gateway.core.requests.request import DoneEvent, TokensEvent, Usage
 from cloud_gateway.core.verify.interface import TokenLogprob
-from cloud_gateway.engine.output_queue import Stream
+from cloud_gateway.engine.exchange import Stream
 from tests.support.echo import CHAT, ECHOED, EchoEngine, echo_gateway
 from tools.doubles.limits import request_limits
 from tools.sidechannel.tap import observe, relay

@@ -68,7 +68,7 @@ class Turned:
 
     def send(self, frame: Frame) -> None:
         """As a link hands it on."""
-        active = next(iter(self.engine._active.values()))
+        active = next(iter(self.engine.requests.active.values()))
         prefix = active.generation.tree.prefix.tokens
         known = prefix[: max(len(PROMPT), len(prefix) - frame.late)]
         rows: list[tuple[int, int, int, int]] = []

@@ -17,7 +17,7 @@ from cloud_gateway.core.policies import registry
 from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.requests.router import LinkedWorker, choose
-from cloud_gateway.engine.events import WorkerGone, WorkerReady
+from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import MAX_GROUPS, parse_groups

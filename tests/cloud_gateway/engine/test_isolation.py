@@ -126,7 +126,7 @@ async def others_finish(engine: Engine, bad: Any) -> tuple[list[int], DoneEvent]
     good = [asyncio.ensure_future(answer(engine, prompt)) for prompt in PROMPTS]
     found = await bad
     assert [tokens for tokens, _ in await asyncio.gather(*good)] == [twin(prompt) for prompt in PROMPTS]
-    assert not engine.recovery.target_broken
+    assert not engine.requests.target_broken
     return found
 
 
@@ -273,7 +273,7 @@ async def test_one_request_that_fails_again_and_again_never_ends_the_gateway(mak
     for _ in range(6):
         _, done = await others_finish(engine, answer(engine, BAD))
         assert done.finish == "error"
-    assert not gone and not engine.recovery.target_broken
+    assert not gone and not engine.requests.target_broken
 
 
 @pytest.mark.claim("one-request-that-fails-again-and-again-never-ends-the-gateway")

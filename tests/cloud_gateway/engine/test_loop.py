@@ -11,7 +11,7 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.assignment import OPEN_TOKENS
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
-from cloud_gateway.engine.events import WorkerReady
+from cloud_gateway.engine.exchange import WorkerReady
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling, Tree
 from tests.support.engines import Make, complete

@@ -11,15 +11,14 @@ from cloud_gateway.api.usage import offload_share
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings, SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.asking import make
 from cloud_gateway.core.sources.heads import TRIAL, Level
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.core.verify.interface import Method
-from cloud_gateway.engine.active import Active
+from cloud_gateway.engine.exchange import Active, Stream
 from cloud_gateway.engine.local_draft import LocalDrafting
-from cloud_gateway.engine.output_queue import Stream
-from cloud_gateway.engine.stats import Stats
 from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.requests.test_generation import decoding
 from tests.support.engines import complete, engines

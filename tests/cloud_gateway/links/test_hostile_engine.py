@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.queue_workers import FIRST_NUMBER
+from cloud_gateway.engine.queued.workers import FIRST_NUMBER
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.shared.address import ANSWERS, FEATURES, SHARE

@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import CLIENT, Side
 
-from cloud_gateway.engine.events import LinkEvent, WorkerReady
+from cloud_gateway.engine.exchange import LinkEvent, WorkerReady
 from cloud_gateway.links.server import Links
 from edgespec.core.errors import NoGatewayError
 from edgespec.core.protocol.inflow import MAX_HEAD_BYTES, InflowLimits

@@ -13,8 +13,8 @@ from cloud_gateway.core.policies.budget import Reference
 from cloud_gateway.core.policies.guard import FIRST_INTERVAL, MIN_TOKENS, UNREADY_TOKENS, Guard, Mode
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine.stats import Stats
 from edgespec.lab.link_model import LinkModel
 from tools.sim.config import load
 from tools.sim.experiment import Arm, Cell, simulate

@@ -43,7 +43,7 @@ class Stats:
     """Times that a request's KV cache went to another one."""
 
     def add(self, usage: Usage) -> None:
-        """Takes in an answer that has ended."""
+        """Takes in a completion that has ended."""
         for mine, total in ((usage.drafted, self.drafted), (usage.accepted, self.accepted)):
             for source, count in mine.items():
                 total[source] = total.get(source, 0) + count

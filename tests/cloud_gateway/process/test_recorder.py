@@ -19,7 +19,7 @@ from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import AnyEvent, Decided, Draft, Frame, Verified, Verify
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.core.verify.interface import Method
-from cloud_gateway.engine.recorder import Recorder, RecorderSettings
+from cloud_gateway.process.recorder import Recorder, RecorderSettings
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.requests.test_generation import COSTS, made

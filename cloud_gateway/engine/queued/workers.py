@@ -1,7 +1,7 @@
 """Idle workers write answers to prompts whose requests wait for a slot (QueueSpec). Lives on the engine's thread.
 
 Only workers that may draft for the request when it runs are asked, each for one answer at a time, and another one where
-the first is lost or silent (askings.py). Answers are candidates only, as the local draft's are (queue_drafts.py).
+the first is lost or silent (askings.py). Answers are candidates only, as the local draft's are (drafts.py).
 A running request that needs the worker comes first.
 """
 
@@ -19,15 +19,13 @@ from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.sources.answers import Answers
-from cloud_gateway.engine.active import Active
-from cloud_gateway.engine.audit import Audit
-from cloud_gateway.engine.caught import Caught, describe_fault
-from cloud_gateway.engine.events import Declined
+from cloud_gateway.engine.exchange import Active, Audit, Declined
 from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling, ToWorker
+from edgespec.shared.contained import Contained, describe_fault
 
-log = logging.getLogger("cloud_gateway.engine.queue_workers")
+log = logging.getLogger("cloud_gateway.engine.queued")
 
 FIRST_NUMBER = 1 << 62
 """Answers are numbered from here on the wire, where no request of a client gets to."""
@@ -123,7 +121,7 @@ class QueueWorkers:
             return False
         ledger = writing.active.generation.frames
         ledger.count("received")
-        with Caught() as caught:
+        with Contained() as caught:
             merged = writing.answer.merge(event.frame, event.worker)
         if caught.error is not None:
             ledger.count("rejected")

@@ -15,9 +15,9 @@ import pytest
 
 from cloud_gateway.__main__ import main
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.engine.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries, file_name
-from cloud_gateway.engine.events import Declined
+from cloud_gateway.engine.exchange import Declined
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.process.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries, file_name
 from cloud_gateway.process.commands import since
 from tests.support.engines import complete, engines
 from tests.support.until import until
@@ -162,7 +162,7 @@ def test_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
 FULL = """
 import resource, sys, time
 from pathlib import Path
-from cloud_gateway.engine.audit import AuditLog, entries
+from cloud_gateway.process.audit import AuditLog, entries
 from cloud_gateway.core.requests.request import GenerationRequest
 from edgespec.shared import logs
 folder, request = Path(sys.argv[1]), GenerationRequest([1], 1, id="req_1", key="3kTq9XwZ", key_name="alice")
@@ -187,7 +187,7 @@ def test_a_full_disk_costs_entries_and_one_log_line_a_minute(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()
-    assert "ERROR   cloud_gateway.engine.audit: the audit log cannot be written (File too large): " in line
+    assert "ERROR   cloud_gateway.process.audit: the audit log cannot be written (File too large): " in line
 
 
 def test_a_disk_that_does_not_answer_holds_nobody_up(

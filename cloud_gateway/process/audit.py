@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -28,7 +28,7 @@ from edgespec.shared.log_text import Throttle, cause
 if TYPE_CHECKING:
     from cloud_gateway.core.requests.request import GenerationRequest
 
-log = logging.getLogger("cloud_gateway.engine.audit")
+log = logging.getLogger("cloud_gateway.process.audit")
 
 FILE_NAME = "audit.jsonl"
 """Of the entries without a key."""
@@ -59,26 +59,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of `released`: how the completion ended; of `quarantined`: why."""
     frames: int | None = None
     """Frames of this worker that brought candidates."""
-
-
-class Audit(Protocol):
-    """What the engine reports. Called on its thread; must not block."""
-
-    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        """A prompt is sent to a worker."""
-
-    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        """Nothing more of the request is sent to the worker."""
-
-
-class NoAudit:
-    """Where the audit log is off."""
-
-    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        """Not written."""
-
-    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        """Not written."""
 
 
 class AuditLog:

@@ -1,6 +1,6 @@
 """Answers that are written to a prompt while its request waits (QueueSpec), and earlier completions.
 
-They are candidates only, for source `answers` of the request. Idle workers write (queue_workers.py), and here the local
+They are candidates only, for source `answers` of the request. Idle workers write (workers.py), and here the local
 draft does. Lives on the engine's thread.
 """
 
@@ -18,15 +18,15 @@ from cloud_gateway.core.requests.events import Spent
 from cloud_gateway.core.requests.local_costs import catch_up_batch
 from cloud_gateway.core.sources.archive import Archive
 from cloud_gateway.core.sources.settings import SourceSettings
-from cloud_gateway.engine.active import Active
-from cloud_gateway.engine.caught import Caught, describe_fault
+from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.local_draft import LocalDrafting
-from cloud_gateway.engine.queue_workers import May, QueueWorkers, Wanted, source_of
+from cloud_gateway.engine.queued.workers import May, QueueWorkers, Wanted, source_of
 from cloud_gateway.models.drafts import DraftModel
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.protocol.messages import Sampling
+from edgespec.shared.contained import Contained, describe_fault
 
-log = logging.getLogger("cloud_gateway.engine.queue_drafts")
+log = logging.getLogger("cloud_gateway.engine.queued")
 
 REST = 3.0
 """Time between two passes, in passes: running requests keep three quarters of theirs."""
@@ -107,7 +107,7 @@ class QueueDrafts:
         if writing is None:
             return NEVER
         passes = model.passes
-        with Caught() as caught:
+        with Contained() as caught:
             self._write(model, writing)
         now = clock()
         made, self._next_at = model.passes - passes, now + REST * (now - began)
@@ -151,7 +151,7 @@ class QueueDrafts:
         if wanted is None:
             return None
         request, number = wanted.active.request, wanted.active.id
-        with Caught() as caught:
+        with Contained() as caught:
             model.open(_Key(number), request.tokens, request.cache_scope)
         if caught.error is not None:
             wanted.askings.stop()
@@ -180,7 +180,7 @@ class QueueDrafts:
         writing, self._writing = self._writing, None
         assert writing is not None and self._local.model is not None
         self.answers += 1
-        with Caught():
+        with Contained():
             self._local.model.close(_Key(writing.wanted.active.id))
         if (source := source_of(writing.wanted.active)) is not None:
             source.add(writing.tokens)

@@ -23,7 +23,7 @@ from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.files import locked, private_folder, write_private
 
-log = logging.getLogger("cloud_gateway.engine.recorder")
+log = logging.getLogger("cloud_gateway.process.recorder")
 
 PENDING = 64
 """Traces that may wait for the disk; further ones are lost."""

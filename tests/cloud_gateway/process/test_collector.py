@@ -11,8 +11,8 @@ import pytest
 
 from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine import collector
-from cloud_gateway.engine.collector import spare_rounds, sweep
+from cloud_gateway.process import collector
+from cloud_gateway.process.collector import spare_rounds, sweep
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
 from tests.support.until import until

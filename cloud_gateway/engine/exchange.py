@@ -1,0 +1,177 @@
+"""What passes between the engine's thread and the rest of the process: requests and events in, completions out, and
+what is recorded of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Struct
+
+from cloud_gateway.core.limits.cells import Room
+from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.events import FrameArrived, Status
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent
+
+
+class Stream:
+    """Async iterator over one answer's events; the last is a `DoneEvent`. Lives on the event loop."""
+
+    def __init__(self, on_cancel: Callable[[], None]) -> None:
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._on_cancel = on_cancel
+        self._ended = False
+
+    def push(self, event: Event) -> None:
+        """Called on the event loop, on the engine's behalf."""
+        self._events.put_nowait(event)
+
+    def cancel(self) -> None:
+        """The client left, or has enough: the engine stops after the round it is in. May be called twice."""
+        if not self._ended:
+            self._ended = True
+            self._on_cancel()
+
+    async def whole(self) -> tuple[list[int], DoneEvent]:
+        """All tokens of the answer, and its end."""
+        tokens: list[int] = []
+        while not isinstance(event := await self._events.get(), DoneEvent):
+            tokens += event.tokens
+        self._ended = True
+        return tokens, event
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Tokens of several rounds are one event where they wait already, as for a client that reads slowly."""
+        waiting: list[TokensEvent] = []
+        while True:
+            event = await self._events.get()
+            if isinstance(event, TokensEvent):
+                waiting.append(event)
+                if not self._events.empty():
+                    continue
+            if waiting:
+                yield _joined(waiting)
+                waiting.clear()
+            if isinstance(event, DoneEvent):
+                self._ended = True
+                yield event
+                return
+
+
+def _joined(events: Sequence[TokensEvent]) -> TokensEvent:
+    logprobs = [one for event in events for one in event.logprobs or ()]
+    return TokensEvent([token for event in events for token in event.tokens], logprobs or None)
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """Lives on the engine's thread, its stream on the event loop."""
+
+    generation: Generation
+    stream: Stream
+    room: Room
+    """Its part of the target's KV cache."""
+    ran: bool = False
+    """Whether it had a slot before, from which it was preempted."""
+    slot: int = -1
+    """Of the target; -1 while it has none."""
+    local: bool = False
+    """Whether the local draft holds this request; not when it has no room for it."""
+
+    rows: int = 0
+    """Rows that it put into the turn's pass, as last decided: what other requests expect of it."""
+
+    @property
+    def id(self) -> int:
+        """Unique in this process."""
+        return self.generation.id
+
+    @property
+    def request(self) -> GenerationRequest:
+        """What the client asked for."""
+        return self.generation.request
+
+    @property
+    def ended(self) -> bool:
+        """Whether the request is over."""
+        return self.generation.status is Status.FINISHED
+
+    def ready(self, wake: Callable[[], None]) -> bool:
+        """Whether a pass can bring it a token; where its constraint has no mask yet, `wake` is called once it has."""
+        constraint = self.request.constraint
+        return constraint is None or constraint.ready((), wake)
+
+
+# --- events for the engine -----------------------------------------------------------------------------------------
+
+
+class WorkerReady(Struct, frozen=True):
+    """A worker was linked or resumed: requests without one may use it."""
+
+    worker: str
+
+
+class WorkerGone(Struct, frozen=True):
+    """A worker left, paused or was revoked."""
+
+    worker: str
+    why: str = ""
+
+
+class Declined(Struct, frozen=True):
+    """A worker will not draft for this request."""
+
+    worker: str
+    request: int
+    why: str = ""
+
+
+class ClientLeft(Struct, frozen=True):
+    """The client left, or has enough."""
+
+    active: Active
+
+
+LinkEvent = WorkerReady | WorkerGone | FrameArrived | Declined
+InboxEvent = LinkEvent | ClientLeft
+
+
+class Inbox(Protocol):
+    """The engine as the links see it."""
+
+    def post(self, event: LinkEvent) -> None:
+        """Queues one event, with the time of the call; returns at once."""
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+
+
+class Audit(Protocol):
+    """What the engine reports. Called on its thread; must not block."""
+
+    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
+        """A prompt is sent to a worker."""
+
+    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
+        """Nothing more of the request is sent to the worker."""
+
+
+class NoAudit:
+    """Where the audit log is off."""
+
+    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
+        """Not written."""
+
+    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
+        """Not written."""
+
+
+class Recording(Protocol):
+    """Listens to requests (cloud_gateway/process/recorder.py)."""
+
+    def listen(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
+        """Called on the event loop with a request that has just come."""

@@ -1,0 +1,261 @@
+"""The one driver of the requests: hands events to their state machines, carries out what follows, and contains faults.
+
+An exception in one request never reaches another. A fault in what a request does by itself (merging frames, deciding,
+choosing tokens) touches that request alone. Where only speculation failed, the request goes on by plain decoding; where
+its tokens cannot be chosen, it ends with an error. A worker whose data was being handled loses its link. Only a failed
+pass of the target touches several requests: they are retried one at a time, by plain decoding in fresh slots, so that
+the one that makes passes fail ends alone.
+
+A retry changes no token: what was emitted stays, nothing of a failed pass was, and the draws of `rejection` that
+belong to tokens not yet chosen are kept, so that each is still drawn once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cloud_gateway.core.policies.actions import Verify
+from cloud_gateway.core.requests.events import (
+    Admitted,
+    Chosen,
+    Drop,
+    Effect,
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    FrameArrived,
+    FrameTaken,
+    Released,
+    Send,
+    Verified,
+    WorkerWanted,
+)
+from cloud_gateway.core.requests.generation import MAX_RETRIES
+from cloud_gateway.core.requests.request import Finish
+from cloud_gateway.engine.exchange import Active, Audit
+from cloud_gateway.engine.local_draft import LocalDrafting
+from cloud_gateway.engine.offloading import Offloading, Workers
+from cloud_gateway.models.target_model import Target, Work
+from edgespec.core.drafting.tree import Node
+from edgespec.core.errors import RemoteProtocolError
+from edgespec.shared.contained import Contained, describe_fault
+
+log = logging.getLogger("cloud_gateway.engine.loop")
+
+MAX_FAILURES = 5
+"""Different requests whose passes fail, without a good pass between, before the target counts as broken."""
+WORKER_DATA = frozenset({"merging a frame", "deciding", "laying out its tree"})
+"""Stages that handle what the request's worker sent."""
+
+
+class Finisher(Protocol):
+    """Frees what a request that is over holds, and ends its stream."""
+
+    def __call__(self, active: Active, finish: Finish, error: str | None) -> None: ...
+
+
+class Requests:
+    """Every event of a request goes through `step`. Lives on the engine's thread."""
+
+    def __init__(
+        self,
+        target: Target,
+        local: LocalDrafting,
+        workers: Workers,
+        audit: Audit,
+        workers_per_request: int,
+        post: Callable[[Callable[[], None]], None],
+        finish: Finisher,
+    ) -> None:
+        """`post` hands a call to the event loop, in order."""
+        self.target, self.local, self.stats, self.clock = target, local, local.stats, local.clock
+        self.active: dict[int, Active] = {}
+        """Requests in slots."""
+        self.offloading = Offloading(
+            workers, self.active, post, self.step, self.stats.frames, workers_per_request, audit
+        )
+        self._post, self._finish = post, finish
+        self._failed: set[int] = set()
+        self._unexplained = 0
+
+    @property
+    def target_broken(self) -> bool:
+        """Whether so many different requests failed, without a good pass between, that the process should end."""
+        return max(len(self._failed), self._unexplained) >= MAX_FAILURES
+
+    def isolated(self, active: Active, stage: str, *, fatal: bool = False, worker: str | None = None) -> Contained:
+        """A context that keeps any exception of this stage to this request; `fatal`: it cannot go on; `worker`: whose
+        message is handled."""
+        return Contained(self._fault, active, stage, fatal, worker)
+
+    # --- events and effects --------------------------------------------------------------------------------------
+
+    def step(
+        self, active: Active, event: Event, stage: str = "", *, fatal: bool = False, now: float | None = None
+    ) -> None:
+        """Takes one step; a fault stays with the request (`isolated`)."""
+        effects: Sequence[Effect] = ()
+        worker = event.worker if isinstance(event, FrameArrived) else None
+        with self.isolated(active, stage or f"handling {type(event).__name__}", fatal=fatal, worker=worker):
+            effects = active.generation.handle(event, self.clock() if now is None else now)
+        self.carry_out(active, effects)
+
+    def carry_out(self, active: Active, effects: Sequence[Effect]) -> None:
+        """In their order; where the target cannot keep a path, the request is put into a fresh slot at the end."""
+        lost: Exception | None = None
+        for effect in effects:
+            if isinstance(effect, Chosen):
+                lost = self._chosen(active, effect)
+            elif isinstance(effect, FrameTaken) and effect.error is None:  # the most frequent one
+                self.offloading.note(effect)
+            else:
+                with self.isolated(active, "carrying out a step"):
+                    self._carry_out(active, effect)
+        if lost is not None and not active.ended:
+            self.pass_failed([active], lost)
+
+    def _carry_out(self, active: Active, effect: Effect) -> None:
+        match effect:
+            case FrameTaken() | Send() | Released():
+                self.offloading.carry_out(active, effect)
+            case Finished(finish, error):
+                self._finish(active, finish, error)
+            case Drop(slot):
+                self.local.close(active)
+                if slot:
+                    self._reopen(active)
+            case WorkerWanted(useless):
+                self.offloading.assign(active, useless)
+
+    def _chosen(self, active: Active, effect: Chosen) -> Exception | None:
+        """Keeps the keys and values of the path taken, and sends its tokens; returns what went wrong in keeping."""
+        self.stats.tokens += len(effect.tokens)
+        with Contained() as kept:
+            self.target.keep(active.slot, effect.rows)
+        if kept.error is None:
+            with self.isolated(active, "asking the heads"):
+                self.local.ask_heads(active)
+        self.local.commit(active, effect.tokens)
+        if (event := effect.event) is not None:
+            self._post(lambda: active.stream.push(event))
+        return kept.error
+
+    # --- passes of the target ------------------------------------------------------------------------------------
+
+    def verify(self, ready: Sequence[tuple[Active, Verify]]) -> None:
+        """One pass over every ready request's tree; those that a failed pass has made suspect have one each."""
+        works = [(active, work) for active, action in ready if (work := self._work(active, action)) is not None]
+        together = [pair for pair in works if not pair[0].generation.alone]
+        for group in [together, *([pair] for pair in works if pair[0].generation.alone)]:
+            if group:
+                self._pass(group)
+
+    def _work(self, active: Active, action: Verify) -> Work | None:
+        """Its share of the pass; None after a fault."""
+        nodes: Sequence[Node] | None = None
+        with self.isolated(active, "applying its constraint"):
+            nodes = active.generation.select(action.nodes)
+        if nodes is not None:
+            with self.isolated(active, "laying out its tree"):
+                return Work(active.slot, active.generation.flatten(nodes))
+        return None
+
+    def _pass(self, group: Sequence[tuple[Active, Work]]) -> None:
+        """One pass of the target and, where it succeeds, the end of each request's round."""
+        began = self.clock()
+        with Contained(self.pass_failed, [active for active, _ in group]) as contained:
+            results = list(zip(group, self.target.verify([work for _, work in group]), strict=True))
+        if contained.error is not None:
+            return
+        self.stats.target_s += self.clock() - began
+        self._failed.clear()
+        self._unexplained = 0
+        for one in self.target.passes:  # each by its own rows: two passes of three rows are not one of six
+            self.local.verify_s.sample(one.rows, one.seconds)
+        for (active, work), rows in results:
+            self.step(active, Verified(work.tree, rows), "choosing its tokens", fatal=True)
+        self.stats.rounds += 1
+
+    # --- faults of one request -----------------------------------------------------------------------------------
+
+    def _fault(self, active: Active, stage: str, fatal: bool, worker: str | None, error: Exception) -> None:
+        """One request's own fault; never counted towards the end of the process. `worker`: whose message it was."""
+        self.stats.faults += 1
+        given = [one.worker for one in active.generation.assignments.given if stage in WORKER_DATA]
+        blamed = given if worker is None else [worker]
+        what = describe_fault(error)
+        by = f", over data of worker {' and '.join(blamed)}" if blamed else ""
+        log.error("request %d: a fault while %s: %s%s", active.id, stage, what, by)
+        if fatal or active.generation.plain_since_fault:
+            self._end(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
+        else:
+            why = f"a fault of the gateway while {stage}"
+            self._take(active, Failed("speculation", why, blamed[0] if blamed else None))
+        for one in blamed:
+            text = f"its candidates led to a fault of this gateway while {stage} ({what})"
+            self.offloading.punish(one, RemoteProtocolError("fault", text), active.id)
+
+    # --- failed passes of the target -----------------------------------------------------------------------------
+
+    def pass_failed(self, actives: Sequence[Active], error: Exception) -> None:
+        """A pass over these requests failed; one that fails alone although it was retried ends with an error."""
+        self.stats.failed_passes += 1
+        what, alone = describe_fault(error), len(actives) == 1
+        names = ", ".join(str(active.id) for active in actives)
+        log.error("a pass of the target over request %s failed: %s", names, what)
+        if alone:
+            self._failed.add(actives[0].id)
+        for active in actives:
+            self._take(active, Failed("own-pass" if alone else "pass", what))
+
+    def turn_failed(self, actives: Sequence[Active], error: Exception) -> None:
+        """Something failed that belongs to no request: all are retried, and it counts as if the target had failed."""
+        self._unexplained += 1
+        what = describe_fault(error)
+        log.error("a turn of the engine failed: %s", what)
+        for active in actives:
+            if active.generation.retries >= MAX_RETRIES:
+                self._end(active, f"A fault of this gateway ended the answer ({what}); please try again.")
+            else:
+                self._take(active, Failed("pass", what))
+
+    def open(self, active: Active) -> bool:
+        """Gives the request a slot for all its tokens so far; whether there was one."""
+        generation = active.generation
+        with Contained(self.pass_failed, [active]) as contained:
+            active.slot, reused = self.target.open(generation.reading, active.request.cache_scope, active.room.size)
+        if contained.error is None:
+            self.step(active, Admitted(reused))
+        return contained.error is None
+
+    def _reopen(self, active: Active) -> None:
+        """Puts the request into a fresh slot, with what it has emitted as part of its prompt."""
+        self.stats.retries += 1
+        self.close_slot(active)
+        self.open(active)
+
+    def close_slot(self, active: Active) -> None:
+        """Frees the request's slot, if it has one."""
+        slot, active.slot = active.slot, -1
+        if slot < 0:
+            return
+        with Contained() as contained:
+            self.target.close(slot)
+        if contained.error is not None:
+            log.error("slot %d of the target could not be freed: %s", slot, describe_fault(contained.error))
+
+    def _end(self, active: Active, error: str) -> None:
+        if not active.ended:
+            self._take(active, Ended("error", error))
+
+    def _take(self, active: Active, event: Event) -> None:
+        """A step that repairs; a fault in it ends the request without more ado, so that repairs do not go round."""
+        with Contained() as contained:
+            self.carry_out(active, active.generation.handle(event, self.clock()))
+        if contained.error is not None:
+            what = describe_fault(contained.error)
+            log.error("request %d: a fault while recovering: %s", active.id, what)
+            self._finish(active, "error", f"A fault of this gateway ended the answer ({what}).")

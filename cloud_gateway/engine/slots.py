@@ -1,0 +1,156 @@
+"""The requests that wait for a slot and those that have one, by the rules of core/limits.
+
+A request that is preempted gives up its slot and waits again, with its tokens, its policy and its draws as they are;
+when it is admitted again, the target reads prompt and completion and goes on. Its stream pauses, its text is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from cloud_gateway.core.limits.cells import Cells, Room
+from cloud_gateway.core.limits.turns import Turns
+from cloud_gateway.core.requests.events import Preempted
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.engine.exchange import Active
+from cloud_gateway.engine.queued.drafts import QueueDrafts
+from cloud_gateway.engine.requests import Requests
+from edgespec.core.errors import ClientError
+from edgespec.shared.contained import Contained
+
+log = logging.getLogger("cloud_gateway.engine.slots")
+
+
+class Waiting:
+    """`Turns` by API key under a lock, with an end."""
+
+    def __init__(self, limit: int) -> None:
+        self._turns: Turns[Active] = Turns()
+        self._limit, self._lock = limit, threading.Lock()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._turns)
+
+    def all(self) -> list[Active]:
+        """Every request that waits."""
+        with self._lock:
+            return list(self._turns)
+
+    def add(self, active: Active) -> None:
+        """Raises ClientError 429 where the queue is full; a key that has nothing in it may always add one."""
+        request = active.request
+        with self._lock:
+            length = len(self._turns)
+            if length >= self._limit and self._turns.waiting(request.key):
+                raise ClientError(
+                    f"The queue of {self._limit} requests is full; try again shortly.",
+                    status=429,
+                    code="queue_full",
+                    retry_after_s=max(1.0, length * 0.5),
+                )
+            self._turns.add(request.key, active, request.max_running)
+
+    def take(self, fits: Callable[[Active], bool], is_next: Callable[[Active], bool]) -> Active | None:
+        """The next one for a free slot that fits, or None; say `ended` when it has left its slot."""
+        with self._lock:
+            return self._turns.take(fits, is_next)
+
+    def put_back(self, active: Active) -> None:
+        """One that was taken waits again, before all others of its key, also where the queue is full."""
+        with self._lock:
+            self._turns.put_back(active.request.key, active)
+
+    def ended(self, active: Active) -> None:
+        """A request that was taken is over."""
+        with self._lock:
+            self._turns.ended(active.request.key)
+
+    def remove(self, active: Active) -> bool:
+        """Gives up the place of one that waits; whether it still did."""
+        with self._lock:
+            return self._turns.remove(active.request.key, active)
+
+
+class Slots:
+    """Moves requests between the queue and the slots."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        queue: Waiting,
+        queue_drafts: QueueDrafts,
+        rows: int,
+    ) -> None:
+        """`rows`: the most that a pass takes for one request."""
+        self._requests, self._queue, self._queue_drafts = requests, queue, queue_drafts
+        self._active = requests.active
+        """Those in slots, which this object changes."""
+        self._cells = Cells(requests.target.kv_tokens, rows)
+        self._preempted: Sequence[Room] = ()
+
+    def room(self, generation: Generation) -> Room:
+        """What a new request will need."""
+        request, tokens = generation.request, len(generation.request.tokens)
+        longest = min(tokens + request.max_tokens, generation.context) + self._cells.rows
+        return Room(request.key, generation.id, tokens, longest, generation.submitted)
+
+    def turn(self) -> None:
+        """Before a pass: each request that runs has room for it, and those that wait get the free slots."""
+        now = self._requests.clock()
+        for active in self._active.values():
+            active.room.tokens = len(active.generation.tree.prefix)
+        for room in self._cells.running:
+            if room.size and self._cells.lacks(room):  # none has been preempted for an older one
+                self._preempt(self._cells.grow(room, now))
+                self._resize(room)
+        while len(self._active) < self._requests.target.slots:
+            entered = self._queue.take(
+                lambda active: self._enters(active, now), lambda active: self._cells.is_next(active.room, now)
+            )
+            if entered is None:
+                return
+            self._preempt(self._preempted)
+            self._begin(entered)
+
+    def ended(self, active: Active) -> None:
+        """A request in a slot is over."""
+        del self._active[active.id]
+        self._cells.leave(active.room)
+        self._queue.ended(active)
+
+    def _enters(self, active: Active, now: float) -> bool:
+        preempted = self._cells.enter(active.room, now)
+        self._preempted = preempted or ()
+        return preempted is not None
+
+    def _begin(self, active: Active) -> None:
+        """Gives it a slot, and asks a worker to draft for it meanwhile."""
+        requests = self._requests
+        self._active[active.id] = active
+        requests.stats.requests += not active.ran
+        self._queue_drafts.give(active)
+        if requests.open(active):
+            requests.local.open(active)
+
+    def _resize(self, room: Room) -> None:
+        active = self._active.get(room.order)
+        if active is None:
+            return
+        with Contained(self._requests.pass_failed, [active]):
+            self._requests.target.resize(active.slot, room.size)
+
+    def _preempt(self, rooms: Sequence[Room]) -> None:
+        for room in rooms:
+            active = self._active[room.order]
+            self._requests.step(active, Preempted())
+            if active.ended:  # its client had left
+                continue
+            log.info("request %d waits after %d tokens for room in the KV cache", active.id, room.tokens)
+            self._requests.close_slot(active)
+            self._requests.stats.preemptions += 1
+            active.ran = True
+            del self._active[active.id]
+            self._queue.put_back(active)
