@@ -12,10 +12,9 @@ from cloud_gateway.core.requests.askings import MAX_AGAIN
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.settings import SourceSettings
-from cloud_gateway.engine.exchange import Declined
+from cloud_gateway.engine.exchange import Declined, NoAudit
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.queued.workers import FIRST_NUMBER
-from cloud_gateway.process.audit import NoAudit
 from cloud_gateway.scope import scope_for
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
 from edgespec.core.protocol.prefix import prefix_hash
