@@ -71,7 +71,7 @@ def test_each_machine_takes_events_in_any_order() -> None:
         ("worker's session", {"welcome", "open", "closed", "malformed", "bad-signature"}),
         ("pairing window", {"replied confirmed", "paired paired", "busy"}),
         ("peer handshake", {"Granted", "unpaired", "bad-signature"}),
-        ("request", {"Verified decode", "Verified finished", "PassFailed queued", "FrameArrived finished", "not now"}),
+        ("request", {"Verified decode", "Verified finished", "Failed queued", "FrameArrived finished", "not now"}),
         ("worker's request", {"matched", "sent", "prefix"}),
         ("inflow", {"passed", "held", "flood"}),
     ],

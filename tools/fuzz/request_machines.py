@@ -104,12 +104,8 @@ def _step(
         return _decided(rng, machine, curve, model, now)
     who = rng.choice("vw")
     match int(rng.random() * 30):
-        case 0:
-            return events.WorkerChanged(who, "gone")
-        case 1:
-            return events.WorkerChanged(who, "declined")
-        case 2:
-            return events.WorkerChanged(who, "needed")
+        case 0 | 1 | 2:
+            return events.WorkerChanged(who, rng.choice(("gone", "declined", "needed", "useless")))
         case 3:
             return events.WorkerChanged("", "none", "none")
         case 4:
@@ -127,7 +123,9 @@ def _step(
                     events.Spent("answer", 0.0, 1, who, who),
                 )
             )
-        case 7 | 8 | 9 | 10:
+        case 7:
+            return events.Preempted()
+        case 8 | 9 | 10 | 11:
             return events.WorkerChanged(who, "beside" if rng.random() < 0.3 else "assigned")
     frame = worker.frame(machine.tree.prefix, [len(machine.tree.prefix), rng.randint(0, len(machine.tree.prefix))])
     given = machine.assignments.of(who)
