@@ -20,8 +20,6 @@ from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_admission, 
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.measure import measure
-from cloud_gateway.engine.recorder import Recorder, RecorderSettings
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links

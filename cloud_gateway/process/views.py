@@ -13,11 +13,9 @@ from edgespec.core.protocol.names import key_id
 
 if TYPE_CHECKING:
     from cloud_gateway.core.requests.merit import Merit, Record
+    from cloud_gateway.links.paired import PairedWorker
     from cloud_gateway.links.registry import WorkerInfo
     from cloud_gateway.process.audit import Entry
-    from edgespec.shared.paired import PairedWorker
-    from cloud_gateway.engine.audit import Entry
-    from cloud_gateway.links.paired import PairedWorker
 
 
 def key_row(key: Key) -> dict[str, object]:

@@ -20,7 +20,6 @@ from cloud_gateway.auth import FILE_NAME as API_KEYS
 from cloud_gateway.auth import Key, KeyRing
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check
-from cloud_gateway.engine import audit
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.models.sizes import heads_need
 from cloud_gateway.process import audit
