@@ -2,8 +2,6 @@
 
 Public, by module:
 
-- `exchange`: `Active`, `Audit`, `NoAudit`, `Inbox`, `Stream`, the events of links
+- `exchange`: `Declined`, `Inbox`, `WorkerGone`, `WorkerReady`
 - `loop`: `Engine`, `EngineSettings`
-- `offloading`: `NoWorkers`, `Workers`
-- `queued.drafts`: `REST`
 """

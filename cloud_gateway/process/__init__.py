@@ -5,5 +5,6 @@ Public, by module:
 - `commands`: all
 - `config`: all
 - `loading`: `engine_settings`, `load_models`, `Models`
+- `measure`: `measure`
 - `targets`: `check_models`, `need_of`
 """

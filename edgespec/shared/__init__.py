@@ -9,6 +9,7 @@ Public, by module:
   `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `SHARE`
 - `advertise`: `Advertiser`
 - `command`: all
+- `contained`: `Contained`, `describe_fault`
 - `control`: all
 - `digests`: `model_digest`
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
@@ -21,7 +22,7 @@ Public, by module:
 - `keystore`: `KeyStore`
 - `known_answer`: `require_known_answer`
 - `limited_port`: `LimitedConnection`, `LimitedPort`
-- `log_text`: `cause`, `clean`, `kind_of`, `LimitedLog`, `origin`, `places`, `Throttle`
+- `log_text`: `cause`, `clean`, `LimitedLog`, `origin`, `places`, `Throttle`
 - `logs`: all
 - `mdns`: all
 - `models`: all

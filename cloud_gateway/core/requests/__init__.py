@@ -5,6 +5,7 @@ Public, by module:
 - `accounting`: `FrameLedger`
 - `askings`: `Askings`, `patience`
 - `assignment`: `Assignment`
+- `events`: all
 - `generation`: `Generation`, `MAX_RETRIES`
 - `local_costs`: `catch_up_batch`, `draft_costs`
 - `merit`: `Merit`, `Record`
@@ -12,5 +13,5 @@ Public, by module:
 - `remote_answer`: `RemoteAnswer`
 - `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `TokensEvent`, `Usage`
 - `router`: `choose`, `cost_s`, `LinkedWorker`
-- `events`: all
+- `stats`: `Stats`
 """
