@@ -14,9 +14,9 @@ from edgespec_vllm.line import Line
 from edgespec_vllm.link.server import BoardServer
 from edgespec_vllm.link.streams import Streams
 
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
-from cloud_gateway.engine.events import WorkerReady
+from cloud_gateway.engine.exchange import Declined, WorkerGone, WorkerReady
 from edgespec.core.protocol.messages import Close, Commit, Open, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from integrations.vllm.tests.support import DRAFTS, VOCAB

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cloud_gateway.core.limits.conduct import Conduct
-from cloud_gateway.core.requests.steps import WorkerGone
-from cloud_gateway.engine.events import WorkerReady
+from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links

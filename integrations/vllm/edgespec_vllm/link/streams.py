@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from cloud_gateway.core.requests.assignment import PATIENCE, opening
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.router import LinkedWorker, choose
-from cloud_gateway.core.requests.steps import Declined, FrameArrived, WorkerGone
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine.events import LinkEvent
+from cloud_gateway.engine.exchange import Declined, LinkEvent, WorkerGone
 from cloud_gateway.links.server import Links
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
