@@ -175,18 +175,17 @@ def _pairs(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[st
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "[::1]", "localhost"})
 
 
-def metrics_app(metrics: Metrics, hosts: Iterable[str] = ()) -> web.Application:
+def metrics_app(metrics: Metrics) -> web.Application:
     """The app of the loopback listener: `GET /metrics` and nothing else, without a key.
 
-    Answers under loopback's own names and `hosts` only: a page in a browser on this machine can point a name of its own
+    Answers under loopback's own names only: a page in a browser on this machine can point a name of its own
     at 127.0.0.1 (DNS rebinding), but the browser then sends that name as `Host`.
     """
-    known = LOOPBACK_HOSTS | {host.lower() for host in hosts}
 
     @web.middleware
     async def guarded(request: web.Request, handler: Scrape) -> web.StreamResponse:
-        if re.sub(r":\d*\Z", "", request.headers.get("Host", "")).lower() not in known:
-            raise web.HTTPForbidden(text="This host name is not among `metrics.hosts`.")
+        if re.sub(r":\d*\Z", "", request.headers.get("Host", "")).lower() not in LOOPBACK_HOSTS:
+            raise web.HTTPForbidden(text="Use a name of this machine; a proxy before it sets `Host` to 127.0.0.1.")
         return await handler(request)
 
     async def scrape(request: web.Request) -> web.StreamResponse:

@@ -26,18 +26,14 @@ OTHERS: Mapping[str, str] = {
     "host": "one for each port",
     "mode": "of a local draft, and of a worker beside its owner",
     "port": "one for each port, and the link port's in an address without one",
-    "unproven_connections": "one for each port",
-    "unproven_per_source": "one for each port",
-    "connections_per_s": "one for each port",
-    "max_kb": "one for traces and one for the audit log",
-    "keep": "one for traces and one for the audit log; elsewhere whether a closed request stays in the cache",
+    "keep": "of files; elsewhere whether a closed request stays in the cache",
     "model": "which one; in [owner] what becomes of it",
     "name": "the policy's in [policy], a machine's elsewhere",
     "exact": "`auto` is resolved by the engine that is chosen",
     "requests": "0 is where a count begins",
 }
 """Names that have more than one default on purpose, and why."""
-TABLES = {"connections", "context", "n_gpu_layers"}
+TABLES = {"context", "n_gpu_layers"}
 """Keys of several tables, each with a default of its own, which happens to be the same number."""
 
 

@@ -8,7 +8,7 @@ Public, by module:
 
 - `connection`: `Times`
 - `limits`: `ServedModel`
-- `listener`: `api_admission`, `check_free`, `listen`, `Listener`, `METRICS_LIMITS`
+- `listener`: `CONNECTIONS`, `api_admission`, `check_free`, `listen`, `Listener`, `METRICS_LIMITS`
 """
 
 from cloud_gateway.api.limits import Limits, ServedModel

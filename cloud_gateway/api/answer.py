@@ -6,10 +6,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from cloud_gateway.api.errors import internal, unavailable
-from cloud_gateway.api.logprobs import Entry, Spell, entry
+from cloud_gateway.api.responses import Entry, Finish, Spell, entry
 from cloud_gateway.api.tools import Call, CallText
 from cloud_gateway.core.policies.registry import ALONE
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent, Usage
@@ -73,7 +73,7 @@ class Answer:
 
         `spell` where log-probabilities were requested, `call_text` where the model may call tools.
         """
-        self.finish: Literal["stop", "length", "tool_calls"] | None = None
+        self.finish: Finish | None = None
         self.calls: Sequence[Call] = ()
         self.failed = False
         self.first_token_at: float | None = None

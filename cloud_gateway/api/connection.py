@@ -42,9 +42,9 @@ lines = LimitedLog(logging.getLogger("cloud_gateway.api"))
 class Times:
     """Maximum times for which the gateway waits for a client, in seconds."""
 
-    head_s: float
+    head_s: float = 10.0
     """From the first byte of a request, or from the connection's beginning, to the end of the headers."""
-    idle_s: float
+    idle_s: float = 75.0
     """Between two requests; longer than the 60 s of common proxies, so that they close first."""
     unread_s: float = 20.0
     """For a client that does not read its response to take any of it, once the buffers are full."""

@@ -6,16 +6,19 @@ import logging
 import math
 import secrets
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
 from edgespec.core.errors import ClientError, EdgespecError
 from edgespec.shared.log_text import places
 
 log = logging.getLogger(__name__)
 
-TYPES: Mapping[int, str] = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
+TYPES: Mapping[int, ErrorType] = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 """OpenAI's `type` by status; every other status is an `invalid_request_error`."""
 
 HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
@@ -55,10 +58,25 @@ def as_client_error(error: Exception, request: web.Request) -> ClientError:
     return internal(error)
 
 
-def error_object(error: ClientError) -> dict[str, object]:
-    """The body: `{"error": {message, type, param, code}}`."""
+class ErrorObject(Struct, forbid_unknown_fields=True):
+    """What was wrong; `param` is the parameter at fault."""
+
+    message: str
+    type: ErrorType
+    param: str | None
+    code: str | None
+
+
+class Error(Struct, forbid_unknown_fields=True):
+    """Any status of 400 and up."""
+
+    error: ErrorObject
+
+
+def error_object(error: ClientError) -> Error:
+    """The body of a response."""
     kind = TYPES.get(error.status, "invalid_request_error")
-    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+    return Error(ErrorObject(str(error), kind, error.param, error.code))
 
 
 def error_response(error: ClientError, allow: str | None = None) -> web.Response:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from cloud_gateway.api.limits import Limits, ServedModel
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, refusal
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody
 from cloud_gateway.api.sizes import check_tokens
 from cloud_gateway.core.requests.options import Extension
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.interface import Constraint
+from edgespec.core.errors import refusal
 from edgespec.core.protocol.messages import Sampling
 
 SEED_SPAN = 2**63

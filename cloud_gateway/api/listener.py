@@ -12,7 +12,6 @@ from aiohttp import hdrs, web
 
 from cloud_gateway.api.connection import SERVER, Connection, Times
 from cloud_gateway.api.idle import IdleConnections
-from cloud_gateway.core.limits.settings import ClientBounds
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError
 from edgespec.shared.acceptor import Acceptor
@@ -26,16 +25,21 @@ REASONS: Mapping[int, str] = {
 
 
 log = logging.getLogger("cloud_gateway.api")
+CONNECTIONS = 1024
+"""At once, fewer where the limit of open files does not suffice: a gateway serves some tens of streams."""
+UNPROVEN = 256
+"""Those on which no valid key was received yet. At the limit a new one replaces the oldest, so that clients that open
+connections and send nothing cannot lock out others. Of one address as many: behind a proxy all clients have one."""
+CONNECTIONS_PER_S = 1000.0
+"""New ones of one address. The rate only bounds the time that accepting takes, a fifth of a millisecond each."""
 API_BURST_S = 4.0
-"""New connections of one source at once, in seconds of their rate. Behind a proxy all clients have one address, so the
-rate only bounds the time that accepting takes (a fifth of a millisecond each)."""
+"""New connections of one source at once, in seconds of their rate."""
 
 
-def api_admission(bounds: ClientBounds, total: int) -> AdmissionLimits:
+def api_admission(total: int) -> AdmissionLimits:
     """Bounds of the API port, whose share of the descriptors are `total`."""
-    unproven, rate = max(1, min(bounds.unproven_connections, total // 2)), bounds.connections_per_s
-    mine = min(bounds.unproven_per_source or unproven, unproven)
-    return AdmissionLimits(total, unproven, mine, total, rate, int(API_BURST_S * rate) + 1)
+    unproven, burst = max(1, min(UNPROVEN, total // 2)), int(API_BURST_S * CONNECTIONS_PER_S) + 1
+    return AdmissionLimits(total, unproven, unproven, total, CONNECTIONS_PER_S, burst)
 
 
 METRICS_LIMITS = AdmissionLimits(

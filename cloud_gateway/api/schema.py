@@ -17,7 +17,7 @@ from msgspec import Meta, Raw, Struct
 from cloud_gateway.api.tools import Name, Tool, former_calls, parsed
 from cloud_gateway.core.policies.settings import NAMES, PHI, SOURCES, K
 from cloud_gateway.core.requests.options import Extension
-from edgespec.core.errors import ClientError
+from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol import ranges
 from edgespec.core.protocol.ranges import Range
 
@@ -208,11 +208,6 @@ def wanted_schema(body: Common) -> dict[str, Any] | None:
     if wanted is None or wanted.type == "text":
         return None
     return {"type": "object"} if wanted.json_schema is None else wanted.json_schema.schema
-
-
-def refusal(param: str, why: str, code: str | None = "invalid_value") -> ClientError:
-    """400 for one parameter; `why` begins in lower case and has no full stop."""
-    return ClientError(f"Invalid '{param}': {why}.", param=param, code=code)
 
 
 def _check_unserved(name: str, value: Raw) -> None:

@@ -16,12 +16,12 @@ from cloud_gateway.api import report
 from cloud_gateway.api.answer import Answer, Detokeniser, Engine, Stops
 from cloud_gateway.api.encoding import TurnedThreads
 from cloud_gateway.api.errors import unavailable
-from cloud_gateway.api.formats import ChatFormat, Envelope, Format, TextFormat, model_object
 from cloud_gateway.api.generation import generations
 from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.openapi import document
 from cloud_gateway.api.request_id import ID
 from cloud_gateway.api.respond import Job, streamed, whole
+from cloud_gateway.api.responses import ChatFormat, Envelope, Format, Health, Model, Models, TextFormat
 from cloud_gateway.api.schema import (
     Body,
     ChatBody,
@@ -29,7 +29,6 @@ from cloud_gateway.api.schema import (
     CompletionBody,
     chat_messages,
     decode,
-    refusal,
     wanted_schema,
 )
 from cloud_gateway.api.sizes import check_size, check_structure
@@ -39,7 +38,7 @@ from cloud_gateway.core.limits.quota import Quotas, Visit
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.scope import CacheScopes
-from edgespec.core.errors import ClientError
+from edgespec.core.errors import ClientError, refusal
 
 KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
@@ -139,9 +138,8 @@ class Api:
 
     async def healthz(self, request: web.Request) -> web.StreamResponse:
         """200 while requests are accepted, 503 otherwise; shows nothing else, since it needs no key."""
-        body = msgspec.json.encode({"status": "ok" if self.state == "serving" else self.state})
         status = 200 if self.state == "serving" else 503
-        return web.Response(body=body, status=status, content_type="application/json")
+        return _json(Health(status="ok" if self.state == "serving" else self.state), status)
 
     async def openapi(self, request: web.Request) -> web.StreamResponse:
         """`GET /openapi.json`: every route, with the types of its body and response."""
@@ -150,13 +148,11 @@ class Api:
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/models`: the one model."""
-        listing = {"object": "list", "data": [model_object(self._ready().model)]}
-        return web.Response(body=msgspec.json.encode(listing), content_type="application/json")
+        return _json(Models(data=[_model(self._ready())]))
 
     async def model(self, request: web.Request) -> web.StreamResponse:
         """The model by its id, or 404."""
-        served = self._named(request.match_info["model"]).model
-        return web.Response(body=msgspec.json.encode(model_object(served)), content_type="application/json")
+        return _json(_model(self._named(request.match_info["model"])))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
@@ -234,7 +230,7 @@ class Api:
             backend.model,
             self.limits,
             may_offload=bool(workers),
-            cache_scope=self._scopes.of(key),
+            cache_scope=self._scopes.of(key) if self.limits.api.prefix_cache else b"",
             constraint=constraint,
         )
         max_running = self.limits.key_running if self.several_keys() else None
@@ -303,6 +299,14 @@ class Api:
             sentence = f"The model '{model[:100]}' does not exist here; this gateway serves '{backend.model.id}'."
             raise ClientError(sentence, status=404, param="model", code="model_not_found")
         return backend
+
+
+def _json(body: msgspec.Struct, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+
+
+def _model(backend: Backend) -> Model:
+    return Model(id=backend.model.id, created=backend.model.created)
 
 
 def _prepared(body: ChatBody, backend: Backend) -> Prepared:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from cloud_gateway.api.limits import Limits, ServedModel
-from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBody, refusal
-from edgespec.core.errors import ClientError
+from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBody
+from edgespec.core.errors import ClientError, refusal
 
 MAX_BYTES_PER_TOKEN = 8
 """Of a whole prompt, on average. English has about 4 bytes a token and source code 3; a text with more than 8 is white

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from cloud_gateway.api.frames import TICK_S, Frames
+from cloud_gateway.api.frames import Frames
 
 HEADERS: Mapping[str, str] = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -18,6 +18,8 @@ HEADERS: Mapping[str, str] = {
 }
 
 
+KEEPALIVE_S = 10.0
+"""Silence on a stream after which a comment is sent: proxies close a silent connection after 30 to 60 s."""
 DONE = b"data: [DONE]\n\n"
 """OpenAI's end mark."""
 
@@ -37,8 +39,8 @@ class EventStream:
     All methods raise ClientGoneError.
     """
 
-    def __init__(self, request: web.Request, write_timeout_s: float, keepalive_s: float) -> None:
-        self._request, self._write_timeout_s, self._keepalive_s = request, write_timeout_s, keepalive_s
+    def __init__(self, request: web.Request, write_timeout_s: float) -> None:
+        self._request, self._write_timeout_s = request, write_timeout_s
         self.response = web.StreamResponse(headers=HEADERS)
 
     @property
@@ -57,7 +59,7 @@ class EventStream:
 
     def idle_s(self) -> float:
         """Seconds without an event after which `idle` is to be called."""
-        return self._keepalive_s
+        return KEEPALIVE_S
 
     async def idle(self) -> None:
         """A comment: clients ignore it, and proxies keep the connection open."""
@@ -87,7 +89,7 @@ class EvenStream(EventStream):
     """The same events in frames of `size` bytes, from `open` to the end (frames.py)."""
 
     def __init__(self, request: web.Request, write_timeout_s: float, size: int) -> None:
-        super().__init__(request, write_timeout_s, TICK_S)
+        super().__init__(request, write_timeout_s)
         self._now = asyncio.get_running_loop().time
         self._frames = Frames(size, self._now())
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from edgespec.core.errors import UNDECODABLE, ClientError
+from edgespec.core.errors import UNDECODABLE, ClientError, refusal
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 MAX_CALLS = 128
@@ -65,32 +65,28 @@ class Call:
     arguments: str
     id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
 
-    def object(self) -> dict[str, object]:
-        """An entry of the message's `tool_calls`."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
-
 
 def parsed(value: Raw, param: str) -> Any:
     """A value that was left as it came, and so unchecked. Raises ClientError 400."""
     try:
         return msgspec.json.decode(value)
     except UNDECODABLE:
-        raise ClientError(f"Invalid '{param}': it is no valid JSON.", param=param, code="invalid_json") from None
+        raise refusal(param, "it is no valid JSON", "invalid_json") from None
 
 
 def offered(tools: list[Tool] | None, choice: Raw) -> list[dict[str, Any]] | None:
     """The tools for the chat template, None where the model must not call one. Raises ClientError 400."""
     requested = parsed(choice, "tool_choice")
     if requested not in (None, "none", "auto"):
-        raise _refusal("tool_choice", "only 'none' and 'auto' are supported here: the model decides")
+        raise _unsupported("tool_choice", "only 'none' and 'auto' are supported here: the model decides")
     names: set[str] = set()
     for index, tool in enumerate(tools or ()):
         if tool.type != "function":
-            raise _refusal(f"tools[{index}].type", "only 'function' is supported")
+            raise _unsupported(f"tools[{index}].type", "only 'function' is supported")
         if tool.function.name in names:
-            raise _refusal(f"tools[{index}].function.name", "another tool has this name too")
+            raise _unsupported(f"tools[{index}].function.name", "another tool has this name too")
         if tool.function.strict:
-            raise _refusal(f"tools[{index}].function.strict", "calls are not constrained by their schema here")
+            raise _unsupported(f"tools[{index}].function.strict", "calls are not constrained by their schema here")
         names.add(tool.function.name)
     if not tools or requested == "none":
         return None
@@ -113,7 +109,7 @@ def former_calls(calls: list[Raw], at: str) -> list[dict[str, Any]]:
             called = msgspec.json.decode(raw, type=Called)
             arguments = json.loads(called.function.arguments or "{}")
         except (*UNDECODABLE, ValueError):
-            raise _refusal(f"{at}[{index}]", "it is no call of a function with JSON arguments") from None
+            raise _unsupported(f"{at}[{index}]", "it is no call of a function with JSON arguments") from None
         function = {"name": called.function.name, "arguments": arguments}
         rendered.append({"id": called.id, "type": "function", "function": function})
     return rendered
@@ -193,5 +189,5 @@ def _beginning(text: str) -> int:
     return next((n for n in range(min(len(OPENING) - 1, len(text)), 0, -1) if text.endswith(OPENING[:n])), 0)
 
 
-def _refusal(param: str, why: str) -> ClientError:
-    return ClientError(f"Invalid '{param}': {why}.", param=param, code="unsupported_parameter")
+def _unsupported(param: str, why: str) -> ClientError:
+    return refusal(param, why, "unsupported_parameter")

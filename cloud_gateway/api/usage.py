@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.verify.candidates import LOCAL
@@ -13,15 +15,66 @@ COLOCATED_DEPTH = 2
 """k of the co-located speculative decoding that the offload share compares with."""
 
 
-def usage_object(prompt_tokens: int, choices: Sequence[Usage]) -> dict[str, object]:
+class Timings(Struct, forbid_unknown_fields=True):
+    """Milliseconds."""
+
+    queued: float
+    prefill: float
+    local: float
+    decode: float
+    before_worker: float
+    total: float
+    host: float
+
+
+class SourceFigures(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Of a source without a draft model."""
+
+    proposed: int
+    verified: int
+    accepted: int
+    ms: float
+    why: str | None
+
+
+class Speculated(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`usage.edgespec` (docs/api.md explains each field)."""
+
+    policy: str
+    verification: Literal["shared-noise", "rejection"]
+    why_off: str | None
+    workers: list[str]
+    by_worker: dict[str, dict[str, int]]
+    why: str | None
+    why_not_local: str | None
+    rounds: int
+    drafted: dict[str, int]
+    accepted: dict[str, int]
+    sources: dict[str, SourceFigures]
+    worker_share: float | None
+    offload_share: float | None
+    local_draft_passes: int
+    fallbacks: int
+    guard: dict[str, dict[str, int]]
+    frames: dict[str, int]
+    tokens_before_worker: int
+    timings_ms: Timings
+
+
+class Counts(Struct, forbid_unknown_fields=True):
+    """`usage`."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    edgespec: Speculated
+
+
+def usage_object(prompt_tokens: int, choices: Sequence[Usage]) -> Counts:
     """`usage` of a whole response. `prompt_tokens` counts each prompt once, however many choices it has."""
     completion_tokens = sum(usage.completion_tokens for usage in choices)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "edgespec": usage_extension(combined(choices)),
-    }
+    total = prompt_tokens + completion_tokens
+    return Counts(prompt_tokens, completion_tokens, total, usage_extension(combined(choices)))
 
 
 def combined(choices: Sequence[Usage]) -> Usage:
@@ -43,42 +96,25 @@ def _added(left: Any, right: Any) -> Any:
     return left + right if isinstance(left, int | float) else left or right
 
 
-def usage_extension(usage: Usage) -> dict[str, object]:
-    """The `edgespec` object of `usage` (docs/api.md explains each field)."""
-    return {
-        "policy": usage.policy,
-        "verification": usage.verification,
-        "why_off": usage.why_off,
-        "workers": usage.workers,
-        "by_worker": usage.by_worker,
-        "why": usage.why,
-        "why_not_local": usage.why_not_local,
-        "rounds": usage.rounds,
-        "drafted": usage.drafted,
-        "accepted": usage.accepted,
-        "sources": {name: _figures(counts) for name, counts in usage.sources.items()},
-        "worker_share": worker_share(usage),
-        "offload_share": offload_share(usage),
-        "local_draft_passes": usage.local_draft_passes,
-        "fallbacks": usage.fallbacks,
-        "guard": usage.guard,
-        "frames": usage.frames,
-        "tokens_before_worker": usage.before_worker_tokens,
-        "timings_ms": {
-            "queued": _ms(usage.queued_s),
-            "prefill": _ms(usage.prefill_s),
-            "local": _ms(usage.local_s),
-            "decode": _ms(usage.decode_s),
-            "before_worker": _ms(usage.before_worker_s),
-            "total": _ms(usage.total_s),
-            "host": _ms(usage.host_s),
-        },
+def usage_extension(usage: Usage) -> Speculated:
+    """The `edgespec` object of `usage`: fields of `Usage` of the same names, and what follows from them."""
+    shown: dict[str, Any] = {
+        name: getattr(usage, name) for name in Speculated.__struct_fields__ if hasattr(usage, name)
     }
+    shown["sources"] = {name: _figures(counts) for name, counts in usage.sources.items()}
+    return Speculated(
+        **shown,
+        worker_share=worker_share(usage),
+        offload_share=offload_share(usage),
+        tokens_before_worker=usage.before_worker_tokens,
+        timings_ms=Timings(*(_ms(getattr(usage, f"{name}_s")) for name in Timings.__struct_fields__)),
+    )
 
 
-def _figures(counts: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(counts: Mapping[str, Any]) -> SourceFigures:
     """Of one source, its time in milliseconds."""
-    return {name: value for name, value in counts.items() if name != "seconds"} | {"ms": _ms(counts["seconds"])}
+    shown = {name: value for name, value in counts.items() if name != "seconds"}
+    return SourceFigures(**shown, ms=_ms(counts["seconds"]))
 
 
 def worker_share(usage: Usage) -> float | None:

@@ -49,6 +49,7 @@ from cloud_gateway.engine.queued.drafts import QueueDrafts
 from cloud_gateway.engine.requests import Requests
 from cloud_gateway.engine.slots import Slots, Waiting
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
+from cloud_gateway.models.settings import PREFILL_CHUNK
 from cloud_gateway.models.target_model import Target
 from edgespec.core.errors import ClientError
 from edgespec.shared.contained import Contained, describe_fault
@@ -64,15 +65,20 @@ HANDOVER_S = 0.001
 a core, the event loop would otherwise get it in the middle of the next pass; on its own core it takes 0.1 ms."""
 
 
+PREFILL_MS = 250.0
+"""What a chunk of a prompt may take beside completions that run, by the speed of those before: they wait at most so
+long for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """What the operator chose (configs/gateway.toml, [policy], [target] and [api])."""
 
     policy: PolicySettings
-    prefill_chunk: int
-    prefill_ms: float
     queue_limit: int
     sources: SourceSettings = field(default_factory=SourceSettings)
+    prefill_chunk: int = PREFILL_CHUNK
+    prefill_ms: float = PREFILL_MS
 
 
 class Engine:
@@ -211,7 +217,7 @@ class Engine:
             self.target.eos,
             offload=offload,
             verify_nodes=settings.verify_nodes,
-            worker_sampling=worker_sampling_of(request.sampling, method, settings.share_seed),
+            worker_sampling=worker_sampling_of(request.sampling, method),
             sources=make_sources(settings, request.tokens, learnt),
             usage=Usage(verification=method, why_off=why_off),
             frames=FrameLedger(self.stats.frames),

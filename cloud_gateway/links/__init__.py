@@ -3,7 +3,7 @@
 Public, by module:
 
 - `paired`: `PairedWorker`, `PairedWorkers`
-- `port`: `link_admission`, `LinkLimits`
+- `port`: `CONNECTIONS`, `link_admission`, `LinkLimits`
 - `registry`: `WorkerInfo`
 - `server`: `Links`
 """

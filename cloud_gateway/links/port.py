@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cloud_gateway.core.limits.settings import LinkBounds
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.protocol.inflow import InflowLimits
 
+CONNECTIONS = 1024
+"""At once, fewer where the limit of open files does not suffice: more workers than one gateway can use."""
+UNPROVEN = 64
+"""Those whose key is not proven yet. At the limit a new one replaces the oldest of the address that holds most, never a
+worker's link."""
+UNPROVEN_OF_SOURCE = 16
+"""The same of one address (of IPv6: of one /64 network); a handshake takes less than a second."""
+CONNECTIONS_PER_S = 20.0
+"""New ones of one address: a TLS handshake takes about three milliseconds. Hundreds of workers behind one address may
+take minutes to reconnect, since each waits longer after each refusal."""
 TOTAL_RATE = 5.0
 """New connections of all sources, in multiples of one source's rate: by default 100 TLS handshakes a second, which
 take a third of a core; the rest is left to linked workers and clients of the API."""
@@ -18,14 +27,14 @@ BURST_S = 5.0
 """New connections at once, in seconds of their rate: after a restart all workers behind one address reconnect."""
 
 
-def link_admission(bounds: LinkBounds, total: int) -> AdmissionLimits:
+def link_admission(total: int) -> AdmissionLimits:
     """Bounds of the link port, whose share of the descriptors are `total`.
 
     A source may hold any number of proven connections: the machines of a campus often share one address.
     """
-    unproven, rate = max(1, min(bounds.unproven_connections, total // 2)), bounds.connections_per_s
-    mine, burst = min(bounds.unproven_per_source, unproven), max(1, round(BURST_S * rate))
-    return AdmissionLimits(total, unproven, mine, total, rate, burst, TOTAL_RATE * rate)
+    unproven = max(1, min(UNPROVEN, total // 2))
+    mine, burst = min(UNPROVEN_OF_SOURCE, unproven), round(BURST_S * CONNECTIONS_PER_S)
+    return AdmissionLimits(total, unproven, mine, total, CONNECTIONS_PER_S, burst, TOTAL_RATE * CONNECTIONS_PER_S)
 
 
 @dataclass(frozen=True, slots=True)

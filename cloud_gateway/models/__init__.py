@@ -5,6 +5,6 @@ Public, by module:
 - `families`: `check_torch`, `family_of`
 - `grammar`: all
 - `sizes`: `Need`, `heads_need`, `llamacpp_need`, `torch_need`
-- `settings`: `TargetSettings`
+- `settings`: `PREFILL_CHUNK`, `TargetSettings`
 - `text`: `Text`
 """

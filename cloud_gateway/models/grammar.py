@@ -25,7 +25,7 @@ from cloud_gateway.core.verify.interface import Constraint, ConstraintError
 from cloud_gateway.models.masks import Lane, MasksBeside
 from cloud_gateway.models.schema_limits import MAX_SCHEMA_BYTES, check_size, finite
 from cloud_gateway.models.trial import TOO_COMPLEX, Trial
-from edgespec.core.errors import ClientError
+from edgespec.core.errors import ClientError, refusal
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -81,10 +81,10 @@ class Grammars:
         """
         large = check_size(schema)
         if large is not None:
-            raise _refusal(param, large)
+            raise refusal(param, large)
         text = json.dumps(schema)
         if len(text) > MAX_SCHEMA_BYTES:
-            raise _refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
+            raise refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
         name = scope, hashlib.sha256(text.encode()).digest()
         if name not in self._judged:
             self._judged[name] = (len(text), self._compiled(text, schema, scope, param))
@@ -93,7 +93,7 @@ class Grammars:
         self._judged[name] = self._judged.pop(name)  # moves it to the end: the first ones are dropped first
         _, compiled = self._judged[name]
         if isinstance(compiled, str):
-            raise _refusal(param, compiled)
+            raise refusal(param, compiled)
         return compiled
 
     def _make_room(self, names: Sequence[tuple[bytes, bytes]], share: int) -> None:
@@ -247,7 +247,3 @@ def _common(left: Sequence[int], right: Sequence[int]) -> int:
         if a != b:
             return n
     return min(len(left), len(right))
-
-
-def _refusal(param: str, why: str) -> ClientError:
-    return ClientError(f"Invalid '{param}': {why}.", param=param, code="invalid_value")

@@ -16,9 +16,8 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=1, le=1024)] = 4
     context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
     kv_tokens: Annotated[int, Meta(ge=0, le=1_073_741_824)] = 0
-    prefill_chunk: Annotated[int, Meta(ge=1, le=8192)] = 128
-    prefill_ms: Annotated[float, Meta(ge=1, le=60_000)] = 250.0
-    prefix_cache: bool = True
 
 
+PREFILL_CHUNK = 128
+"""Maximum tokens of a prompt that one pass reads: more are hardly faster in one, and delay what runs beside it."""
 DEFAULTS = TargetSettings()

@@ -51,7 +51,7 @@ def llamacpp_need(path: Path) -> Need:
 
 
 def heads_need(path: Path) -> Need:
-    """Of Medusa heads, or of an EAGLE head, which keeps keys, values and the target's state of each token in float32.
+    """Of heads beside a target; those with a `qkv` keep keys, values and the target's state of each token in float32.
 
     Raises ModelError.
     """

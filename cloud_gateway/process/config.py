@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from cloud_gateway.core.limits.settings import ClientBounds, LinkBounds
+from cloud_gateway.core.limits.settings import ClientBounds
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.options import RequestBounds
 from cloud_gateway.core.sources.settings import SourceSettings
@@ -43,11 +43,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _check_loopback(host: str) -> None:
-    if not is_loopback(host):
-        raise ValueError("figures about other people's requests do not leave this machine")
-
-
 class TargetSection(TargetSettings, frozen=True, kw_only=True):
     """[target]: the model that decides every token."""
 
@@ -60,7 +55,6 @@ class TargetSection(TargetSettings, frozen=True, kw_only=True):
         str, Meta(pattern=r"^(auto|cpu|cuda(:\d{1,2})?)\Z", extra={"allowed": '"auto", "cpu", "cuda" or "cuda:N"'})
     ] = "auto"
     threads: Threads = 0
-    kernels: Literal["packed", "plain"] = "packed"
 
 
 class LocalDraftSection(Section, frozen=True):
@@ -72,7 +66,6 @@ class LocalDraftSection(Section, frozen=True):
     cpu: Cores = ()
     threads: Threads = 0
     n_gpu_layers: GpuLayers = 0
-    prefix_cache: bool = True
 
 
 class ApiSection(RequestBounds, frozen=True, kw_only=True):
@@ -83,7 +76,7 @@ class ApiSection(RequestBounds, frozen=True, kw_only=True):
     queue_limit: Annotated[int, Meta(ge=1, le=100_000)] = 64
 
 
-class LinkSection(LinkBounds, frozen=True, kw_only=True):
+class LinkSection(Section, frozen=True):
     """[link]: where workers connect and pair."""
 
     host: Host = "0.0.0.0"  # noqa: S104  workers come from other machines; each must be paired
@@ -96,11 +89,7 @@ class LinkSection(LinkBounds, frozen=True, kw_only=True):
 class MetricsSection(Section, frozen=True):
     """[metrics]: figures for Prometheus."""
 
-    host: Annotated[str, Meta(extra={"allowed": '"127.0.0.1", "::1" or "localhost"', "check": _check_loopback})] = (
-        "127.0.0.1"
-    )
     port: Port = 9464
-    hosts: tuple[Host, ...] = ()
 
 
 class TracesSection(Section, frozen=True):
@@ -108,15 +97,12 @@ class TracesSection(Section, frozen=True):
 
     folder: Folder = ""
     salt: bool = True
-    max_kb: Annotated[int, Meta(ge=16, le=65536)] = 2048
-    keep: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
 
 
 class AuditSection(Section, frozen=True):
     """[audit]: the record of which worker was given which request."""
 
     enabled: bool = True
-    max_kb: Annotated[int, Meta(ge=16, le=1_048_576)] = 4096
     keep: Annotated[int, Meta(ge=1, le=100)] = 4
 
 
@@ -128,9 +114,49 @@ class DaemonSection(Section, frozen=True):
     cpu: Cores = ()
 
 
+_CACHES = "`api.prefix_cache` holds for the target, the local draft and the workers."
+_PROXY = "it is a constant; limit addresses by the TLS proxy before the API."
+_CONSTANT = "it is a constant."
+REMOVED: Mapping[str, str] = {
+    "target.kernels": "the fastest that are exact on this processor are used.",
+    "target.prefill_chunk": "a pass reads at most 128 tokens of a prompt.",
+    "target.prefill_ms": "a batch of a prompt takes at most 250 ms beside completions that run.",
+    "target.prefix_cache": _CACHES,
+    "local_draft.prefix_cache": _CACHES,
+    "policy.depth": "`policy.verify_nodes` limits what is verified.",
+    "policy.share_seed": '`policy.verification = "rejection"` sends workers no seed.',
+    "sources.queued_tokens": "a queued answer has at most 256 tokens.",
+    "sources.kept_tokens": "source `answers` keeps 262144 tokens, and none with `api.prefix_cache = false`.",
+    "sources.medusa": "list the file in `sources.heads`.",
+    "sources.eagle": "list the file in `sources.heads`.",
+    "api.keepalive_s": "a silent stream gets a comment every 10 s.",
+    "api.client_policies": 'a client that `api.client_options` allows "policy" may ask for any.',
+    "api.client_max_k": 'a client that `api.client_options` allows "k" may ask for any up to 16.',
+    "limits.connections": "the API takes 1024, or as many as the limit of open files allows.",
+    "limits.unproven_connections": _PROXY,
+    "limits.unproven_per_source": _PROXY,
+    "limits.connections_per_s": _PROXY,
+    "limits.head_timeout_s": "headers must arrive within 10 s.",
+    "limits.idle_timeout_s": "a connection without a request is closed after 75 s.",
+    "limits.key_waiting": "the completions of one key may take half of `api.queue_limit`.",
+    "limits.key_body_kb": "one key may have 16 MiB of request bodies under way.",
+    "link.connections": "the link port takes 1024, or as many as the limit of open files allows.",
+    "link.unproven_connections": _CONSTANT,
+    "link.unproven_per_source": _CONSTANT,
+    "link.connections_per_s": _CONSTANT,
+    "metrics.host": "the figures are served at 127.0.0.1.",
+    "metrics.hosts": "let the proxy before the metrics set `Host` to 127.0.0.1.",
+    "traces.max_kb": "the first 16 MiB of a request are recorded.",
+    "traces.keep": "the latest 1000 traces are kept.",
+    "audit.max_kb": "a file has 4 MiB; `audit.keep` says how many are kept.",
+}
+"""Keys of earlier versions, each with what holds instead."""
+
+
 class GatewaySettings(Section, frozen=True):
     """All of gateway.toml."""
 
+    removed: ClassVar[Mapping[str, str]] = REMOVED
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()
     policy: PolicySettings = PolicySettings()
@@ -147,11 +173,6 @@ class GatewaySettings(Section, frozen=True):
         """Keys whose values exclude each other, each with what is allowed."""
         if self.api.max_tokens > self.api.max_tokens_limit:
             yield "api.max_tokens", f"at most `api.max_tokens_limit`, which is {self.api.max_tokens_limit}"
-        if self.limits.unproven_connections > self.limits.connections // 2:
-            limit = self.limits.connections // 2
-            yield "limits.unproven_connections", f"at most half of `limits.connections`, which makes it {limit}"
-        if self.target.prefill_chunk > self.target.context:
-            yield "target.prefill_chunk", f"at most `target.context`, which is {self.target.context}"
         longest = self.target.context + 1 + self.policy.verify_nodes
         if 0 < self.target.kv_tokens < longest:
             yield "target.kv_tokens", f"0, or at least {longest}: `target.context` and the candidates of a pass"

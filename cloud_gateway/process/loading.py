@@ -91,7 +91,7 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
         from cloud_gateway.models.target_model.torch import TorchTarget
 
         assert isinstance(target, TorchTarget)  # held by check_models
-        return SelfDraft(target, options.layers, requests=requests, prefix_cache=options.prefix_cache)
+        return SelfDraft(target, options.layers, requests=requests)
     path = resolve_model(options.model)
     require_known_answer(path, options.n_gpu_layers)
     from cloud_gateway.models.drafts.gguf import LocalDraft
@@ -102,7 +102,6 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
         requests=requests,
         threads=options.threads,
         gpu_layers=options.n_gpu_layers,
-        prefix_cache=options.prefix_cache,
         target_vocab_size=target.vocab_size,
     )
     log.info("local draft %s loaded", path.name)
@@ -112,32 +111,25 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
 def _load_heads(
     settings: GatewaySettings, target: TorchTarget | LlamaCppTarget, digest: bytes
 ) -> Mapping[str, HeadsModel]:
-    named = settings.sources
-    found: dict[str, HeadsModel] = {}
-    if not named.medusa and not named.eagle:
-        return found
-    from cloud_gateway.models.drafts import eagle, medusa
+    files = [expand(file) for file in settings.sources.heads]
+    if not files:
+        return {}
+    from cloud_gateway.models.drafts.heads import beside
     from cloud_gateway.models.target_model.torch import TorchTarget
 
     assert isinstance(target, TorchTarget)  # held by check_models
-    if named.medusa:
-        found["medusa"] = medusa.MedusaHeads(medusa.load(expand(named.medusa), digest), target)
-    if named.eagle:
-        found["eagle"] = eagle.EagleDrafts(eagle.load(expand(named.eagle), digest), target)
-    return found
+    return beside(target, digest, files)
 
 
 def engine_settings(settings: GatewaySettings) -> EngineSettings:
     """The engine's part of the configuration."""
-    target = settings.target
-    pace = target.prefill_chunk, target.prefill_ms
-    return EngineSettings(settings.policy, *pace, settings.api.queue_limit, settings.sources)
+    return EngineSettings(settings.policy, settings.api.queue_limit, settings.sources)
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:
     """The settings in `fingerprint`: those that could change the text of a seed."""
     target = settings.target
-    return target.dtype, target.kernels, target.exact, settings.policy.verification
+    return target.dtype, target.exact, settings.policy.verification
 
 
 def fingerprint(model_digest: bytes, *chosen: str) -> str:

@@ -16,11 +16,12 @@ import msgspec
 
 from cloud_gateway.api import Api, Backend, Limits, make_app
 from cloud_gateway.api.connection import Times
-from cloud_gateway.api.listener import METRICS_LIMITS, Listener, api_admission, check_free, listen
+from cloud_gateway.api.listener import CONNECTIONS, METRICS_LIMITS, Listener, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.paired import PairedWorkers
+from cloud_gateway.links.port import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, metrics_app
@@ -51,7 +52,13 @@ from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 log = logging.getLogger("cloud_gateway.process.serve")
 GRACE_S = 30.0
 """For completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
-
+METRICS_HOST = "127.0.0.1"
+"""Figures about other people's requests do not leave this machine."""
+MAX_TRACE_BYTES = 16 * 2**20
+"""Of one request, before compression (to about a fifth): about 16,000 rounds."""
+KEPT_TRACES = 1000
+AUDIT_FILE_BYTES = 4 * 2**20
+"""About 11,000 entries; a larger file would take longer to search and to drop."""
 
 OPEN_API = (
     "`api.host` is %s: API keys and prompts cross the network unencrypted, for everyone on it to read; set it to "
@@ -76,7 +83,8 @@ class Gateway:
         self.paired = PairedWorkers(store.folder)
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()
-        self.api = Api(Limits.of(settings.api, settings.limits, settings.target.slots), self.metrics)
+        slots, queue_limit = settings.target.slots, settings.api.queue_limit
+        self.api = Api(Limits.of(settings.api, settings.limits, slots, queue_limit), self.metrics)
         self.recorder = _recorder(settings, self.identity)
         self.audit_folder = folders.audit_dir(settings.daemon.state_dir)
         self.audit = _audit(settings, self.audit_folder)
@@ -88,7 +96,7 @@ class Gateway:
         self.advertiser: Advertiser | None = None
         self._listeners: dict[str, Listener] = {}
         self.link_port = 0
-        self._shares = _shares(settings)
+        self._shares = _shares()
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._failed = False
 
@@ -134,15 +142,13 @@ class Gateway:
             self._ready_file.unlink(missing_ok=True)
         check_free(settings.link.host, settings.link.port, "link")
         api, metrics = settings.api, settings.metrics
-        limits, shares = settings.limits, self._shares
-        admission = api_admission(limits, shares["api"])
-        times = Times(limits.head_timeout_s, limits.idle_timeout_s)
+        admission, times = api_admission(self._shares["api"]), Times()
         if not is_loopback(api.host):
             log.warning(OPEN_API, api.host)
         chat = await listen(make_app(self.api, self.keys), api.host, api.port, "api", admission, times)
         closing.push_async_callback(chat.close)
-        app = metrics_app(self.metrics, metrics.hosts)
-        figures = await listen(app, metrics.host, metrics.port, "metrics", METRICS_LIMITS, times)
+        app = metrics_app(self.metrics)
+        figures = await listen(app, METRICS_HOST, metrics.port, "metrics", METRICS_LIMITS, times)
         closing.push_async_callback(figures.close)
         self._listeners = {"api": chat, "metrics": figures}
         return plan
@@ -164,7 +170,7 @@ class Gateway:
             self.paired,
             self.metrics.rejected,
             pair=self.desk.handle,
-            limits=LinkLimits(link_admission(settings.link, self._shares["link"])),
+            limits=LinkLimits(link_admission(self._shares["link"])),
             conduct=Conduct(settings.link.quarantine_keys),
             quarantined=self._note_quarantine,
         )
@@ -267,9 +273,9 @@ def run(settings: GatewaySettings, starting: Starting, ready_file: Path | None) 
     asyncio.run(Gateway(settings, starting, ready_file).run())
 
 
-def _shares(settings: GatewaySettings) -> dict[str, int]:
+def _shares() -> dict[str, int]:
     """Connections of each port, limited so that file descriptors are left for everything else."""
-    wanted = {"api": settings.limits.connections, "link": settings.link.connections, "metrics": METRICS_LIMITS.total}
+    wanted = {"api": CONNECTIONS, "link": LINK_CONNECTIONS, "metrics": METRICS_LIMITS.total}
     available = raise_descriptor_limit()
     shares = share_descriptors(wanted, available)
     if shares != wanted:
@@ -288,12 +294,12 @@ def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
     if not traces.folder:
         return None
     folder = folders.expand(traces.folder)
-    return Recorder(RecorderSettings(folder, traces.salt, traces.max_kb * 1024, traces.keep), key)
+    return Recorder(RecorderSettings(folder, traces.salt, MAX_TRACE_BYTES, KEPT_TRACES), key)
 
 
 def _audit(settings: GatewaySettings, folder: Path) -> AuditLog | None:
     audit = settings.audit
-    return AuditLog(folder, audit.max_kb * 1024, audit.keep) if audit.enabled else None
+    return AuditLog(folder, AUDIT_FILE_BYTES, audit.keep) if audit.enabled else None
 
 
 def _host(configured: str) -> str:

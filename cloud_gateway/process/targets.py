@@ -82,12 +82,8 @@ def check_models(settings: GatewaySettings) -> Plan:
             f'`local_draft.model` is "{SELF}", which needs the engine torch: set `target.engine` to "torch", or name a '
             "GGUF file as the draft."
         )
-    for name in ("medusa", "eagle"):
-        if getattr(settings.sources, name) and engine != "torch":
-            raise ModelError(
-                f"`sources.{name}` names heads, which need the engine torch: set `target.engine` to "
-                '"torch", or it to "".'
-            )
+    if settings.sources.heads and engine != "torch":
+        raise ModelError('`sources.heads` needs the engine torch: set `target.engine` to "torch", or leave it empty.')
     named = settings.local_draft.model
     draft = resolve_model(named) if named not in ("", SELF) else None
     if draft is not None:
@@ -226,10 +222,8 @@ def _with_torch(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
         context=options.context,
         kv_tokens=plan.kv_tokens,
         threads=options.threads,
-        kernels=options.kernels,
         exact=options.exact != "no",
         max_lone_rows=BLOCK_ROWS if options.exact == "yes" else MAX_LONE_ROWS,
-        prefix_cache=options.prefix_cache,
     )
     log.log(
         logging.WARNING if options.exact == "yes" and not target.exact else logging.INFO,
@@ -254,11 +248,9 @@ def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
         context=options.context,
         kv_tokens=plan.kv_tokens,
         tree_nodes=settings.policy.verify_nodes,
-        prefill_chunk=options.prefill_chunk,
         threads=options.threads,
         gpu_layers=options.n_gpu_layers,
         exact=options.exact == "yes",
-        prefix_cache=options.prefix_cache,
     )
     log.info("target %s loaded by llama.cpp%s", path.name, ", exact" if target.exact else "")
     if options.exact == "yes" and not target.exact:

@@ -128,6 +128,11 @@ class ClientError(EdgespecError):
         self.status, self.param, self.code, self.retry_after_s = status, param, code, retry_after_s
 
 
+def refusal(param: str, why: str, code: str = "invalid_value") -> ClientError:
+    """400 for one parameter of an API request; `why` begins in lower case and has no full stop."""
+    return ClientError(f"Invalid '{param}': {why}.", param=param, code=code)
+
+
 class LocalProtocolError(EdgespecError):
     """This side tried to do what the protocol forbids in its present state."""
 

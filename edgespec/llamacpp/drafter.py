@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
-from edgespec.core.drafting.settings import DEFAULTS, MAX_REQUESTS
+from edgespec.core.drafting.settings import DEFAULTS, MAX_REQUESTS, PREFILL_BATCH
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Holding, Kept, first_to_go, gives_way
 from edgespec.core.thread_count import thread_counts
@@ -62,7 +62,7 @@ class Drafter:
         sequences: int = 4,
         threads: int = 1,
         gpu_layers: int = 0,
-        prefill_batch: int = DEFAULTS.prefill_batch,
+        prefill_batch: int = PREFILL_BATCH,
         requests: int = DEFAULTS.requests,
         log: logging.Logger | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -4,7 +4,8 @@ A schema is a frozen `Section` whose fields are frozen structs (the tables), tup
 keys may be without a default) or annotated plain types (the keys). The allowed values in a message are derived from the
 type, so they cannot disagree with the check. Where the type is not enough,
 `Meta(extra={"allowed": ..., "check": ...})` adds a description and a function that raises ValueError; with
-`"hidden": True` a wrong value is not repeated in the message.
+`"hidden": True` a wrong value is not repeated in the message. A field with `"fixed": True` is a constant that programs
+may replace in the struct: it is no key of a file or a command line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -31,6 +32,9 @@ _SHOWN = 60  # characters of a wrong value that a message repeats
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of the tables of a configuration, and of the configuration itself."""
+
+    removed: ClassVar[Mapping[str, str]] = {}
+    """Of the root: keys of earlier versions, dotted, each with a sentence that says what replaces it."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Keys whose values are valid alone but not together: (dotted key, what it must be).
@@ -100,15 +104,17 @@ def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
 
     Raises ConfigError for an unknown key, or values that are not valid in the file either.
     """
-    table = msgspec.to_builtins(settings)
-    for key, value in values.items():
-        if value is not None:
-            _replace(table, type(settings), key, value)
 
     def complain(path: tuple[str, ...], sentence: str) -> NoReturn:
         raise ConfigError(f"{COMMAND_LINE}: {sentence}")
 
-    return _checked(type(settings), table, complain)
+    for key, value in values.items():
+        if value is not None:
+            if key in settings.removed:
+                complain((), _removed_sentence(settings, key))
+            settings = _replaced(settings, key.split("."), (), value, complain)
+    _check_together(settings, None, complain)
+    return settings
 
 
 def assigned(settings: Settings, assignments: Sequence[str], options: Mapping[str, object] | None = None) -> Settings:
@@ -124,18 +130,19 @@ def assigned(settings: Settings, assignments: Sequence[str], options: Mapping[st
     return overridden(settings, values)
 
 
-def _replace(table: dict[str, Any], schema: type[msgspec.Struct], key: str, value: object) -> None:
-    """Replaces a dotted key of the table. Raises ConfigError for an unknown one."""
-    *tables, last = key.split(".")
-    kind: Any = schema
-    for name in [*tables, last]:
-        fields = _field_types(kind) if _table(kind) else {}
-        if name not in fields:
-            raise ConfigError(f"{COMMAND_LINE}: {_unknown_sentence(key, name, list(fields))}")
-        kind = fields[name]
-    for name in tables:
-        table = table[name]
-    table[last] = _from_command_line(kind, value)
+def _replaced(table: Table, names: Sequence[str], above: tuple[str, ...], value: object, complain: Complain) -> Table:
+    """A copy of the table with the key `names` inside of it replaced; `above` is the table's own."""
+    name, path = names[0], (*above, names[0])
+    kind = _field_types(type(table)).get(name)
+    if kind is None:
+        complain(path, _unknown_sentence(_dotted((*above, *names)), name, list(_field_types(type(table)))))
+    if names[1:]:
+        if not _table(kind):
+            complain(path, _unknown_sentence(_dotted((*above, *names)), names[1], []))
+        inner: Any = _replaced(getattr(table, name), names[1:], path, value, complain)
+    else:
+        inner = _part(kind, _from_command_line(kind, value), path, complain)
+    return msgspec.structs.replace(table, **{name: inner})
 
 
 def keys(schema: type[msgspec.Struct], prefix: str = "") -> dict[str, tuple[object, str]]:
@@ -187,17 +194,32 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def _checked(schema: type[Settings], table: Mapping[str, Any], complain: Complain) -> Settings:
+    for key in schema.removed:
+        given: object = table
+        for name in key.split("."):
+            given = _inside(given, name)
+        if given is not None:
+            complain(tuple(key.split(".")), _removed_sentence(schema, key))
     settings = _build(schema, table, (), complain)
+    _check_together(settings, table, complain)
+    return settings
+
+
+def _check_together(settings: Section, table: object, complain: Complain) -> None:
+    """Complains of values that exclude each other; `table`: those that a file gives, None where all are given."""
     for key, must in settings.conflicts():
         path = tuple(key.split("."))
         value: Any = settings
-        given: object = table
+        given = table
         for name in path:
             value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
             given = _inside(given, name)
-        default = " (the default)" if given is None else ""
+        default = " (the default)" if given is None and table is not None else ""
         complain(path, f"`{_dotted(path)}` is {_shown(msgspec.to_builtins(value))}{default}, but must be {must}.")
-    return settings
+
+
+def _removed_sentence(schema: Section | type[Section], key: str) -> str:
+    return f"`{key}` is no longer a setting; {schema.removed[key]}"
 
 
 def _build(schema: type[Table], table: Mapping[str, Any], path: tuple[str, ...], complain: Complain) -> Table:
@@ -267,7 +289,8 @@ def _extra(kind: inspect.Type) -> Mapping[str, Any]:
 
 
 def _field_types(schema: type[msgspec.Struct]) -> dict[str, Any]:
-    return {field.encode_name: field.type for field in msgspec.structs.fields(schema)}
+    fields = msgspec.structs.fields(schema)
+    return {field.encode_name: field.type for field in fields if not _extra(inspect.type_info(field.type)).get("fixed")}
 
 
 def _table(kind: Any) -> type[msgspec.Struct] | None:

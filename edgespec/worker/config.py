@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta
 
-from edgespec.core.drafting.settings import DraftSettings
+from edgespec.core.drafting.settings import PREFILL_BATCH, DraftSettings
 from edgespec.core.presence import IDLE_S, OwnerPolicy
 from edgespec.shared import settings
 from edgespec.shared.fields import (
@@ -27,7 +28,7 @@ from edgespec.shared.fields import (
     machine_name,
 )
 from edgespec.shared.settings import Section, override
-from edgespec.worker.peers.config import PeersSection, RelaySection
+from edgespec.worker.peers.config import KIB_PER_S, TUNNELS, PeersSection, RelaySection
 
 __all__ = [
     "DaemonSection",
@@ -69,27 +70,59 @@ class DaemonSection(Section, frozen=True):
     priority: Literal["idle", "normal"] = "idle"
 
 
+Sign = Literal["input", "terminals", "sessions", "cpu", "pressure", "gpu", "battery", "metered"]
+SIGN_LIMITS: Mapping[Sign, float] = {
+    "input": 1,
+    "terminals": 1,
+    "sessions": 1,
+    "cpu": 0.5,
+    "pressure": 20.0,
+    "gpu": 10.0,
+    "battery": 1,
+    "metered": 1,
+}
+"""Value of a source from which on the owner counts as present: half a core that other programs use, 20 % of the time in
+which they wait for a processor, 10 % of a GPU; 1 where a source says yes or no. A desktop without its owner stays below
+them, and a compile job or a game is above them at once (docs/worker.md)."""
+FREE_AFTER_S = 600.0
+"""Seconds aside before a model is freed: loading it again takes seconds, and a short return should not cost them."""
+
+
 class OwnerSection(Section, frozen=True):
-    """[owner]: when this machine's owner comes first. A limit of 0 turns its source off."""
+    """[owner]: when this machine's owner comes first."""
 
     mode: Literal["when-idle", "always", "never"] = "when-idle"
     hours: tuple[Hours, ...] = ()
     idle_s: Annotated[float, Meta(ge=0, le=86_400)] = IDLE_S
     model: Literal["keep", "free"] = "keep"
-    free_after_s: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
-    input: bool = True
-    terminals: bool = True
-    sessions: bool = True
-    cpu_cores: Annotated[float, Meta(ge=0, le=4096)] = 0.5
-    pressure_percent: Annotated[float, Meta(ge=0, le=100)] = 20.0
-    gpu_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
-    battery: bool = True
-    metered: bool = True
+    signs: tuple[Sign, ...] = get_args(Sign)
+
+
+_SIGNS = "list the signs that count in `owner.signs`; their limits are constants (docs/worker.md)."
+REMOVED: Mapping[str, str] = {
+    "draft.branching": "the rule that `draft.order` names has its own.",
+    "draft.theta": "Algorithm 2 uses 0.5 nats.",
+    "draft.sequences": "the worker measures at its start how many leaves a step is best with.",
+    "draft.prefill_batch": f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.",
+    "draft.prefix_cache": "the gateway decides it with `api.prefix_cache`.",
+    **dict.fromkeys(
+        (
+            "owner.input", "owner.terminals", "owner.sessions", "owner.cpu_cores", "owner.pressure_percent",
+            "owner.gpu_percent", "owner.battery", "owner.metered",
+        ),
+        _SIGNS,
+    ),
+    "owner.free_after_s": f'with `owner.model = "free"` the model is freed after {FREE_AFTER_S:.0f} s.',
+    "relay.tunnels": f"a relay takes {TUNNELS} peers at once.",
+    "relay.kib_per_s": f"a relay forwards at most {KIB_PER_S} KiB a second.",
+}  # fmt: skip
+"""Keys of earlier versions, each with what holds instead."""
 
 
 class WorkerSettings(Section, frozen=True):
     """All of worker.toml."""
 
+    removed: ClassVar[Mapping[str, str]] = REMOVED
     draft: DraftSection = DraftSection()
     gateway: GatewaySection = GatewaySection()
     daemon: DaemonSection = DaemonSection()
@@ -100,18 +133,8 @@ class WorkerSettings(Section, frozen=True):
 
 def owner_policy(owner: OwnerSection) -> OwnerPolicy:
     """The policy that `[owner]` states."""
-    limits = {
-        "input": owner.input,
-        "terminals": owner.terminals,
-        "sessions": owner.sessions,
-        "cpu": owner.cpu_cores,
-        "pressure": owner.pressure_percent,
-        "gpu": owner.gpu_percent,
-        "battery": owner.battery,
-        "metered": owner.metered,
-    }
-    used = {name: float(limit) for name, limit in limits.items() if limit}
-    free_after_s = owner.free_after_s if owner.model == "free" else math.inf
+    used: dict[str, float] = {sign: SIGN_LIMITS[sign] for sign in owner.signs}
+    free_after_s = FREE_AFTER_S if owner.model == "free" else math.inf
     return OwnerPolicy(owner.mode, tuple(map(hours, owner.hours)), used, owner.idle_s, free_after_s)
 
 

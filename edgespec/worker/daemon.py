@@ -23,7 +23,7 @@ from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.ranking import Ranker, Spread
-from edgespec.core.drafting.settings import DEFAULTS
+from edgespec.core.drafting.settings import DEFAULTS, PREFILL_BATCH
 from edgespec.core.drafting.shares import Part
 from edgespec.core.drafting.tree import Node
 from edgespec.core.drafting.turns import Turns
@@ -88,10 +88,8 @@ class Daemon:
     rule: DraftRule
     outlet: Outlet
     max_requests: int = DEFAULTS.requests
-    prefill_batch: int = DEFAULTS.prefill_batch
+    prefill_batch: int = PREFILL_BATCH
     """Most committed tokens evaluated in one batch; other requests and commits are served between batches."""
-    prefix_cache: bool = DEFAULTS.prefix_cache
-    """Whether later requests of the same cache scope reuse a closed request's common prefix."""
     curve: DraftCurve | None = None
     """Times of a step, from which the best-first rule chooses its leaves; None: always the maximum, and no reports."""
     load: Callable[[], Drafter] | None = None
@@ -394,4 +392,4 @@ class Daemon:
         if self._requests.pop(number, None) is not None:
             self._rankers.pop(number, None)
             self._turns.drop(number)
-            self.drafter.close(number, keep=keep and self.prefix_cache)
+            self.drafter.close(number, keep=keep)

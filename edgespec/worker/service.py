@@ -91,7 +91,7 @@ class Service:
         )
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
-            draft.prefill_batch, prefix_cache=draft.prefix_cache, curve=DraftCurve(curve), load=self._reload,
+            curve=DraftCurve(curve), load=self._reload,
         )  # fmt: skip
         self._paused_by_admin: str | None = None
         self._announced: str | None = None
@@ -364,7 +364,6 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
         sequences=draft.sequences or MAX_STEP_LEAVES,
         threads=draft.threads,
         gpu_layers=draft.n_gpu_layers,
-        prefill_batch=draft.prefill_batch,
         requests=draft.requests,
     )
 

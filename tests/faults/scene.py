@@ -36,7 +36,6 @@ class Scene:
             "target.threads": 1,
             "target.context": 512,
             "target.slots": 8,
-            "link.connections_per_s": 1000,
         }
         gateway["local_draft.model"] = ""
         self.rig = Rig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -69,10 +70,11 @@ def engine_settings(**changes: Any) -> EngineSettings:
     table."""
     own = GatewaySettings()
     changes = {"name": changes.pop("policy", own.policy.name), **changes}
-    target = replace(own.target, prefill_chunk=changes.pop("prefill_chunk", own.target.prefill_chunk))
+    pace = {name: changes.pop(name) for name in ("prefill_chunk",) if name in changes}
     api = replace(own.api, queue_limit=changes.pop("queue_limit", own.api.queue_limit))
     sources = changes.pop("sources", own.sources)
-    return settings_of(replace(own, target=target, api=api, sources=sources, policy=replace(own.policy, **changes)))
+    found = settings_of(replace(own, api=api, sources=sources, policy=replace(own.policy, **changes)))
+    return dataclasses.replace(found, **pace)
 
 
 async def complete(engine: Engine, request: GenerationRequest) -> tuple[list[int], DoneEvent]:

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from cloud_gateway.core.limits.settings import LinkBounds
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import link_admission
 from edgespec.core.admission import Admission, Admitted
@@ -60,7 +59,7 @@ class Herd:
 
     def run(self) -> None:
         """Until all are linked again."""
-        admission = Admission(link_admission(LinkBounds(), 2 * self.workers))
+        admission = Admission(link_admission(2 * self.workers))
         redials = [Redial(random.Random(f"{self.seed} {worker}").uniform) for worker in range(self.workers)]
         agenda: list[tuple[float, int, int | None]] = []  # when, who, ticket of a handshake that ends then
         busy_until = self.down_s

@@ -90,7 +90,7 @@ async def measure(args: argparse.Namespace, asked: Sequence[tuple[str, str]]) ->
     values = {"target.engine": args.engine, "target.threads": args.threads, "target.slots": 1, "target.context": 2048}
     values |= {"target.exact": "yes", "local_draft.model": args.draft, "local_draft.threads": args.threads}
     values |= {"target.model": target, "local_draft.layers": args.layers}
-    values |= {"sources.medusa": str(args.heads or ""), "sources.eagle": str(args.eagle or "")}
+    values |= {"sources.heads": [str(file) for file in (args.heads, args.eagle) if file]}
     settings = overridden(GatewaySettings(), values)
     async with Arms(load_models(settings), settings) as arms:
         names = args.arms or arms.names

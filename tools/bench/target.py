@@ -102,7 +102,6 @@ def make_target(options: argparse.Namespace, slots: int, exact: bool = True) -> 
         context=options.context + options.identity + 128,
         threads=options.threads,
         exact=exact,
-        prefix_cache=False,
     )
 
 

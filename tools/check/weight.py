@@ -30,7 +30,7 @@ BUDGET: Mapping[str, int] = {
     "tests": 46_900,
     "integrations": 2_500,
     "manual": 150_000,
-    "settings": 118,
+    "settings": 74,
     "edgespec run": 13_800,
     "cloud-gateway serve": 24_700,
 }

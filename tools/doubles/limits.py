@@ -7,21 +7,21 @@ from typing import Any
 
 from msgspec.structs import replace as replaced
 
+from cloud_gateway.api import listener
 from cloud_gateway.api.connection import Times
 from cloud_gateway.api.limits import Limits
-from cloud_gateway.api.listener import api_admission
 from cloud_gateway.core.limits.quota import KeyLimits
-from cloud_gateway.links.port import link_admission
+from cloud_gateway.links import port
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.admission import AdmissionLimits
 
 SETTINGS = GatewaySettings()
-TIMES = Times(SETTINGS.limits.head_timeout_s, SETTINGS.limits.idle_timeout_s)
+TIMES = Times()
 
 
 def request_limits(**changes: Any) -> Limits:
     """Changes are fields of `Limits`, of its `key` or of the table [api]."""
-    limits = Limits.of(SETTINGS.api, SETTINGS.limits, SETTINGS.target.slots)
+    limits = Limits.of(SETTINGS.api, SETTINGS.limits, SETTINGS.target.slots, SETTINGS.api.queue_limit)
     own = {field.name: changes.pop(field.name) for field in fields(Limits) if field.name in changes}
     key = {field.name: changes.pop(field.name) for field in fields(KeyLimits) if field.name in changes}
     return replace(limits, api=replaced(limits.api, **changes), key=replace(limits.key, **key), **own)
@@ -29,9 +29,9 @@ def request_limits(**changes: Any) -> Limits:
 
 def link_limits(**changes: Any) -> AdmissionLimits:
     """Changes are fields of `AdmissionLimits`."""
-    return replace(link_admission(SETTINGS.link, SETTINGS.link.connections), **changes)
+    return replace(port.link_admission(port.CONNECTIONS), **changes)
 
 
 def api_limits(**changes: Any) -> AdmissionLimits:
     """Changes are fields of `AdmissionLimits`."""
-    return replace(api_admission(SETTINGS.limits, SETTINGS.limits.connections), **changes)
+    return replace(listener.api_admission(listener.CONNECTIONS), **changes)

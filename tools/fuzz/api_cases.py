@@ -86,7 +86,7 @@ def case(seed: str) -> str:
         once = _answer(request, begin(), model, None if constrained else draft)
         assert constrained or _answer(request, begin(), model, draft) == once, "the same call gave another answer"
     if rng.random() < 0.1:
-        _worker(request, worker_sampling_of(request.sampling, method, rng.random() < 0.5).seed, draft, vocab_size)
+        _worker(request, worker_sampling_of(request.sampling, method).seed, draft, vocab_size)
     return method
 
 

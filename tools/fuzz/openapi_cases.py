@@ -19,7 +19,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from cloud_gateway.api.openapi import OPERATIONS, Error, Operation
+from cloud_gateway.api.errors import Error
+from cloud_gateway.api.openapi import OPERATIONS, Operation
 from tools.fuzz.mutate import WRONG, spoiled
 from tools.fuzz.served import AT_ONCE, TIMEOUT_S, serving
 from tools.options import number

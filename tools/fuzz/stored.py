@@ -95,7 +95,7 @@ def table() -> dict[str, Decoder]:
         ),
         "--set": Decoder(
             lambda data: settings.assigned(WorkerSettings(), [data.decode(errors="replace")]),
-            [b"daemon.cpu=[0, 1]", b"draft.theta=0.5", b"owner.mode=always"], ConfigError, cost=40,
+            [b"daemon.cpu=[0, 1]", b"owner.idle_s=0.5", b"owner.mode=always"], ConfigError, cost=40,
         ),
     }  # fmt: skip
 

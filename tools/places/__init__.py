@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", choices=("plain", "deep"), default="plain", help="deep: a pass costs several times")
     blocks = number(int, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS)
     parser.add_argument("--blocks", type=blocks, default=4, help="blocks for each one of the deep target")
-    parser.add_argument("--kernels", choices=("packed", "plain"), default="packed", help="the target's products")
     listed = "ONE[,ONE...]"
     parser.add_argument(
         "--rtt-ms", type=several(number(float, 0, 10_000)), default=(20.0,), help="round trips", metavar=listed
@@ -116,7 +115,7 @@ def check(options: argparse.Namespace) -> None:
 
 def setting_of(options: argparse.Namespace) -> dict[str, Any]:
     """What the figures depend on; a run may be continued only with the same."""
-    names = ("engine", "target", "draft", "kernels", "max_tokens", "seed", "rtt_ms", "worker_load")
+    names = ("engine", "target", "draft", "max_tokens", "seed", "rtt_ms", "worker_load")
     blocks = options.blocks if options.target == "deep" else 1
     return {name: getattr(options, name) for name in names} | {"blocks": blocks, "prompts": options.prompts.name}
 
@@ -134,7 +133,7 @@ def prompts_of(options: argparse.Namespace) -> tuple[list[str], list[str]]:
 def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, console: Console) -> Iterator[Series]:
     """Gateway, neighbour and all workers, one after the other: each measures its step time when it starts."""
     folder, draft, target = options.keep or scratch, DRAFTS[options.draft](), deep_target.target_model(options, console)
-    with make_rig(folder, str(target), str(draft), 0.0, options.kernels, engine=options.engine) as rig:
+    with make_rig(folder, str(target), str(draft), 0.0, engine=options.engine) as rig:
         rig.gateway_options = {**rig.gateway_options, **trace_options(folder, options.traces)}
         if options.traces:
             written(folder).mkdir(mode=0o700, parents=True, exist_ok=True)

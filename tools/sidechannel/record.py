@@ -43,11 +43,10 @@ def scene(folder: Path, modes: Sequence[str]) -> Iterator[dict[str, tuple[int, R
             rig = Rig(
                 folder / mode, target, draft, draft, rtt_ms=20.0, engine="llamacpp", cores=two_cores(),
                 gateway_options={
-                    "target.threads": 1, "local_draft.threads": 1, "target.prefix_cache": False,
-                    "local_draft.prefix_cache": False, "sources.kept_tokens": 0,
+                    "target.threads": 1, "local_draft.threads": 1, "api.prefix_cache": False,
                     **({} if mode == "as-made" else {"api.stream": mode}),
                 },
-                worker_options={"draft.threads": 1, "draft.prefix_cache": False},
+                worker_options={"draft.threads": 1},
             )  # fmt: skip
             closing.enter_context(rig.linked())
             made[mode] = closing.enter_context(relay(rig.ready["api"]["port"], rig.folder)), rig

@@ -9,13 +9,15 @@ from cloud_gateway.core.limits.settings import ClientBounds
 from edgespec.core.errors import ClientError
 
 WINDOW_S = 60.0
+MAX_BODY_BYTES = 16 * 2**20
+"""Of one key's request bodies that are read or wait to be tokenised: four of the longest."""
 BUSY_RETRY_S = 2.0
 """When to come back where an answer or a body has to end first; nobody knows when that is."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """Of each API key. By default a key has all slots, and half of a queue of 64."""
+    """Of each API key. By default a key has all slots; it may take half of the queue."""
 
     answers: int
     """Answers under way at once, those included that wait for a slot."""
@@ -25,10 +27,10 @@ class KeyLimits:
     """Of prompts and answers together; 0 for any number."""
 
     @staticmethod
-    def of(clients: ClientBounds, slots: int) -> KeyLimits:
-        """The configured limits, where the target has so many slots."""
-        answers = (clients.key_running or slots) + clients.key_waiting
-        return KeyLimits(answers, clients.key_body_kb * 1024, clients.key_tokens_per_minute)
+    def of(clients: ClientBounds, slots: int, queue_limit: int) -> KeyLimits:
+        """The configured limits, where the target has so many slots, and so many requests may wait for one."""
+        answers = (clients.key_running or slots) + max(1, queue_limit // 2)
+        return KeyLimits(answers, MAX_BODY_BYTES, clients.key_tokens_per_minute)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,6 @@ Public, by module:
 - `memory`: `kind_of`, `Learnt`, `Memory`
 - `policy`: `Policy`
 - `registry`: all
-- `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicyName`, `PolicySettings`, `Prefer`,
+- `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `PolicySettings`, `Prefer`,
   `SourceName`, `SOURCES`
 """

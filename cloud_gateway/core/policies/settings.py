@@ -16,6 +16,8 @@ from edgespec.core.protocol.ranges import Range
 PolicyName = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
 NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
 SourceName = Literal["lookup", "answers", "medusa", "eagle"]
+"""Registers the sources. `lookup` and `answers` are made in core/sources; any other name is that of a module of heads
+in cloud_gateway/models/drafts."""
 SOURCES: tuple[SourceName, ...] = get_args(SourceName)
 Prefer = Literal["latency", "balanced", "offload"]
 
@@ -37,14 +39,14 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     """Entropy (nats) of the target above which the worker is assumed to be on another path."""
     verify_nodes: Annotated[int, Meta(ge=1, le=MAX_VERIFY_NODES)] = 16
     """Maximum candidates of one request in one pass."""
-    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH)] = MAX_DEPTH
-    """Maximum levels verified at once; with k it is the printed algorithm's result.length <= k + 1."""
+    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, extra={"fixed": True})] = MAX_DEPTH
+    """Maximum levels verified at once; with k it is the printed algorithm's result.length <= k + 1. No key of
+    gateway.toml, since `verify_nodes` limits a pass first: the simulator sets it for the paper's figures."""
     prefer: Prefer = "balanced"
     sources: tuple[SourceName, ...] = ("lookup",)
     """Sources of candidates without a draft model that policy `adaptive` also uses."""
     workers_per_request: Annotated[int, Meta(ge=1, le=MAX_SHARES)] = 1
     """Maximum workers that draft for one request at once, where more are idle than requests need."""
-    share_seed: bool = True
     verification: Method = "shared-noise"
 
 

@@ -4,8 +4,8 @@ Public, by module:
 
 - `answers`: `Answers`
 - `archive`: `Archive`
-- `asking`: `counted`, `make`, `put`, `Sources`
+- `asking`: `HEADS`, `counted`, `make`, `put`, `Sources`
 - `heads`: `HeadSource`, `Level`
 - `interface`: `Suggestion`
-- `settings`: `MAX_ANSWERS`, `SourceSettings`
+- `settings`: `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `SourceSettings`
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from cloud_gateway.core.policies.memory import Learnt
-from cloud_gateway.core.policies.settings import PolicySettings, SourceName
+from cloud_gateway.core.policies.settings import SOURCES, PolicySettings, SourceName
 from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.core.sources.interface import ROOT, DraftSource, Suggestion
@@ -21,10 +21,10 @@ MAX_TAKEN = 2048
 MAKERS: dict[SourceName, Callable[[Sequence[int]], DraftSource]] = {
     "lookup": lambda prompt: Lookup(len(prompt)),
     "answers": Answers,
-    "medusa": lambda prompt: HeadSource("medusa"),
-    "eagle": lambda prompt: HeadSource("eagle"),
 }
 """Sources by name, from the prompt."""
+HEADS = tuple(name for name in SOURCES if name not in MAKERS)
+"""All others: each is what heads of this name expect (cloud_gateway/models/drafts/heads.py)."""
 
 
 class Listener(Protocol):
@@ -99,6 +99,7 @@ def make(settings: PolicySettings, prompt: Sequence[int], learnt: Learnt | None 
     """
     if settings.name != "adaptive" or not settings.sources:
         return None
-    sources = Sources([MAKERS[name](prompt) for name in dict.fromkeys(settings.sources)], settings.verify_nodes)
+    made = [MAKERS[name](prompt) if name in MAKERS else HeadSource(name) for name in dict.fromkeys(settings.sources)]
+    sources = Sources(made, settings.verify_nodes)
     sources.resume(learnt or {})
     return sources

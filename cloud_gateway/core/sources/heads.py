@@ -36,7 +36,7 @@ class HeadSource:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._not_asked = f"no heads are loaded (`sources.{name}`), or there was no pass yet"
+        self._not_asked = f"no {name} heads are loaded (`sources.heads`), or there was no pass yet"
         self.why: str | None = self._not_asked
         self._coming: Sequence[Level] = ()
         self._levels: Sequence[Level] = ()

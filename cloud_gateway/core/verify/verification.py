@@ -93,6 +93,6 @@ def verification(
     return SharedNoise(sampling, prompt, spread, constraint)
 
 
-def worker_sampling_of(sampling: Sampling, method: Method, share_seed: bool) -> Sampling:
+def worker_sampling_of(sampling: Sampling, method: Method) -> Sampling:
     """The sampling parameters that go out in `Open`: with a seed only where it improves the worker's draft tokens."""
-    return sampling if share_seed and method == "shared-noise" else replace(sampling, seed=None)
+    return sampling if method == "shared-noise" else replace(sampling, seed=None)

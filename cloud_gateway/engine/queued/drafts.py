@@ -17,7 +17,7 @@ from cloud_gateway.core.requests.askings import Askings
 from cloud_gateway.core.requests.events import Spent
 from cloud_gateway.core.requests.local_costs import catch_up_batch
 from cloud_gateway.core.sources.archive import Archive
-from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.core.sources.settings import KEPT_TOKENS, QUEUED_TOKENS, SourceSettings
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.queued.workers import May, QueueWorkers, Wanted, source_of
@@ -60,7 +60,7 @@ class QueueDrafts:
         self, local: LocalDrafting, settings: SourceSettings, eos: Iterable[int], workers: QueueWorkers | None = None
     ) -> None:
         self._local, self._settings, self._eos, self._workers = local, settings, frozenset(eos), workers
-        self._archive = Archive(settings.kept_tokens)
+        self._archive = Archive(KEPT_TOKENS)
         self._askings: dict[int, Askings] = {}
         """By the requests that wait."""
         self._writing: _Writing | None = None
@@ -142,7 +142,7 @@ class QueueDrafts:
             return None
         askings, active = min(found, key=lambda pair: pair[0].next)
         number = askings.take()
-        limit = min(self._settings.queued_tokens, active.request.max_tokens)
+        limit = min(QUEUED_TOKENS, active.request.max_tokens)
         stops = frozenset[int]() if active.request.ignore_eos else self._eos
         return Wanted(active, askings, number, _sampling(active.generation.worker_sampling, number), limit, stops)
 

@@ -2,9 +2,8 @@
 
 Public, by module:
 
-- `eagle`: all
 - `gguf`: `LocalDraft`
-- `medusa`: all
+- `heads`: `beside`
 - `self_draft`: `SelfDraft`
 """
 

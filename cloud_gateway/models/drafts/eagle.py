@@ -245,6 +245,11 @@ class EagleDrafts:
         return line.ahead()
 
 
+def beside(target: TorchTarget, digest: bytes, path: Path) -> EagleDrafts:
+    """The head of a file beside its target. Raises ModelError."""
+    return EagleDrafts(load(path, digest), target)
+
+
 def _best(levels: Sequence[Level], survivals: Sequence[float]) -> list[tuple[float, int, int]]:
     """(survival, row, rank) of the most probable tokens after rows of these survivals, that one first."""
     pairs = [

@@ -41,7 +41,6 @@ class LocalDraft:
         threads: int = 1,
         gpu_layers: int = 0,
         catch_up_batch: int = CATCH_UP_BATCH,
-        prefix_cache: bool = True,
         target_vocab_size: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -61,7 +60,7 @@ class LocalDraft:
             prefill_batch=catch_up_batch,
             requests=requests,
         )
-        self._prefix_cache, self._clock, self._target_vocab_size = prefix_cache, clock, target_vocab_size
+        self._clock, self._target_vocab_size = clock, target_vocab_size
         self.tokenizer_digest, self.vocab_size = self._drafter.tokenizer_digest, self._drafter.vocab_size
         self.context = self._drafter.context
         """Maximum number of tokens of one request."""
@@ -99,7 +98,7 @@ class LocalDraft:
 
     def close(self, request: Hashable) -> None:
         """Ends a request; its KV entries may be reused by prompts of its scope with the same beginning."""
-        self._drafter.close(request, keep=self._prefix_cache)
+        self._drafter.close(request)
 
     def backlog(self, request: Hashable) -> int:
         """Committed tokens whose KV is missing; the last one is evaluated by the next step, at no further cost."""

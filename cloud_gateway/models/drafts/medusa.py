@@ -85,3 +85,8 @@ class MedusaHeads:
         tokens = self._heads.tokens[best.indices].tolist()
         pairs = zip(tokens, best.values.tolist(), strict=True)
         return [Level(*pair, [number] * len(pair[0])) for number, pair in enumerate(pairs, 1)]
+
+
+def beside(target: TorchTarget, digest: bytes, path: Path) -> MedusaHeads:
+    """The heads of a file beside their target. Raises ModelError."""
+    return MedusaHeads(load(path, digest), target)

@@ -56,7 +56,6 @@ class SelfDraft:
         layers: Sequence[int],
         *,
         requests: int,
-        prefix_cache: bool = True,
         catch_up_batch: int = CATCH_UP_BATCH,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -67,7 +66,7 @@ class SelfDraft:
             )
         self._forward = target.forward.keeping(layers)
         self._target, self._batch, self._clock = target, catch_up_batch, clock
-        self._table = SlotTable(requests, reuse=prefix_cache)
+        self._table = SlotTable(requests)
         self._kv = [self._new_kv() for _ in range(requests)]
         self._open: dict[Hashable, _Line] = {}
         self.passes = 0

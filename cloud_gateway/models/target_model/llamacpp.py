@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.flatten import FlatTree
-from cloud_gateway.models.settings import DEFAULTS
+from cloud_gateway.models.settings import DEFAULTS, PREFILL_CHUNK
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.slots import SlotTable
@@ -105,11 +105,10 @@ class LlamaCppTarget:
         context: int = DEFAULTS.context,
         kv_tokens: int | None = None,
         tree_nodes: int = 64,
-        prefill_chunk: int = DEFAULTS.prefill_chunk,
+        prefill_chunk: int = PREFILL_CHUNK,
         threads: int = 0,
         gpu_layers: int = 0,
         exact: bool = False,
-        prefix_cache: bool = DEFAULTS.prefix_cache,
     ) -> None:
         """`kv_tokens`: cells of all slots together, None for all that they can use; `tree_nodes`: maximum candidates of
         one tree; `prefill_chunk`: maximum tokens of one `prefill`;
@@ -141,7 +140,7 @@ class LlamaCppTarget:
         self.context = min(context, self._llama.trained_context)
         self.slots, self.eos = slots, eos
         self.vocab_size = self._llama.vocab_size
-        self._table = SlotTable(slots, capacity=self.kv_tokens, reuse=prefix_cache)
+        self._table = SlotTable(slots, capacity=self.kv_tokens)
         self._pending: dict[int, tuple[FlatTree, Laid]] = {}
         self._filled = 0
         """Cells used since they were compacted, retired ones included."""

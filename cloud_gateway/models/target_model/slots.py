@@ -51,12 +51,11 @@ class SlotTable:
         count: int,
         *,
         capacity: int = sys.maxsize,
-        reuse: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`capacity`: entries of all slots together; `reuse`: whether a prompt may reuse tokens of an earlier one."""
+        """`capacity`: entries of all slots together."""
         self._slots = [_Slot() for _ in range(count)]
-        self._capacity, self._reuse, self._clock = capacity, reuse, clock
+        self._capacity, self._clock = capacity, clock
 
     def claim(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> Claim:
         """Claims a free slot with so much room for a prompt, 0 for an equal share of the capacity.
@@ -72,7 +71,7 @@ class SlotTable:
             raise IndexError("every slot of the target is taken")
         if room + sum(slot.room for slot in self._slots if slot.busy) > self._capacity:
             raise IndexError(f"the KV cache has no room for {room} entries more")
-        shared = [slot.reusable(tokens[:-1], scope) if self._reuse else 0 for slot in self._slots]
+        shared = [slot.reusable(tokens[:-1], scope) for slot in self._slots]
         donor, reused = self._most(shared)
         if not self._slots[donor].busy and 0 < len(self._slots[donor].tokens) <= 2 * reused:
             slot = donor

@@ -103,7 +103,6 @@ class TorchTarget:
         kernels: Kernels = "packed",
         exact: bool = True,
         max_lone_rows: int = MAX_LONE_ROWS,
-        prefix_cache: bool = DEFAULTS.prefix_cache,
         eos: frozenset[int] | None = None,
     ) -> None:
         """`model`: a causal model of transformers on its device; the caller must not use it afterwards.
@@ -124,7 +123,7 @@ class TorchTarget:
         self.eos = _eos(model) if eos is None else eos
         self.device = torch.device(model.device)
         self.forward = _forward(model, self.context, kernels, exact)
-        self._table = SlotTable(slots, capacity=self.kv_tokens, reuse=prefix_cache)
+        self._table = SlotTable(slots, capacity=self.kv_tokens)
         self._pending: dict[int, tuple[FlatTree, Tensor]] = {}
         """By slot: the tree last verified, and its rows' hidden states."""
         self._hidden: dict[int, Tensor] = {}

@@ -9,7 +9,7 @@ Public, by module:
 - `proposals`: `best_children`, `Rank`, `TokenPath`
 - `ranking`: `Ranker`, `Spread`
 - `shares`: `Part`
-- `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`
+- `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`, `PREFILL_BATCH`
 - `tree`: `PRUNED`, `Node`, `SpeculationTree`
 - `turns`: `Turns`
 """

@@ -18,17 +18,26 @@ MAX_REQUESTS = 64
 """Requests drafted for at once: each takes some of the 256 sequences of a context of llama.cpp."""
 
 
+PREFILL_BATCH = 256
+"""Maximum tokens of a prompt in one batch. A batch takes a tenth of a second at most, as the latest one was measured;
+more tokens in one are hardly faster."""
+FIXED = {"fixed": True}
+"""A constant of the rules, no key of worker.toml: simulator, replays and tests vary it as the paper does."""
+
+
 class DraftSettings(Struct, frozen=True, kw_only=True):
-    """Of [draft]: Algorithm 2's parameters, and bounds of the draft model. 0: chosen by rule and measured model."""
+    """Of [draft]: the rule with its parameters, and bounds of the draft model."""
 
     context: Annotated[int, Meta(ge=256, le=1_048_576)] = 4096
     order: Literal["best-first", "algorithm2"] = "best-first"
-    branching: Annotated[int, Meta(ge=0, le=MAX_NODES)] = 0
-    theta: Annotated[float, Meta(ge=0, le=100)] = 0.5
-    sequences: Annotated[int, Meta(ge=0, le=32)] = 0
+    branching: Annotated[int, Meta(ge=0, le=MAX_NODES, extra=FIXED)] = 0
+    """b: maximum children of a node; 0: the rule's own, 4 for best-first and 2 for Algorithm 2."""
+    theta: Annotated[float, Meta(ge=0, le=100, extra=FIXED)] = 0.5
+    """θ: entropy (nats) below which Algorithm 2 gives a node one child. It is the entropy that remains given the noise
+    and the pair's usual disagreement (docs/numerics.md), so that 0.5 suits small and large models."""
+    sequences: Annotated[int, Meta(ge=0, le=32, extra=FIXED)] = 0
+    """s: maximum leaves of one draft step; 0: chosen by the steps measured at the start, which fits any model."""
     requests: Annotated[int, Meta(ge=1, le=MAX_REQUESTS)] = 8
-    prefill_batch: Annotated[int, Meta(ge=1, le=8192)] = 256
-    prefix_cache: bool = True
 
 
 DEFAULTS = DraftSettings()

@@ -25,15 +25,13 @@ PHI = 3.0
 """Entropy threshold for this small target: 81 % of its positions exceed the papers' 0.5 nats."""
 
 
-def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, kernels: str = "packed", **more: Any) -> Rig:
+def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, **more: Any) -> Rig:
     """Gateway and worker on a core each where there are two, with the same draft, and without prefix caches."""
     return Rig(
         folder=folder, target=target, draft=draft, local_draft=draft, rtt_ms=rtt_ms,
         gateway_options={
-            "policy.phi": PHI, "target.kernels": kernels,
-            "target.prefix_cache": False, "local_draft.prefix_cache": False,
+            "policy.phi": PHI, "api.prefix_cache": False,
         },
-        worker_options={"draft.prefix_cache": False},
         cores=two_cores(),
         **more,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """`edgespec tune`: measures every source of drafts on this machine and this link, and recommends settings of a gateway.
 
 All arms answer each prompt in turns: plain decoding, co-located k = 2, lookup, the local draft, and the draft with all
-other sources; the self-draft where `local_draft.layers` names layers, Medusa heads and an EAGLE head where
-`sources.medusa` and `sources.eagle` name files; an answer that the draft wrote before, as for a request that waits; and
+other sources; the self-draft where `local_draft.layers` names layers, heads where
+`sources.heads` names files; an answer that the draft wrote before, as for a request that waits; and
 with two cores or more a gateway process whose draft has a process of its own, the only arm outside of this process. The
 step curves of target and draft are those that a gateway measures at its start.
 """

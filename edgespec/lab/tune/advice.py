@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.engine.queued.drafts import REST
 from cloud_gateway.process.config import SELF
 from edgespec.core.numbers import interpolate
@@ -14,7 +15,7 @@ PAYS = 0.97
 """A source pays where it takes at most this share of the time without it: less is within what runs differ by."""
 MAX_BUSY = 0.3
 """Above it times say more of the other programs than of the models."""
-SOURCES = ("lookup", "medusa", "eagle")
+SOURCES: tuple[str, ...] = ("lookup", *HEADS)
 """Arms without a draft model, named as in `policy.sources`."""
 DRAFTED = ("colocated", "draft", "merge", SELF)
 """Arms with a draft model that takes turns with the target."""

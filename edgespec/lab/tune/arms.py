@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.settings import SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
+from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.process.config import SELF, GatewaySettings
@@ -27,8 +27,6 @@ from edgespec.lab.tune.own_process import OwnProcess
 
 WARM = "Count to ten."
 DRAFT = Speculation(policy="adaptive", prefer="latency", sources=())
-HEADS: tuple[SourceName, ...] = ("medusa", "eagle")
-"""Arms of heads beside the target, by the name of their source."""
 GREEDY = Sampling(temperature=0)
 KEPT_TOKENS = 1 << 16
 """Of an answer and its prompt: four times as many are held for all scopes (core/sources/archive.py)."""
@@ -51,8 +49,7 @@ class Arm(NamedTuple):
 ARMS: Mapping[str, Arm] = {
     "plain": Arm(Speculation(policy="plain")),
     "lookup": Arm(Speculation(policy="adaptive", sources=("lookup",))),
-    "medusa": Arm(Speculation(policy="adaptive", sources=("medusa",))),
-    "eagle": Arm(Speculation(policy="adaptive", sources=("eagle",))),
+    **{name: Arm(Speculation(policy="adaptive", sources=(name,))) for name in HEADS},
     "colocated": Arm(Speculation(policy="colocated", k=2), "local"),
     "draft": Arm(DRAFT, "local"),
     "self": Arm(DRAFT, "self"),
@@ -98,7 +95,7 @@ class Arms:
         self._own, self._writer, self._eos = own, loaded.local if writes else None, frozenset(loaded.target.eos)
         self._render, self._engines = loaded.text.render_chat, dict[Draft, Engine]()
         for name, model in drafts.items():
-            kept = replace(settings, sources=replace(settings.sources, queued_answers=0, kept_tokens=4 * KEPT_TOKENS))
+            kept = replace(settings, sources=replace(settings.sources, queued_answers=0))
             made = engine_settings(kept if name == "queue" else settings)
             self._engines[name] = Engine(loaded.target, model, made, curve=curve)
             self._engines[name].local.heads = loaded.heads

@@ -20,6 +20,7 @@ from cloud_gateway.process.config import SELF, GatewaySettings
 from edgespec.lab.rig import Rig
 from edgespec.lab.tune.advice import Cores
 from edgespec.shared.procstat import task_stat
+from edgespec.shared.settings import keys
 
 DRAFT_SHARE = 4
 """The own worker gets the fourth part of the cores, one at least: a draft step is a small part of a pass."""
@@ -84,9 +85,9 @@ def changes(settings: GatewaySettings, cores: Cores, max_tokens: int, state: Pat
     return {
         "local_draft.mode": "async-local", "local_draft.cpu": cores.draft, "daemon.cpu": cores.target,
         "target.threads": min(threads[0], len(cores.target)), "local_draft.threads": min(threads[1], len(cores.draft)),
-        "target.prefix_cache": False, "local_draft.prefix_cache": False, "traces.folder": "", "audit.enabled": False,
+        "api.prefix_cache": False, "traces.folder": "", "audit.enabled": False,
         "api.host": "127.0.0.1", "api.port": 0, "link.host": "127.0.0.1", "link.port": 0, "link.mdns": False,
-        "metrics.host": "127.0.0.1", "metrics.port": 0, "daemon.state_dir": str(state),
+        "metrics.port": 0, "daemon.state_dir": str(state),
         "api.max_tokens_limit": max(settings.api.max_tokens_limit, max_tokens),
     }  # fmt: skip
 
@@ -94,4 +95,4 @@ def changes(settings: GatewaySettings, cores: Cores, max_tokens: int, state: Pat
 def flat(settings: GatewaySettings) -> dict[str, Any]:
     """Every key, dotted, with its value as TOML has it."""
     tables = msgspec.to_builtins(settings)
-    return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
+    return {key: tables[key.partition(".")[0]][key.partition(".")[2]] for key in keys(GatewaySettings)}

@@ -3,7 +3,7 @@
 Public, by module:
 
 - `call`: `Caller`, `Relayed`
-- `config`: `PeersSection`, `RelaySection`
+- `config`: `KIB_PER_S`, `TUNNELS`, `PeersSection`, `RelaySection`
 - `routes`: `Routes`
 - `service`: `PeerService`
 """

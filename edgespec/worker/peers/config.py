@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta
-
 from edgespec.shared.address import DEFAULT_PEER_PORT
 from edgespec.shared.fields import Host, Port
 from edgespec.shared.settings import Section
+
+TUNNELS = 8
+"""Peers relayed at once: a relay serves the machines of one room, of which few lack a way of their own."""
+KIB_PER_S = 1024
+"""KiB forwarded each second, for all peers and both directions together: some hundred workers' frames, and little
+beside what a campus network carries."""
 
 
 class PeersSection(Section, frozen=True):
@@ -25,5 +27,3 @@ class RelaySection(Section, frozen=True):
 
     use: bool = True
     offer: bool = False
-    tunnels: Annotated[int, Meta(ge=1, le=64)] = 8
-    kib_per_s: Annotated[int, Meta(ge=16, le=1_048_576)] = 1024

@@ -31,7 +31,7 @@ from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.paired import PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.tls import ServerIdentity
-from edgespec.worker.peers.config import PeersSection, RelaySection
+from edgespec.worker.peers.config import KIB_PER_S, TUNNELS, PeersSection, RelaySection
 from edgespec.worker.peers.tunnel import Channel, forward
 
 log = logging.getLogger("edgespec.worker.peers")
@@ -77,10 +77,10 @@ class PeerPort:
         """`drafting_for`: keys of the gateways to which this daemon is linked at present."""
         self._key, self._name, self._tls, self._peers, self._desk = key, name, tls, peers, desk
         self._gateways, self._drafting_for, self._relay = gateways, drafting_for, relay
-        self._rate = Bucket(relay.kib_per_s * 1024, relay.kib_per_s * 1024 * BURST_S)
+        self._rate = Bucket(KIB_PER_S * 1024, KIB_PER_S * 1024 * BURST_S)
         self._lines = LimitedLog(log)
         self._server = LimitedPort(
-            "port for peers", self._pair, [PAIR_PATH, PEER_PATH], peer_admission(relay.tunnels), InflowLimits(),
+            "port for peers", self._pair, [PAIR_PATH, PEER_PATH], peer_admission(TUNNELS), InflowLimits(),
             PAIRING_OPTIONS, HANDSHAKE_S, log, streams=self._begin,
         )  # fmt: skip
         self.tunnels: dict[bytes, Channel] = {}
@@ -188,7 +188,7 @@ class PeerPort:
             return "off"
         if not self._gateways(gateway):
             return "gateway"
-        if caller not in self.tunnels and len(self.tunnels) >= self._relay.tunnels:
+        if caller not in self.tunnels and len(self.tunnels) >= TUNNELS:
             return "busy"
         return None
 

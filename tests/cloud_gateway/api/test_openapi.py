@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cloud_gateway.api import ROUTES
-from cloud_gateway.api.formats import ChatFormat
 from cloud_gateway.api.openapi import OPERATIONS, document
+from cloud_gateway.api.responses import ChatFormat
 from cloud_gateway.api.schema import ChatBody, CompletionBody
 from tests.support.echo import Echo, echo_gateway
 from tools.fuzz import openapi_cases
@@ -64,7 +64,7 @@ def test_a_field_that_is_not_in_it_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     plain = ChatFormat.choice
 
     def longer(self: ChatFormat, *args: object, **more: object) -> dict[str, object]:
-        return {**plain(self, *args, **more), "secret": 1}  # type: ignore[arg-type]
+        return {**msgspec.to_builtins(plain(self, *args, **more)), "secret": 1}  # type: ignore[arg-type]
 
     monkeypatch.setattr(ChatFormat, "choice", longer)
     with pytest.raises(AssertionError, match="unknown field `secret`"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.api import frames
+from cloud_gateway.api import frames, sse
 from tests.support.echo import CHAT, ECHOED, Echo, EchoEngine, echo_gateway, exposition, post, request_head
 from tests.support.until import until
 from tools.doubles.limits import request_limits
@@ -27,8 +27,9 @@ def endless(**more: Any) -> bytes:
     return json.dumps({**CHAT, "stream": True, "max_tokens": 4000, "edgespec": {"ignore_eos": True}, **more}).encode()
 
 
-async def test_silence_is_bridged_by_comments(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, request_limits(keepalive_s=0.05)) as echo:
+async def test_silence_is_bridged_by_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.05)
+    async with echo_gateway(tmp_path) as echo:
         echo.engine.gate.clear()
         reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
         body = json.dumps({**CHAT, "stream": True}).encode()

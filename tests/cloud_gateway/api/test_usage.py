@@ -2,7 +2,9 @@
 
 from dataclasses import fields
 
-from cloud_gateway.api.usage import combined, offload_share, usage_extension, usage_object, worker_share
+import msgspec
+
+from cloud_gateway.api.usage import SourceFigures, combined, offload_share, usage_extension, usage_object, worker_share
 from cloud_gateway.core.requests.request import Usage
 
 
@@ -15,7 +17,7 @@ def test_counts_and_times_of_choices_are_summed_and_zero_counts_stay() -> None:
     assert total.frames == {"received": 0, "used": 0, "stale": 0, "rejected": 0}
     assert (total.policy, total.why_off) == ("plain", "no worker")
     assert (one.rounds, one.drafted) == (4, {"worker": 9}), "the parts stay as they are"
-    assert usage_object(3, [one, two])["total_tokens"] == 33
+    assert usage_object(3, [one, two]).total_tokens == 33
 
 
 def test_one_choice_is_itself() -> None:
@@ -54,10 +56,10 @@ def test_candidates_without_a_draft_model_are_no_offloading() -> None:
 
 def test_times_are_milliseconds() -> None:
     counts = {"proposed": 3, "verified": 2, "accepted": 1, "seconds": 0.0125, "why": None}
-    figures = {"proposed": 3, "verified": 2, "accepted": 1, "ms": 12.5, "why": None}
-    assert usage_extension(Usage(sources={"lookup": counts}))["sources"] == {"lookup": figures}
-    shown = usage_extension(Usage(queued_s=0.001, decode_s=1.5))["timings_ms"]
-    assert shown == {
+    figures = SourceFigures(proposed=3, verified=2, accepted=1, ms=12.5, why=None)
+    assert usage_extension(Usage(sources={"lookup": counts})).sources == {"lookup": figures}
+    shown = usage_extension(Usage(queued_s=0.001, decode_s=1.5)).timings_ms
+    assert msgspec.structs.asdict(shown) == {
         "queued": 1.0,
         "prefill": 0.0,
         "local": 0.0,

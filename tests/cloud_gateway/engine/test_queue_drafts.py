@@ -9,6 +9,7 @@ import pytest
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.answers import NONE as NO_ANSWER
 from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.engine import queue_drafts
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, engines
@@ -61,13 +62,14 @@ async def test_without_a_queue_nothing_is_written() -> None:
     assert counts == {"proposed": 0, "verified": 0, "accepted": 0, "why": NO_ANSWER}
 
 
-async def test_every_waiting_request_gets_an_answer_before_any_gets_two() -> None:
+async def test_every_waiting_request_gets_an_answer_before_any_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
     draft = TableDraft(right=0.98)
     opened: list[object] = []
     real = draft.open
     draft.open = lambda request, tokens, scope=b"": (opened.append(tokens[0]), real(request, tokens, scope))[1]  # type: ignore[method-assign]
     with engines() as make:
-        settings = SourceSettings(queued_answers=2, queued_tokens=4)
+        monkeypatch.setattr(queue_drafts, "QUEUED_TOKENS", 4)
+        settings = SourceSettings(queued_answers=2)
         engine = make(None, draft, TableTarget(slots=1), sources=settings, prefer="offload")
         await asyncio.gather(*(complete(engine, wanted(number)) for number in (1, 2, 3)))
     assert opened[:5] == [1, 2, 3, 2, 3]

@@ -229,10 +229,11 @@ class Falters(Writer):
         self.muted = bool(self.ends)
 
 
-async def test_a_request_that_runs_takes_the_worker_from_one_that_waits() -> None:
+async def test_a_request_that_runs_takes_the_worker_from_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Falters()
     with engines() as make:
-        settings = SourceSettings(queued_answers=1, queued_tokens=4)
+        monkeypatch.setattr(queue_drafts, "QUEUED_TOKENS", 4)
+        settings = SourceSettings(queued_answers=1)
         engine = make(worker, None, TableTarget(slots=2), sources=settings)
         running = [asyncio.create_task(complete(engine, wanted(1, PLAIN, count))) for count in (COUNT, 8 * COUNT)]
         await asyncio.sleep(0)

@@ -206,14 +206,14 @@ async def test_only_what_the_gateway_drew_is_tested_whatever_workers_send(
 
 
 @pytest.mark.parametrize(
-    ("method", "share_seed", "sent_seed"),
-    [("rejection", True, None), ("shared-noise", True, 1), ("shared-noise", False, None)],
+    ("method", "sent_seed"),
+    [("rejection", None), ("shared-noise", 1)],
 )
 async def test_a_seed_goes_to_workers_only_where_it_improves_their_drafts(
-    make: Make, method: str, share_seed: bool, sent_seed: int | None
+    make: Make, method: str, sent_seed: int | None
 ) -> None:
     worker = LoopWorker(0.0)
-    await answer(make(worker, verification=method, share_seed=share_seed), PLAIN)
+    await answer(make(worker, verification=method), PLAIN)
     (opening,) = (body for body in worker.seen if isinstance(body, Open))
     assert opening.sampling.seed == sent_seed and opening.sampling.top_k == 4
 

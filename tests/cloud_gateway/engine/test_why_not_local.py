@@ -43,7 +43,7 @@ async def test_a_draft_that_pays_needs_no_reason() -> None:
 async def test_without_a_draft_the_setting_is_named() -> None:
     (usage,) = await usages(None)
     assert usage.why_not_local == "there is no local draft (`local_draft.model`)"
-    assert usage_extension(usage)["why_not_local"] == usage.why_not_local
+    assert usage_extension(usage).why_not_local == usage.why_not_local
 
 
 @pytest.mark.parametrize("policy", ["plain", "amusd"])

@@ -24,11 +24,9 @@ from edgespec.shared.settings import override, parse
         ("[policy]\nk = 17", "a whole number from 1 to 16"),
         ("[policy]\nphi = inf", "a number from 0 to 100"),
         ("[policy]\nverify_nodes = 0", "a whole number from 1 to 512"),
-        ('[metrics]\nhost = "0.0.0.0"', "do not leave this machine"),
-        ('[metrics]\nhost = "metrics.example"', '"127.0.0.1", "::1" or "localhost"'),
-        ("[api]\nkeepalive_s = 0.5", "a number from 1 to 300"),
+        ("[metrics]\nhost = 1", "`metrics.host` is no longer a setting; the figures are served at 127.0.0.1."),
+        ("[target]\nprefix_cache = false", "is no longer a setting; `api.prefix_cache` holds for the target,"),
         ("[api]\nmax_tokens = 5000", "at most `api.max_tokens_limit`, which is 4096"),
-        ("[target]\nprefill_chunk = 5000", "at most `target.context`, which is 4096"),
         ("[target]\nkv_tokens = 4112", "0, or at least 4113: `target.context` and the candidates of a pass"),
         ("[api]\nport = 7443", "another port than that of [link], [api] and [metrics]"),
         ("[local_draft]\ncpu = [1]", '`local_draft.mode` is "in-turn"'),
@@ -51,7 +49,7 @@ def test_a_default_that_clashes_with_the_file_is_called_a_default() -> None:
 
 def test_ports_left_to_the_system_do_not_clash() -> None:
     settings = parse("link.port = 0\napi.port = 0\nmetrics.port = 0", GatewaySettings, "x")
-    assert override(settings, "metrics.host", "::1").metrics.host == "::1"
+    assert override(settings, "api.host", "::1").api.host == "::1"
 
 
 def test_without_a_file_the_defaults_hold_but_a_named_file_must_exist(

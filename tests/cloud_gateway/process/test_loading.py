@@ -33,10 +33,9 @@ def test_every_setting_that_could_change_the_text_of_a_seed_is_in_it() -> None:
     settings = [GatewaySettings()]
     for key, value in (
         ("target.dtype", "float32"),
-        ("target.kernels", "plain"),
         ("target.exact", "no"),
         ("policy.verification", "rejection"),
     ):
         settings.append(override(GatewaySettings(), key, value))
-    assert len({loading.choices(one) for one in settings}) == 5
+    assert len({loading.choices(one) for one in settings}) == len(settings)
     assert loading.choices(override(GatewaySettings(), "policy.k", "5")) == loading.choices(GatewaySettings())

@@ -225,7 +225,7 @@ def test_heads_are_counted_as_weights_and_an_eagle_head_with_every_token(
     assert need_of(TargetSection(), "torch", folder, [str(medusa)]) == plain + Need(4 * 3 * 32 * 8, 0)
     need = need_of(TargetSection(), "torch", folder, [str(eagle)])
     assert need == plain + Need(4 * (3 * 2 * 16 * 32 + 32), 4 * (2 * 2 * 16 + 32))
-    settings = override(configured(folder, context="256", device="cpu"), "sources.eagle", str(eagle))
+    settings = override(configured(folder, context="256", device="cpu"), "sources.heads", [str(eagle)])
     monkeypatch.setattr(targets, "available_memory", lambda: need.weights + 1000 * need.token)
     assert check_models(settings).kv_tokens == 900
     eagle.write_bytes(b"cut")

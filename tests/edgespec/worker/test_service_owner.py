@@ -10,7 +10,7 @@ import pytest
 
 from edgespec import __main__ as command
 from edgespec.core.protocol.messages import Open, Sampling
-from edgespec.worker import report
+from edgespec.worker import config, report
 from edgespec.worker.config import OwnerSection
 from edgespec.worker.daemon import FREED
 from edgespec.worker.service import OWNER_FIRST
@@ -57,9 +57,12 @@ async def test_the_admins_pause_and_the_owners_do_not_end_each_other(tmp_path: P
         await running.drafts(2)
 
 
-async def test_a_freed_model_is_loaded_before_the_worker_resumes(tmp_path: Path) -> None:
+async def test_a_freed_model_is_loaded_before_the_worker_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sign = Scripted("input", 0, period_s=0.02)
-    rule = OwnerSection(idle_s=0, model="free", free_after_s=0.05)
+    monkeypatch.setattr(config, "FREE_AFTER_S", 0.05)
+    rule = OwnerSection(idle_s=0, model="free")
     async with serving_worker(tmp_path, rule, [sign]) as running:
         await running.drafts(1)
         daemon, before = running.service.daemon, running.service.daemon.drafter

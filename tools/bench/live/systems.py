@@ -59,7 +59,7 @@ class Scene:
         return {
             "policy.phi": PHI, "target.threads": 1, "local_draft.threads": 1, "target.slots": self.slots,
             "target.context": 256 * -(-self.context // 256),
-            "target.prefix_cache": False, "local_draft.prefix_cache": False,
+            "api.prefix_cache": False,
         }  # fmt: skip
 
     def peer_command(self, arm: Arm, port: int) -> list[str]:
@@ -140,7 +140,7 @@ class Systems:
             folder=self.folder / name, target=str(self.scene.target), draft=str(self.scene.draft),
             local_draft=draft or None, rtt_ms=self.scene.rtt_ms, engine=self.scene.engine,
             gateway_options=self.scene.gateway_options() | options, cores=(core, other),
-            worker_options={"draft.prefix_cache": False, "draft.threads": 1, "draft.requests": self.scene.slots},
+            worker_options={"draft.threads": 1, "draft.requests": self.scene.slots},
         )  # fmt: skip
 
     def start_gateway(self, closing: contextlib.ExitStack, *, worker: bool) -> None:

@@ -85,7 +85,7 @@ class LinkProcess:
             self.paired,
             lambda reason: None,
             pair=self.desk.handle,
-            limits=LinkLimits(link_admission(settings.link, _shares(settings)["link"])),
+            limits=LinkLimits(link_admission(_shares()["link"])),
             conduct=Conduct(settings.link.quarantine_keys),
         )
         self._control = folders.socket_file("gateway", settings.daemon.state_dir)

@@ -31,7 +31,7 @@ def paths(source: HeadSource, room: int = 16) -> dict[tuple[int, ...], float]:
 def test_the_heads_tokens_combine_by_their_survival() -> None:
     source = HeadSource("medusa")
     source.committed([1, 2, 3])
-    assert source.propose(9) == [] and "no heads are loaded (`sources.medusa`)" in str(source.why)
+    assert source.propose(9) == [] and "no medusa heads are loaded (`sources.heads`)" in str(source.why)
     after(source, [4])
     assert paths(source) == {(5,): 0.6, (6,): 0.3, (5, 7): 0.5, (5, 8): 0.2, (6, 7): 0.5}, "0.3 * 0.2 is too little"
     assert source.why is None and list(paths(source, 3)) == [(5,), (6,), (5, 7)]

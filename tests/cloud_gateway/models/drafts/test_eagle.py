@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,9 @@ from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
-from cloud_gateway.process.targets import check_models
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
-from edgespec.shared.settings import overridden
 from tests.support.engines import complete, started
-from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
 from tools.train.eagle import fresh, losses, measure, weights
 from tools.train.loop import Trainer
@@ -324,7 +322,7 @@ async def test_a_prompt_is_read_in_the_targets_chunks(folder: Path, head: EagleH
             read.append(len(target.held(slot)))
 
     target = target_of(folder)
-    engine = Engine(target, None, engine_settings(overridden(GatewaySettings(), {"target.prefill_chunk": 8})))
+    engine = Engine(target, None, dataclasses.replace(engine_settings(GatewaySettings()), prefill_chunk=8))
     engine.local.heads = {"eagle": Noting(head, target)}
     with started(engine):
         for sources in ((), ("lookup",), ("eagle",)):
@@ -378,7 +376,3 @@ def test_files_that_do_not_fit_are_one_sentence(folder: Path, head: EagleHead, t
     wide = make_tiny_target(tmp_path / "wide", hidden=64)
     with pytest.raises(ModelError, match="do not fit this target"):
         EagleDrafts(head, target_of(wide))
-    settings = overridden(GatewaySettings(), {"target.model": str(make_tiny_gguf(tmp_path / "tiny.gguf"))})
-    settings = overridden(settings, {"target.engine": "llamacpp", "sources.eagle": str(path), "local_draft.model": ""})
-    with pytest.raises(ModelError, match="`sources.eagle` names heads"):
-        check_models(settings)

@@ -116,14 +116,13 @@ def test_costs_are_measured_before_the_first_request_and_while_drafting(model: P
     local.shutdown()
 
 
-def test_closed_prompts_serve_later_ones_unless_switched_off(model: Path, local: LocalDraft) -> None:
-    fresh = LocalDraft(model, context=512, prefix_cache=False)
-    for draft, shared in ((local, 40), (fresh, 0)):
-        draft.open("a", PROMPT, b"s")
-        draft.draft("a", [()])
-        draft.close("a")
-        assert draft.open("b", PROMPT, b"s") == shared
-    fresh.shutdown()
+def test_closed_prompts_serve_later_ones_of_their_scope(local: LocalDraft) -> None:
+    for scope, shared in ((b"s", 40), (b"", 0)):
+        local.open("a", PROMPT, scope)
+        local.draft("a", [()])
+        local.close("a")
+        assert local.open("b", PROMPT, scope) == shared
+        local.close("b")
 
 
 def test_what_it_cannot_serve_is_one_sentence(local: LocalDraft, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.models.drafts.heads import beside
+from cloud_gateway.models.drafts.heads import save as save_heads
 from cloud_gateway.models.drafts.medusa import NAMES, Heads, MedusaHeads, load
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.torch import TorchTarget
@@ -118,7 +120,20 @@ async def test_without_heads_the_reason_is_in_the_usage(target: TorchTarget) -> 
     with started(engine):
         wanted = GenerationRequest(PROMPT, 4, ignore_eos=True, speculation=Speculation(sources=("medusa",)))
         _, done = await complete(engine, wanted)
-    assert "no heads are loaded" in done.usage.sources["medusa"]["why"]
+    assert "no medusa heads are loaded" in done.usage.sources["medusa"]["why"]
+
+
+def test_a_file_states_whose_heads_it_holds(heads: Heads, target: TorchTarget, tmp_path: Path) -> None:
+    path, other = tmp_path / "heads", tmp_path / "other"
+    heads.save(path, DIGEST)
+    found = beside(target, DIGEST, [path])
+    assert list(found) == ["medusa"] and isinstance(found["medusa"], MedusaHeads)
+    with pytest.raises(ModelError, match="other heads of its kind are named too"):
+        beside(target, DIGEST, [path, path])
+    for kind in ("gguf", "lookup"):  # a module and a source, but no heads
+        save_heads(other, kind, DIGEST, {"tokens": torch.zeros(1)})
+        with pytest.raises(ModelError, match="it holds none of medusa"):
+            beside(target, DIGEST, [other])
 
 
 def test_files_that_do_not_fit_are_one_sentence(heads: Heads, target: TorchTarget, tmp_path: Path) -> None:
@@ -143,7 +158,7 @@ def test_files_that_do_not_fit_are_one_sentence(heads: Heads, target: TorchTarge
         MedusaHeads(Heads(heads.down, heads.up, heads.output, heads.tokens + 60), target)
     with pytest.raises(ModelError, match="cannot be written"):
         heads.save(tmp_path / "no folder" / "heads", DIGEST)
-    settings = overridden(GatewaySettings(), {"target.model": str(make_tiny_gguf(tmp_path / "tiny.gguf"))})
-    settings = overridden(settings, {"target.engine": "llamacpp", "sources.medusa": str(path), "local_draft.model": ""})
-    with pytest.raises(ModelError, match="`sources.medusa` names heads"):
+    values = {"target.model": str(make_tiny_gguf(tmp_path / "tiny.gguf")), "target.engine": "llamacpp"}
+    settings = overridden(GatewaySettings(), {**values, "sources.heads": [str(path)], "local_draft.model": ""})
+    with pytest.raises(ModelError, match="`sources.heads` needs the engine torch"):
         check_models(settings)

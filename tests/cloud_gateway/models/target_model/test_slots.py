@@ -191,11 +191,3 @@ class Slots(RuleBasedStateMachine):
 
 
 TestSlots = Slots.TestCase
-
-
-def test_without_reuse_every_prompt_starts_afresh() -> None:
-    table = SlotTable(2, reuse=False)
-    claim = table.claim([1, 2, 3], S)
-    table.extend(claim.slot, [1, 2])
-    table.release(claim.slot)
-    assert table.claim([1, 2, 3], S).reused == 0

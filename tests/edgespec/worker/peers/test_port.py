@@ -30,6 +30,7 @@ from edgespec.core.protocol.messages import encode
 from edgespec.shared.address import PAIR_PATH, PEER_PATH, PEER_PROTOCOL, Address
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.pair import pair
+from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
 from edgespec.worker.peers.config import RelaySection
 from edgespec.worker.peers.tunnel import Channel
@@ -182,8 +183,8 @@ async def test_tunnels_are_limited_and_a_callers_new_one_replaces_its_former(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tunnel, "SILENT_S", 60.0)
-    relay = RelaySection(offer=True, tunnels=1)
-    async with two(tmp_path, relay) as (caller, other), peer(tmp_path / "third") as third, echo() as behind:
+    monkeypatch.setattr(peer_port, "TUNNELS", 1)
+    async with two(tmp_path) as (caller, other), peer(tmp_path / "third") as third, echo() as behind:
         other.gateways[GATEWAY] = [behind]
         met, thirds = caller.meets(other), third.meets(other)
         former = await caller.caller.tunnel(met, other.address, GATEWAY)
@@ -285,8 +286,9 @@ async def test_a_process_that_stood_still_keeps_its_tunnel(tmp_path: Path, secon
 
 
 @pytest.mark.claim("tunnels-are-limited-and-a-callers-new-one-replaces-its-former")
-async def test_a_fast_caller_waits_for_the_relays_rate(tmp_path: Path) -> None:
-    async with two(tmp_path, RelaySection(offer=True, kib_per_s=64)) as (caller, relay), echo() as behind:
+async def test_a_fast_caller_waits_for_the_relays_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_port, "KIB_PER_S", 64)
+    async with two(tmp_path) as (caller, relay), echo() as behind:
         relay.gateways[GATEWAY] = [behind]
         end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
         loop = asyncio.get_running_loop()
