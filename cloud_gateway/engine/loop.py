@@ -44,7 +44,7 @@ from cloud_gateway.engine.exchange import (
 )
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
-from cloud_gateway.engine.prefill import Pace, Prefill
+from cloud_gateway.engine.prefill import PREFILL_MS, Pace, Prefill
 from cloud_gateway.engine.queued.drafts import QueueDrafts
 from cloud_gateway.engine.requests import Requests
 from cloud_gateway.engine.slots import Slots, Waiting
@@ -63,11 +63,6 @@ IDLE_S = 0.5
 HANDOVER_S = 0.001
 """Longest wait for the event loop to write a round's commits, before the models compute again. Where both threads share
 a core, the event loop would otherwise get it in the middle of the next pass; on its own core it takes 0.1 ms."""
-
-
-PREFILL_MS = 250.0
-"""What a chunk of a prompt may take beside completions that run, by the speed of those before: they wait at most so
-long for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.requests import Requests
 from edgespec.shared.contained import Contained
 
+PREFILL_MS = 250.0
+"""What a chunk of a prompt may take beside completions that run, by the speed of those before: they wait at most so
+long for it."""
 FIRST_TOKENS = 32
 """Tokens of the target's first chunk, whose speed is not known yet."""
 MIN_TOKENS = 8
