@@ -19,7 +19,7 @@ import numpy as np
 
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, Wait
-from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
 from cloud_gateway.core.policies.memory import Memory, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import FrameLedger
@@ -56,8 +56,6 @@ from edgespec.shared.contained import Contained, describe_fault
 
 log = logging.getLogger("cloud_gateway.engine.loop")
 
-UNKNOWN_STEP_S = 0.1
-"""Taken for a target step until the first pass, where nothing was measured at the start."""
 IDLE_S = 0.5
 """Longest sleep of the loop with nothing to do."""
 HANDOVER_S = 0.001

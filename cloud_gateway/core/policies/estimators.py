@@ -9,6 +9,8 @@ from statistics import median
 
 from edgespec.core.numbers import between
 
+UNKNOWN_STEP_S = 0.1
+"""Taken for a target step until the first pass, where nothing was measured at the start."""
 MAX_S = 60.0
 """What a measured time is cut to: a machine may sleep, and one such sample should not stay in a mean for long."""
 MIN_PASS_S = 1e-6
