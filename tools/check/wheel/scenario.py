@@ -14,7 +14,6 @@ from edgespec.lab.rig.chat import ChatClient, greedy
 from tools.check.wheel.place import COMMAND_S, ROOT, Place, Row
 
 EXCUSED = {
-    ("edgespec", "demo"): "takes minutes; --long runs it",
     ("edgespec", "tune"): "takes minutes; --long runs it",
 }
 """Shown by a page and not run, or not always."""
