@@ -160,7 +160,7 @@ class Matrix:
 
     def _trees(self) -> Counter[str]:
         listed = self.stage.gateway_command("workers", "list", "--json")["workers"]
-        return Counter({one["name"]: one["trees"] for one in listed if one["linked"]})
+        return Counter({one["name"]: one["frames"] or 0 for one in listed if one["linked"]})
 
     def report(self) -> dict[str, Any]:
         """All that is known so far."""
