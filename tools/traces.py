@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 
+from edgespec.lab.demo.arms import PHI
 from edgespec.lab.demo.scene import PROMPTS, read_lines
 from edgespec.lab.rig import Rig, RigError
 from edgespec.shared import models
@@ -70,13 +71,14 @@ def record(scenes: Sequence[Scene], say: Callable[[str], None]) -> dict[str, byt
 
 def _rig(folder: Path, draft: str, rtt_ms: float, traces: Path) -> Rig:
     model = str(models.quantised() if draft == "quantised" else models.dropped())
-    options = {"policy.phi": 3.0, "traces.folder": str(traces)}
+    options = {"traces.folder": str(traces)}
     return Rig(folder, str(models.quantised()), model, model, rtt_ms=rtt_ms, gateway_options=options, cores=(0, 1))
 
 
 def _run(stage: Rig, scene: Scene, prompt: str, folder: Path) -> bytes:
     before = set(folder.glob("*.trace"))
-    chunks = stage.stream(prompt, scene.tokens, policy=scene.policy, k=scene.k)
+    phi = {} if scene.policy == "adaptive" else {"phi": PHI}
+    chunks = stage.stream(prompt, scene.tokens, policy=scene.policy, k=scene.k, **phi)
     for number, _ in enumerate(chunks):
         if number == scene.worker_ends_after:
             stage.stop("worker", SIGKILL)

@@ -279,6 +279,8 @@ def _words(kind: inspect.Type) -> str:
             return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
         case inspect.StrType(max_length=longest):
             return f"text of at most {longest} characters" if longest else "text"
+        case inspect.UnionType(types=types):
+            return " or ".join(map(_words, types))
         case inspect.VarTupleType(item_type=item):
             return f"a list, each item {_words(item)}"
     raise TypeError(f"a configuration key cannot have the type {kind}; numbers need both bounds")

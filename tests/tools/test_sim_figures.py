@@ -20,8 +20,7 @@ from cloud_gateway.core.policies.actions import (
     Wait,
 )
 from cloud_gateway.core.policies.policy import Policy
-from cloud_gateway.core.policies.settings import DEFAULTS
-from cloud_gateway.core.policies.wanspec import WanSpec
+from cloud_gateway.core.policies.wanspec import UNSET_PHI, WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.errors import ConfigError
 from edgespec.lab.link_model import LinkModel
@@ -158,7 +157,7 @@ class AsTheWholePaper(Arm):
 
 @pytest.mark.parametrize("catch_up_ms", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("rtt_ms", [7, 20, 60])
-@pytest.mark.parametrize("phi", [0.5, DEFAULTS.phi])
+@pytest.mark.parametrize("phi", [0.5, UNSET_PHI])
 def test_with_phi_and_priced_catch_up_it_is_the_whole_papers(
     phi: float, rtt_ms: float, catch_up_ms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replaced
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import make
-from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings, Prefer
+from cloud_gateway.core.policies.settings import DEFAULTS, Phi, PolicySettings, Prefer
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.lab.link_model import LinkModel
@@ -60,8 +60,8 @@ class Arm:
     policy: str
     worker: WorkerSpec | None = None
     k: int = DEFAULTS.k
-    phi: float = 0.5
-    """WANSpec's, whose figures these are; the gateway's default suits small models."""
+    phi: Phi | None = None
+    """None: 0.5, WANSpec's, whose figures these are; learnt by policy `adaptive`."""
     verify_nodes: int = DEFAULTS.verify_nodes
     prefer: Prefer = DEFAULTS.prefer
     local: bool = True
@@ -72,8 +72,9 @@ class Arm:
     @property
     def settings(self) -> PolicySettings:
         """As the gateway's configuration would have them."""
+        phi: Phi = self.phi if self.phi is not None else "learnt" if self.policy == "adaptive" else 0.5
         return replaced(
-            DEFAULTS, name=self.policy, k=self.k, phi=self.phi, verify_nodes=self.verify_nodes, depth=self.depth,
+            DEFAULTS, name=self.policy, k=self.k, phi=phi, verify_nodes=self.verify_nodes, depth=self.depth,
             prefer=self.prefer, workers_per_request=self.worker.count if self.worker else 1,
         )  # fmt: skip
 

@@ -36,7 +36,8 @@ def cells(runs: int) -> Iterator[Cell]:
                 for policy in POLICIES:
                     for leaves in (*FIXED, 0):
                         worker = WorkerSpec("bestfirst", 4, 0.0, leaves or max(FIXED), fixed=leaves > 0)
-                        arm = Arm(f"{policy} {leaves}", policy, worker, phi=2.0, local=False)
+                        phi = 2.0 if policy == "wanspec" else None
+                        arm = Arm(f"{policy} {leaves}", policy, worker, phi=phi, local=False)
                         labels = {"target": target, "draft": draft, "match": match, "policy": policy, "leaves": leaves}
                         steps = Steps(verify, curve, curve)
                         yield Cell(arm, Iid(match=match), LinkModel(RTT_S), steps, runs=runs, labels=labels)

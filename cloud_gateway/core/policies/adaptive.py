@@ -387,4 +387,5 @@ class Adaptive(Policy):
         self._began = now
         if self._reference is not None and self._budget is not None:
             self._budget.earn(outcome.emitted, self._reference)
-        self._timeline.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf)
+        unsure = self.settings.phi != "learnt" and outcome.entropy > self.settings.phi
+        self._timeline.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf and not unsure)

@@ -25,6 +25,7 @@ MAX_K = 16
 """Greatest run depth: a chain that deep is hardly ever right to its end."""
 K, PHI = Range(1, MAX_K), Range(0, 100)
 """Tokens, and nats; requests may choose them within the same ranges."""
+Phi = Literal["learnt"] | Annotated[float, PHI.meta]
 MAX_VERIFY_NODES = 512
 """A frame's maximum of nodes: a pass over more would take longer than any draft saves."""
 
@@ -35,8 +36,9 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     name: PolicyName = "adaptive"
     k: Annotated[int, K.meta] = 2
     """Depth of the candidate tree, in tokens, at which it is verified."""
-    phi: Annotated[float, PHI.meta] = 2.0
-    """Entropy (nats) of the target above which the worker is assumed to be on another path."""
+    phi: Phi = "learnt"
+    """Entropy (nats) of the target above which the worker counts as being on another path; "learnt": none, policy
+    `adaptive` learns from frames how likely it is."""
     verify_nodes: Annotated[int, Meta(ge=1, le=MAX_VERIFY_NODES)] = 16
     """Maximum candidates of one request in one pass."""
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, extra={"fixed": True})] = MAX_DEPTH

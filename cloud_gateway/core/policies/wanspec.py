@@ -24,6 +24,9 @@ from cloud_gateway.core.policies.policy import Policy, PolicyReport
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 
+UNSET_PHI = 2.0
+"""φ while the operator sets none: it suits small models, whose entropy is above WANSpec's 0.5 at most positions."""
+
 
 @dataclass(slots=True)
 class WanSpec(Policy):
@@ -47,8 +50,10 @@ class WanSpec(Policy):
     _late: bool = field(default=False, init=False)
     _drafting: bool = field(default=False, init=False)
     _local: Colocated = field(init=False)
+    _phi: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self._phi = UNSET_PHI if self.settings.phi == "learnt" else self.settings.phi
         self._local = Colocated(self.settings)
         self.set_k(self.settings.k)
 
@@ -118,7 +123,7 @@ class WanSpec(Policy):
         self._waits_since = None
         self._commits.append((outcome.position, now))
         mismatch = outcome.emitted < self.k + 1 or not outcome.at_leaf
-        if mismatch or outcome.entropy > self.settings.phi:
+        if mismatch or outcome.entropy > self._phi:
             self._t_update = now
 
     def report(self, *, drafted: bool) -> PolicyReport:

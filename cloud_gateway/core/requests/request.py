@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.settings import PHI, K, PolicySettings, Prefer, SourceName
+from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer, SourceName
 from cloud_gateway.core.verify.interface import Constraint, Method, TokenLogprob
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol.messages import Sampling
@@ -24,7 +24,7 @@ class Speculation(Struct, frozen=True):
     policy: str | None = None
     """One of `policies.settings.NAMES`."""
     k: Annotated[int, K.meta] | None = None
-    phi: Annotated[float, PHI.meta] | None = None
+    phi: Phi | None = None
     prefer: Prefer | None = None
     sources: tuple[SourceName, ...] | None = None
     offload: Offload | None = None

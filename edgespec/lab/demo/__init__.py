@@ -19,12 +19,11 @@ from typing import Any
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import BASE, REMOTE, Table
+from edgespec.lab.demo.arms import BASE, PHI, REMOTE, Table
 from edgespec.lab.demo.measure import Bench, measure, neighbour_factor
 from edgespec.lab.demo.report import show, summary
 from edgespec.lab.demo.scene import (
     DRAFTS,
-    PHI,
     PROMPTS,
     benched,
     make_rig,

@@ -21,8 +21,6 @@ from edgespec.shared import models
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 DRAFTS = {"quantised": models.quantised, "requantised": models.requantised, "dropped": models.dropped}
-PHI = 3.0
-"""Entropy threshold for this small target: 81 % of its positions exceed the papers' 0.5 nats."""
 
 
 def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, **more: Any) -> Rig:
@@ -30,7 +28,7 @@ def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, **more: Any) 
     return Rig(
         folder=folder, target=target, draft=draft, local_draft=draft, rtt_ms=rtt_ms,
         gateway_options={
-            "policy.phi": PHI, "api.prefix_cache": False,
+            "api.prefix_cache": False,
         },
         cores=two_cores(),
         **more,

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     several = "; may be given several times"
     parser.add_argument("--policy", action="append", metavar="NAME", help=f"try this policy on the answer{several}")
-    parser.add_argument("--phi", action="append", type=float, metavar="NATS", help=f"with this phi{several}")
+    parser.add_argument("--phi", action="append", metavar="NATS", help=f"with this phi, or learnt{several}")
     parser.add_argument("--k", action="append", type=int, metavar="TOKENS", help=f"with this k{several}")
     parser.add_argument("--rtt-ms", action="append", type=float, metavar="MS", help=f"at this round trip{several}")
     parser.add_argument("--seed", type=int, default=1, help="what fills the positions that the trace leaves open")
@@ -85,12 +85,23 @@ def _policies(options: argparse.Namespace) -> list[dict[str, object]]:
             raise ConfigError(f"`--policy {name}`: there is no such policy; there are {', '.join(sorted(POLICIES))}.")
     if any(not 1 <= k <= MAX_K for k in options.k or []):
         raise ConfigError(f"`--k` takes whole numbers from 1 to {MAX_K}.")
-    if any(not 0 <= phi <= 100 for phi in options.phi or []):
-        raise ConfigError("`--phi` takes nats from 0 to 100.")
     if any(not 0 <= rtt <= 60_000 for rtt in options.rtt_ms or []):
         raise ConfigError("`--rtt-ms` takes milliseconds from 0 to 60000.")
     policies, phis, ks, rtts = (values or [None] for values in asked)
+    phis = [None if phi is None else _phi(phi) for phi in phis]
     return [
         {"policy": policy, "phi": phi, "k": k, "rtt_ms": rtt}
         for rtt in rtts for policy in policies for k in ks for phi in phis
     ]  # fmt: skip
+
+
+def _phi(text: str) -> float | str:
+    """Nats, or `learnt`. Raises ConfigError."""
+    from cloud_gateway.core.policies.settings import PHI
+
+    try:
+        if text == "learnt" or float(text) in PHI:
+            return text if text == "learnt" else float(text)
+    except ValueError:
+        pass
+    raise ConfigError("`--phi` takes nats from 0 to 100, or learnt.")

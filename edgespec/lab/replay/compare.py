@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from cloud_gateway.core.policies.registry import ALONE, make
-from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.policies.settings import Phi, PolicySettings
 from cloud_gateway.core.requests.request import Speculation
 from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec.core.errors import TraceError
@@ -36,7 +36,7 @@ class Row:
     """`recorded` as it ran, `simulated` for the recorded policy, else `tried`."""
     policy: str
     k: int | None
-    phi: float | None
+    phi: Phi | None
     rtt_ms: float | None
     ms_per_token: float
     passes: float
@@ -50,7 +50,7 @@ class Row:
         return [
             self.policy + said,
             "" if self.k is None else str(self.k),
-            "" if self.phi is None else f"{self.phi:g}",
+            shown(self.phi),
             "" if self.rtt_ms is None else f"{self.rtt_ms:.1f}",
             f"{self.ms_per_token:.1f}",
             f"{self.passes:.4g}",
@@ -118,6 +118,11 @@ def compare(looked: Looked, choices: Sequence[Mapping[str, Any]], seed: int) -> 
         ratio=measured / base.ms_per_token,
     )  # fmt: skip
     return Compared(looked, traced.tokens, traced.start.tokens, traced.known, ran, rows)
+
+
+def shown(phi: Phi | None) -> str:
+    """A phi in words; empty for a policy that takes none."""
+    return "" if phi is None else phi if isinstance(phi, str) else f"{phi:g}"
 
 
 def _key(row: Row) -> tuple[object, ...]:

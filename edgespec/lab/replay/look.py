@@ -66,7 +66,7 @@ class Looked:
         console.print(
             Text.assemble((clean(str(self.path)), "bold"), f": signed by {self._who()}, unaltered\n"),
             f" request {header.request}, edgespec {header.edgespec}, policy {policy.name} (k = {policy.k}, "
-            f"phi = {policy.phi:g}): {trace.emitted(self.trace.events)} tokens after {header.prompt_len} "
+            f"phi = {policy.phi}): {trace.emitted(self.trace.events)} tokens after {header.prompt_len} "
             f"in {self.rounds} passes, {_finish(header)}",
             highlight=False, soft_wrap=True,
         )  # fmt: skip

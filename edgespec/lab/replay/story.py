@@ -14,7 +14,7 @@ from cloud_gateway.core.trace.format import Header, Trace
 from cloud_gateway.core.trace.play import Moment, Player
 from edgespec.lab.replay.look import spell
 
-USES_PHI = ("wanspec", "rolling-k")
+USES_PHI = ("wanspec", "rolling-k", "adaptive")
 
 
 @dataclass(slots=True)
@@ -59,7 +59,8 @@ class _Teller:
 
     def __init__(self, player: Player, header: Header) -> None:
         self.player, self._k = player, header.settings.k
-        self._phi = header.settings.phi if header.settings.name in USES_PHI else float("inf")
+        phi = header.settings.phi
+        self._phi = float("inf") if phi == "learnt" or header.settings.name not in USES_PHI else phi
         self.turn = Turn()
         self._began: float | None = None
         self._doubt = ""

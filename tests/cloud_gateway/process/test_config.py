@@ -22,7 +22,7 @@ from edgespec.shared.settings import override, parse
             '"adaptive", "amusd", "colocated", "colocated-tree", "plain", "rolling-k" or "wanspec"',
         ),
         ("[policy]\nk = 17", "a whole number from 1 to 16"),
-        ("[policy]\nphi = inf", "a number from 0 to 100"),
+        ("[policy]\nphi = inf", 'must be "learnt" or a number from 0 to 100.'),
         ("[policy]\nverify_nodes = 0", "a whole number from 1 to 512"),
         ("[metrics]\nhost = 1", "`metrics.host` is no longer a setting; the figures are served at 127.0.0.1."),
         ("[target]\nprefix_cache = false", "is no longer a setting; `api.prefix_cache` holds for the target,"),

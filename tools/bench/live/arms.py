@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edgespec.core.errors import ConfigError
+from edgespec.lab.demo.arms import PHI
 
 T = TypeVar("T")
 
 REMOTE: Mapping[str, Mapping[str, Any]] = {
-    "wanspec": {"policy": "wanspec"},
+    "wanspec": {"policy": "wanspec", "phi": PHI},
     "adaptive": {"policy": "adaptive", "prefer": "balanced"},
     "latency-first": {"policy": "adaptive", "prefer": "latency"},
 }

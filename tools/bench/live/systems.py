@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo import PHI
 from edgespec.lab.rig import Processes, Rig, free_port, machine_time_s
 from edgespec.lab.rig.chat import ChatClient, Prompt, greedy
 from edgespec.lab.rig.neighbour import Neighbour
@@ -57,7 +56,7 @@ class Scene:
     def gateway_options(self) -> dict[str, Any]:
         """One thread for the core that each model has; nothing is remembered from one request to the next."""
         return {
-            "policy.phi": PHI, "target.threads": 1, "local_draft.threads": 1, "target.slots": self.slots,
+            "target.threads": 1, "local_draft.threads": 1, "target.slots": self.slots,
             "target.context": 256 * -(-self.context // 256),
             "api.prefix_cache": False,
         }  # fmt: skip

@@ -155,6 +155,15 @@ def test_a_trace_signed_by_an_unknown_key_is_shown_as_such(tmp_path: Path, capsy
     assert f"signed by gateway {key_id(KEY.public)}" in replay(capsys, path, "--key", key_id(KEY.public))[1]
 
 
+def test_phi_changes_what_adaptive_does(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--policy", "adaptive", "--phi", "0", "--phi", "100", "--phi", "learnt", "--json"]
+    _, out, _ = replay(capsys, SHIPPED / "adaptive-20ms.trace", *asked)
+    (table,) = json.loads(out)["compared"]
+    rows = {row["phi"]: row["ms_per_token"] for row in table["rows"] if row["kind"] != "recorded"}
+    assert set(rows) == {0.0, 100.0, "learnt"}
+    assert rows[0.0] != rows[100.0] == rows["learnt"], "no entropy is above 100 nats"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -163,7 +172,7 @@ def test_a_trace_signed_by_an_unknown_key_is_shown_as_such(tmp_path: Path, capsy
         ([ONE, "--policy", "magic"], 78, "there is no such policy"),
         ([ONE, "--k", "0"], 78, "--k"),
         ([ONE, "--k", "17"], 78, "`--k` takes whole numbers from 1 to 16."),
-        ([ONE, "--phi", "nan"], 78, "`--phi` takes nats from 0 to 100."),
+        ([ONE, "--phi", "nan"], 78, "`--phi` takes nats from 0 to 100, or learnt."),
         ([ONE, "--rtt-ms", "-1"], 78, "--rtt-ms"),
         ([SHIPPED / "colocated-k4.trace", "--policy", "wanspec"], 65, "--rtt-ms"),
     ],
