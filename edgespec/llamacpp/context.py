@@ -57,7 +57,7 @@ class Context:
         Raises ModelError: llama.cpp cannot load the file, the model cannot evaluate trees, memory does not suffice, or
         there is no GPU.
         """
-        _quiet()
+        quiet()
         cells = -(-cells // 256) * 256  # as llama.cpp rounds; a batch may then fill them
         self._context = None
         self._model = _load(path, gpu_layers, progress)
@@ -240,7 +240,7 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
         _errors.append(text.decode(errors="replace").strip())
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Captures llama.cpp's log lines, which otherwise go to stderr; errors are kept for the exception's text."""
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a failed assertion would otherwise start a debugger
     llama.llama_log_set(_on_log, ctypes.c_void_p(0))

@@ -23,6 +23,7 @@ from edgespec.shared.fields import (
     MachineName,
     ModelPath,
     NetworkText,
+    OptionalModelPath,
     Threads,
     hours,
     machine_name,
@@ -48,6 +49,7 @@ class DraftSection(DraftSettings, frozen=True, kw_only=True):
     """[draft]: the model, and how it drafts."""
 
     model: ModelPath = "auto:quantised"
+    target: OptionalModelPath = ""
     threads: Threads = 0
     n_gpu_layers: GpuLayers = 0
 

@@ -25,6 +25,7 @@ from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.settings import DEFAULTS, PREFILL_BATCH
 from edgespec.core.drafting.shares import Part
+from edgespec.core.drafting.translation import TranslatedDrafting, Translator, plain_sampling
 from edgespec.core.drafting.tree import Node
 from edgespec.core.drafting.turns import Turns
 from edgespec.core.errors import ModelError, RemoteProtocolError
@@ -92,6 +93,8 @@ class Daemon:
     """Most committed tokens evaluated in one batch; other requests and commits are served between batches."""
     curve: DraftCurve | None = None
     """Times of a step, from which the best-first rule chooses its leaves; None: always the maximum, and no reports."""
+    translator: Translator | None = None
+    """Between the gateway's tokens and the draft model's; None: they are the same."""
     load: Callable[[], Drafter] | None = None
     """Loads the model after it was freed; None: it is never freed."""
     rtt_s: float = 0.0
@@ -244,7 +247,7 @@ class Daemon:
         """The model's part of `_draft`; a catch-up returns no proposals."""
         proposals: Sequence[Proposal] = ()
         if leaves:
-            paths = [leaf.path(drafting.tree.root) for leaf in leaves]
+            paths = drafting.paths(leaves)
             rank = self._rankers[drafting.request]
             proposals = self.drafter.step(drafting.request, paths, drafting.rule.branching, rank)
         else:
@@ -357,14 +360,17 @@ class Daemon:
             return
         drafting = self._drafting(message)
         drafting.commit(0, message.tokens)
-        self.drafter.open(message.request, message.tokens, message.cache_scope)
+        self.drafter.open(message.request, drafting.to_read, message.cache_scope)
         self._requests[message.request] = drafting
-        self._rankers[message.request] = Ranker(message.sampling, message.tokens, spread=self._spread, resolved=True)
+        sampling = plain_sampling(message.sampling) if self.translator else message.sampling
+        self._rankers[message.request] = Ranker(sampling, drafting.to_read, spread=self._spread, resolved=True)
         self.stats.requests += 1
 
     def _drafting(self, message: Open) -> Drafting:
         """The state for the rule's kind; calibration and spread are shared by all requests."""
         of = message.request, message.epoch, message.prompt_len
+        if self.translator is not None and isinstance(self.rule, BestFirstRule):
+            return TranslatedDrafting(*of, self.translator, self.rule, calibrator=self._calibrator, step_s=self.curve)
         if isinstance(self.rule, BestFirstRule):
             return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.curve)
         return Drafting(*of, self.rule)
@@ -376,9 +382,9 @@ class Daemon:
         chosen = message.pass_us > 0  # by a pass: neither the rest of a prompt nor a piece of an answer for the queue
         matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash, chosen=chosen)
         drafting.rhythm.committed(message.pass_us / 1e6, self.clock())
-        self.drafter.commit(message.request, message.tokens)
+        self.drafter.commit(message.request, drafting.to_read)
         in_answer = message.prefix_len >= drafting.prompt_len
-        self._rankers[message.request].committed(message.tokens, answer=in_answer, chosen=chosen)
+        self._rankers[message.request].committed(drafting.to_read, answer=in_answer, chosen=chosen)
         if chosen:
             self.stats.committed += len(message.tokens)
             self.stats.matched += matched

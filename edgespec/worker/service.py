@@ -19,7 +19,6 @@ from edgespec import __version__
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
-from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError
 from edgespec.core.pairing.messages import VERSION
 from edgespec.core.presence import Verdict
@@ -30,8 +29,6 @@ from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.known_answer import require_known_answer
-from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.worker import priority
 from edgespec.worker.addresses import GatewayAddresses
@@ -39,6 +36,7 @@ from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, w
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Link, keep_linked
+from edgespec.worker.models import load_drafter, load_translation
 from edgespec.worker.peers.call import Relayed
 from edgespec.worker.peers.service import PeerService
 from edgespec.worker.presence.source import Source
@@ -79,19 +77,22 @@ class Service:
         self._lowered = settings.daemon.priority == "idle"
         drafter, curve = priority.run_lowered(self._load_and_time) if self._lowered else self._load_and_time()
         rule = self._rule = draft_rule(draft, curve)
+        translation = load_translation(settings)
+        target_tokenizer = drafter if translation is None else translation.tokenizer
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
         self.identity = WorkerIdentity(
             store.identity(),
             worker_name(settings),
-            drafter.tokenizer_digest,
+            target_tokenizer.tokenizer_digest,
             drafter.model_digest,
-            drafter.vocab_size,
+            target_tokenizer.vocab_size,
             rule.sequences,
             store.rotations(),
         )
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
             curve=DraftCurve(curve), load=self._reload,
+            translator=None if translation is None else translation.translator,
         )  # fmt: skip
         self._paused_by_admin: str | None = None
         self._announced: str | None = None
@@ -352,20 +353,6 @@ class Service:
         self._paused_by_admin = None
         self._announce()
         return {"paused": self.paused_because}
-
-
-def load_drafter(settings: WorkerSettings) -> Drafter:
-    """The draft model that the configuration names. Raises ModelError, ConfigError and LibraryError."""
-    draft, path = settings.draft, resolve_model(settings.draft.model)
-    require_known_answer(path, draft.n_gpu_layers)
-    return Drafter(
-        path,
-        context=draft.context,
-        sequences=draft.sequences or MAX_STEP_LEAVES,
-        threads=draft.threads,
-        gpu_layers=draft.n_gpu_layers,
-        requests=draft.requests,
-    )
 
 
 def draft_rule(draft: DraftSection, step_s: Mapping[int, float]) -> DraftRule:

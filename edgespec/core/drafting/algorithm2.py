@@ -63,6 +63,8 @@ class Drafting:
         self.rhythm = Rhythm()
         self.part = WHOLE
         """What it drafts of the tree, where other workers draft for the request too."""
+        self.to_read: Sequence[int] = ()
+        """The draft model's tokens of the last commit."""
         self._unsent: list[Node] = []
         self._unsent_since: float | None = None
         self._sent_to = -1
@@ -88,6 +90,7 @@ class Drafting:
                 "prefix", f"commit continues {prefix_len} tokens, but {len(self.prefix)} are known"
             )
         self.prefix.extend(tokens)
+        self.to_read = tokens
         if digest is not None and digest != self.prefix.digest:
             raise RemoteProtocolError("prefix", f"the hash of {len(self.prefix)} committed tokens differs")
         matched = self.tree.advance(tokens)
@@ -103,6 +106,10 @@ class Drafting:
         count, part = self.rule.sequences, self.part
         leaves = self.tree.most_probable(count * part.count, deepest)
         return leaves if part.count == 1 else part.best(leaves, self.tree.root, count)
+
+    def paths(self, leaves: Sequence[Node]) -> list[tuple[int, ...]]:
+        """The draft model's tokens of leaves, below the committed ones."""
+        return [leaf.path(self.tree.root) for leaf in leaves]
 
     def record(self, candidates: Sequence[Node], proposals: Sequence[Proposal]) -> None:
         """Adds a step's results to the tree; those of nodes that a commit has pruned meanwhile are dropped."""

@@ -132,6 +132,11 @@ class SpeculationTree:
         del self.nodes[leaf.id]
         leaf.position = PRUNED
 
+    def drop_subtree(self, top: Node) -> None:
+        """Removes a node and all that is below it."""
+        self._drop_below(top)
+        self.drop(top)
+
     def _drop_below(self, top: Node) -> None:
         """Removes all that is left below a node. Nodes keep their parents and lose their children: without a cycle they
         are freed as soon as nobody refers to them, which spares the cycle collector."""

@@ -25,7 +25,8 @@ from edgespec.worker.config import WorkerSettings
 from edgespec.worker.discovery import Browser
 from edgespec.worker.doctor import findings, network
 from edgespec.worker.doctor.findings import Finding
-from edgespec.worker.service import load_drafter, paired_gateway
+from edgespec.worker.models import load_drafter, load_translation
+from edgespec.worker.service import paired_gateway
 
 _DO = {
     66: "correct `draft.model` in worker.toml; `make setup` makes the demo's models",
@@ -105,7 +106,7 @@ async def _not_running(
     try:
         one_leaf = msgspec.structs.replace(settings, draft=msgspec.structs.replace(settings.draft, sequences=1))
         require_known_answer(resolve_model(settings.draft.model), settings.draft.n_gpu_layers, again=True)
-        drafter = load_drafter(one_leaf)
+        drafter, translation = load_drafter(one_leaf), load_translation(settings)
     except EdgespecError as error:
         yield fault("model", error)
         return
@@ -113,12 +114,13 @@ async def _not_running(
     yield findings.speed(step_curve(drafter)[1])
     if reached:
         name = config.worker_name(settings)
+        target_tokenizer = drafter if translation is None else translation.tokenizer
         me = WorkerIdentity(
             store.identity(),
             name,
-            drafter.tokenizer_digest,
+            target_tokenizer.tokenizer_digest,
             drafter.model_digest,
-            drafter.vocab_size,
+            target_tokenizer.vocab_size,
             1,
             store.rotations(),
         )

@@ -1,0 +1,55 @@
+"""Borders in text that no token crosses, so that what stands before one is cut into tokens in one way only.
+
+A position between the bytes x and y is a border if no vocabulary entry contains x directly followed by y. Byte pair
+encoding merges neighbours into entries, and a Unigram model chooses a sequence of entries, so neither ever joins both
+sides: encode(a + b) = encode(a) + encode(b). Three conditions keep the steps before that model apart, too: y is ASCII
+(Unicode's composition joins a letter with a mark that follows it, which is not ASCII), x is no white space (patterns
+that cut text into words look ahead from white space), and y is known. Words of byte-level tokenizers and of
+SentencePiece begin with their space, so that there is a border at the end of nearly every word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+_WHITE = frozenset(b" \t\n\v\f\r\x85\xa0")
+"""White space, and the last byte of every white space outside ASCII whose bytes could be confused with it."""
+_WIDE_SPACES = "\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_LAST_OF_WIDE = frozenset(space.encode()[-1] for space in _WIDE_SPACES)
+
+
+class Borders:
+    """The borders that several vocabularies have in common."""
+
+    def __init__(self, *vocabularies: Iterable[bytes | None]) -> None:
+        """`vocabularies`: the bytes of each token; None for control tokens, which always stand alone."""
+        joined = np.zeros((256, 256), bool)
+        for pieces in vocabularies:
+            known = [piece for piece in pieces if piece]
+            every = np.frombuffer(b"".join(known), np.uint8)
+            inside = np.ones(len(every), bool)
+            inside[np.cumsum([len(piece) for piece in known], dtype=int) - 1] = False
+            pairs = inside[:-1].nonzero()[0]
+            joined[every[pairs], every[pairs + 1]] = True
+        joined[:, 128:] = True
+        joined[sorted(_WHITE | _LAST_OF_WIDE)] = True
+        self._joined: list[bytes] = [row.tobytes() for row in joined]
+
+    def between(self, before: int, after: int) -> bool:
+        """Whether there is a border between these two bytes."""
+        return not self._joined[before][after]
+
+    def find(self, text: bytes, begin: int = 0) -> Iterator[int]:
+        """Positions of the borders after `begin`, in order; each has a byte on both sides."""
+        for i in range(max(begin, 0) + 1, len(text)):
+            if not self._joined[text[i - 1]][text[i]]:
+                yield i
+
+    def last(self, text: bytes, begin: int = 0) -> int:
+        """The last border after `begin`; `begin` if there is none."""
+        for i in range(len(text) - 1, begin, -1):
+            if not self._joined[text[i - 1]][text[i]]:
+                return i
+        return begin
