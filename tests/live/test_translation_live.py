@@ -39,4 +39,4 @@ def test_another_tokenizers_draft_changes_no_text(tmp_path: Path, quantised_mode
             assert texts == plain
     print(shares)
     assert shares["same"] > 0.4
-    assert shares["other"] > 0.8 * shares["same"]
+    assert shares["other"] > 0.5 * shares["same"]
