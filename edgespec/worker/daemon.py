@@ -25,7 +25,7 @@ from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.settings import DEFAULTS, PREFILL_BATCH
 from edgespec.core.drafting.shares import Part
-from edgespec.core.drafting.translation import TranslatedDrafting, Translator, plain_sampling
+from edgespec.core.drafting.translation import TranslatedDrafting, Translator
 from edgespec.core.drafting.tree import Node
 from edgespec.core.drafting.turns import Turns
 from edgespec.core.errors import ModelError, RemoteProtocolError
@@ -247,9 +247,8 @@ class Daemon:
         """The model's part of `_draft`; a catch-up returns no proposals."""
         proposals: Sequence[Proposal] = ()
         if leaves:
-            paths = drafting.paths(leaves)
             rank = self._rankers[drafting.request]
-            proposals = self.drafter.step(drafting.request, paths, drafting.rule.branching, rank)
+            proposals = self.drafter.step(drafting.request, drafting.paths(leaves), drafting.rule.branching, rank)
         else:
             began, before = self.clock(), self.drafter.rows
             self.drafter.catch_up(drafting.request, self._batch)
@@ -362,18 +361,18 @@ class Daemon:
         drafting.commit(0, message.tokens)
         self.drafter.open(message.request, drafting.to_read, message.cache_scope)
         self._requests[message.request] = drafting
-        sampling = plain_sampling(message.sampling) if self.translator else message.sampling
-        self._rankers[message.request] = Ranker(sampling, drafting.to_read, spread=self._spread, resolved=True)
+        ranked_by = drafting.ranked_by(message.sampling)
+        self._rankers[message.request] = Ranker(ranked_by, drafting.to_read, spread=self._spread, resolved=True)
         self.stats.requests += 1
 
     def _drafting(self, message: Open) -> Drafting:
         """The state for the rule's kind; calibration and spread are shared by all requests."""
         of = message.request, message.epoch, message.prompt_len
-        if self.translator is not None and isinstance(self.rule, BestFirstRule):
+        if not isinstance(self.rule, BestFirstRule):
+            return Drafting(*of, self.rule)
+        if self.translator is not None:
             return TranslatedDrafting(*of, self.translator, self.rule, calibrator=self._calibrator, step_s=self.curve)
-        if isinstance(self.rule, BestFirstRule):
-            return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.curve)
-        return Drafting(*of, self.rule)
+        return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.curve)
 
     def _commit(self, message: Commit) -> None:
         drafting = self._requests.get(message.request)

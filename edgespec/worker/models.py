@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.errors import ConfigError
+from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.tokenizer import Translation
+from edgespec.shared.keystore import KeyStore
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
-from edgespec.worker.config import WorkerSettings
+from edgespec.worker.config import WorkerSettings, worker_name
 
 
 def load_drafter(settings: WorkerSettings) -> Drafter:
@@ -37,3 +39,19 @@ def load_translation(settings: WorkerSettings) -> Translation | None:
         raise ConfigError(f'`draft.target` needs order = "best-first", not "{draft.order}"')
     translation = Translation(resolve_model(draft.target), resolve_model(draft.model))
     return None if translation.same else translation
+
+
+def identity(
+    settings: WorkerSettings, store: KeyStore, drafter: Drafter, translation: Translation | None, leaves: int
+) -> WorkerIdentity:
+    """What the worker says of itself: a translated draft model speaks the target's tokens. `leaves`: of a step."""
+    spoken = drafter if translation is None else translation.tokenizer
+    return WorkerIdentity(
+        store.identity(),
+        worker_name(settings),
+        spoken.tokenizer_digest,
+        drafter.model_digest,
+        spoken.vocab_size,
+        leaves,
+        store.rotations(),
+    )

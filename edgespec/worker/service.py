@@ -22,7 +22,7 @@ from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError
 from edgespec.core.pairing.messages import VERSION
 from edgespec.core.presence import Verdict
-from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
@@ -36,7 +36,7 @@ from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, w
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Link, keep_linked
-from edgespec.worker.models import load_drafter, load_translation
+from edgespec.worker.models import identity, load_drafter, load_translation
 from edgespec.worker.peers.call import Relayed
 from edgespec.worker.peers.service import PeerService
 from edgespec.worker.presence.source import Source
@@ -78,17 +78,8 @@ class Service:
         drafter, curve = priority.run_lowered(self._load_and_time) if self._lowered else self._load_and_time()
         rule = self._rule = draft_rule(draft, curve)
         translation = load_translation(settings)
-        target_tokenizer = drafter if translation is None else translation.tokenizer
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
-        self.identity = WorkerIdentity(
-            store.identity(),
-            worker_name(settings),
-            target_tokenizer.tokenizer_digest,
-            drafter.model_digest,
-            target_tokenizer.vocab_size,
-            rule.sequences,
-            store.rotations(),
-        )
+        self.identity = identity(settings, store, drafter, translation, rule.sequences)
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
             curve=DraftCurve(curve), load=self._reload,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 ROOT = Path(__file__).parents[2]
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-KINDS = ("gpt2", "qwen", "sentencepiece", "unigram")
+KINDS = ("gpt2", "qwen", "sentencepiece")
 
 
 class TextTokenizer:
@@ -21,7 +20,7 @@ class TextTokenizer:
         self.tokenizer = tokenizer
         tokenizer.encode_special_tokens = True
         vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
-        special = {number for text, number in vocabulary if text in ("<end>", "<unk>")}
+        special = {number for text, number in vocabulary if text in ("<end>",)}
         read = _byte_level if byte_level else _metaspace
         self.pieces: Sequence[bytes | None] = [None if n in special else read(text) for text, n in vocabulary]
         self.controls: Mapping[int, bytes] = {n: text.encode() for text, n in vocabulary if n in special}
@@ -34,10 +33,7 @@ class TextTokenizer:
 def text_tokenizer(kind: str, size: int = 600) -> TextTokenizer:
     """One of KINDS, with about `size` entries and the control token `<end>`."""
     byte_level = kind in ("gpt2", "qwen")
-    if kind == "unigram":
-        tokenizer = Tokenizer(models.Unigram())
-    else:
-        tokenizer = Tokenizer(models.BPE(byte_fallback=not byte_level))
+    tokenizer = Tokenizer(models.BPE(byte_fallback=not byte_level))
     alphabet = pre_tokenizers.ByteLevel.alphabet() if byte_level else []
     if kind == "gpt2":
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -49,17 +45,8 @@ def text_tokenizer(kind: str, size: int = 600) -> TextTokenizer:
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     fallback = [] if byte_level else [f"<0x{byte:02X}>" for byte in range(256)]
-    if kind == "unigram":
-        trainer = trainers.UnigramTrainer(vocab_size=size, special_tokens=["<unk>"], unk_token="<unk>")
-    else:
-        trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, special_tokens=fallback)
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, special_tokens=fallback)
     tokenizer.train_from_iterator([_corpus()], trainer)
-    if kind == "unigram":  # the trainer knows no byte fallback
-        learnt = json.loads(tokenizer.to_str())["model"]["vocab"]
-        vocabulary = [(text, score) for text, score in learnt] + [(text, -20.0) for text in fallback]
-        pre = tokenizer.pre_tokenizer
-        tokenizer = Tokenizer(models.Unigram(vocabulary, 0, byte_fallback=True))
-        tokenizer.pre_tokenizer = pre
     tokenizer.decoder = decoders.ByteLevel() if byte_level else decoders.Metaspace()
     tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
     return TextTokenizer(tokenizer, byte_level)

@@ -30,8 +30,8 @@ BUDGET: Mapping[str, int] = {
     "tests": 46_900,
     "integrations": 2_500,
     "manual": 150_000,
-    "settings": 74,
-    "edgespec run": 13_800,
+    "settings": 75,
+    "edgespec run": 14_200,
     "cloud-gateway serve": 24_700,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""

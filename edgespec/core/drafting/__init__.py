@@ -10,6 +10,7 @@ Public, by module:
 - `ranking`: `Ranker`, `Spread`
 - `shares`: `Part`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`, `PREFILL_BATCH`
+- `translation`: `TranslatedDrafting`, `Translator`
 - `tree`: `PRUNED`, `Node`, `SpeculationTree`
 - `turns`: `Turns`
 """

@@ -21,7 +21,7 @@ from edgespec.core.drafting.settings import DEFAULTS
 from edgespec.core.drafting.shares import WHOLE
 from edgespec.core.drafting.tree import Node, SpeculationTree
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Tree
+from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Sampling, Tree
 from edgespec.core.protocol.prefix import Prefix
 
 
@@ -106,6 +106,10 @@ class Drafting:
         count, part = self.rule.sequences, self.part
         leaves = self.tree.most_probable(count * part.count, deepest)
         return leaves if part.count == 1 else part.best(leaves, self.tree.root, count)
+
+    def ranked_by(self, sampling: Sampling) -> Sampling:
+        """How the draft model's tokens are ranked for a request."""
+        return sampling
 
     def paths(self, leaves: Sequence[Node]) -> list[tuple[int, ...]]:
         """The draft model's tokens of leaves, below the committed ones."""

@@ -1,11 +1,13 @@
 """Borders in text that no token crosses, so that what stands before one is cut into tokens in one way only.
 
 A position between the bytes x and y is a border if no vocabulary entry contains x directly followed by y. Byte pair
-encoding merges neighbours into entries, and a Unigram model chooses a sequence of entries, so neither ever joins both
-sides: encode(a + b) = encode(a) + encode(b). Three conditions keep the steps before that model apart, too: y is ASCII
-(Unicode's composition joins a letter with a mark that follows it, which is not ASCII), x is no white space (patterns
-that cut text into words look ahead from white space), and y is known. Words of byte-level tokenizers and of
-SentencePiece begin with their space, so that there is a border at the end of nearly every word.
+encoding, also SentencePiece's, merges neighbours into entries, so it never joins both sides: encode(a + b) = encode(a)
++ encode(b). A Unigram model chooses between equally good sequences of entries by rounding, so it is not taken.
+
+Three conditions keep the steps before the merges apart, too: y is ASCII (Unicode's composition joins a letter with a
+mark that follows it, which is not ASCII), x is no white space (patterns that cut text into words look ahead from white
+space), and y is known. Words of byte-level tokenizers and of SentencePiece begin with their space, so that there is a
+border at the end of nearly every word.
 """
 
 from __future__ import annotations

@@ -218,6 +218,10 @@ class TranslatedDrafting(Drafting):
         self.drafts.part = self.part
         return self.drafts.candidates()
 
+    def ranked_by(self, sampling: Sampling) -> Sampling:
+        """Temperature and filters only: noise, penalties and biases belong to the target's token numbers."""
+        return Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+
     def paths(self, leaves: Sequence[Node]) -> list[tuple[int, ...]]:
         """The draft's tokens of nodes of the draft tree."""
         return self.drafts.paths(leaves)
@@ -280,9 +284,3 @@ def _by_parent(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
         if node.parent is not None:
             found.setdefault(node.parent, []).append(node)
     return found
-
-
-def plain_sampling(sampling: Sampling) -> Sampling:
-    """How the draft model's tokens are ranked: by temperature and filters; noise, penalties and biases belong to the
-    target's token numbers."""
-    return Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from edgespec.core.errors import AddressError, EdgespecError
-from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.step_time import step_curve
 from edgespec.shared import control, folders
@@ -19,13 +18,12 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
-from edgespec.worker import config
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.config import WorkerSettings
 from edgespec.worker.discovery import Browser
 from edgespec.worker.doctor import findings, network
 from edgespec.worker.doctor.findings import Finding
-from edgespec.worker.models import load_drafter, load_translation
+from edgespec.worker.models import identity, load_drafter, load_translation
 from edgespec.worker.service import paired_gateway
 
 _DO = {
@@ -113,15 +111,5 @@ async def _not_running(
     yield Finding("model", f"loaded, {drafter.vocab_size} tokens of vocabulary")
     yield findings.speed(step_curve(drafter)[1])
     if reached:
-        name = config.worker_name(settings)
-        target_tokenizer = drafter if translation is None else translation.tokenizer
-        me = WorkerIdentity(
-            store.identity(),
-            name,
-            target_tokenizer.tokenizer_digest,
-            drafter.model_digest,
-            target_tokenizer.vocab_size,
-            1,
-            store.rotations(),
-        )
+        me = identity(settings, store, drafter, translation, 1)
         yield await network.handshake(me, gateway.pin, reached)
