@@ -4,10 +4,10 @@ A position between the bytes x and y is a border if no vocabulary entry contains
 encoding, also SentencePiece's, merges neighbours into entries, so it never joins both sides: encode(a + b) = encode(a)
 + encode(b). A Unigram model chooses between equally good sequences of entries by rounding, so it is not taken.
 
-Three conditions keep the steps before the merges apart, too: y is ASCII (Unicode's composition joins a letter with a
-mark that follows it, which is not ASCII), x is no white space (patterns that cut text into words look ahead from white
-space), and y is known. Words of byte-level tokenizers and of SentencePiece begin with their space, so that there is a
-border at the end of nearly every word.
+The steps before the merges must come to the same, too: the patterns that cut text into words first. So y is a space
+behind something that is no white space, or a line's end behind a letter or digit of ASCII: there every pattern in use
+begins a new word, and looks no further back. Words of byte-level tokenizers and of SentencePiece begin with their
+space, so that there is a border at the end of nearly every word.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _WHITE = frozenset(b" \t\n\v\f\r\x85\xa0")
 """White space, and the last byte of every white space outside ASCII whose bytes could be confused with it."""
 _WIDE_SPACES = "\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 _LAST_OF_WIDE = frozenset(space.encode()[-1] for space in _WIDE_SPACES)
+_WORD_ENDS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
 class Borders:
@@ -35,8 +36,11 @@ class Borders:
             inside[np.cumsum([len(piece) for piece in known], dtype=int) - 1] = False
             pairs = inside[:-1].nonzero()[0]
             joined[every[pairs], every[pairs + 1]] = True
-        joined[:, 128:] = True
-        joined[sorted(_WHITE | _LAST_OF_WIDE)] = True
+        possible = np.zeros((256, 256), bool)
+        possible[:, ord(" ")] = True
+        possible[sorted(_WHITE | _LAST_OF_WIDE), ord(" ")] = False
+        possible[sorted(_WORD_ENDS), ord("\n")] = True
+        joined |= ~possible
         self._joined: list[bytes] = [row.tobytes() for row in joined]
 
     def between(self, before: int, after: int) -> bool:

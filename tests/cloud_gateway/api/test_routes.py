@@ -96,10 +96,10 @@ async def test_a_running_gateway_refuses_a_revoked_key(echo: Echo) -> None:
 
 
 async def test_damaged_keys_let_nobody_in_and_show_no_path(echo: Echo) -> None:
-    echo.keys.path.write_text("{")
+    echo.keys.file.path.write_text("{")
     status, body, _ = await post(echo, CHAT)
     assert status == 500
-    assert str(echo.keys.path) not in json.dumps(body)
+    assert str(echo.keys.file.path) not in json.dumps(body)
 
 
 HOSTS = ("localhost", "evil.example", "127.0.0.1", "[::1]", "", "x/health", "health", "127.0.0.1:1/health?")

@@ -42,15 +42,17 @@ def test_nearly_every_word_ends_at_a_border(kind: str) -> None:
 
 def test_the_last_border_is_the_last_one_that_is_found() -> None:
     borders = Borders([b"ab", b"b c", None, b""])
-    assert list(borders.find(b"ab cab c.")) == [1 + 3, 8]
-    assert (borders.last(b"ab cab c."), borders.last(b"ab cab c.", 8)) == (8, 8)
-    assert borders.between(ord("c"), ord("a"))
-    assert not borders.between(ord("a"), ord("b"))
+    assert list(borders.find(b"cab abb c a\nb")) == [9, 11]
+    assert (borders.last(b"cab abb c a\nb"), borders.last(b"cab abb c a\nb", 11)) == (11, 11)
+    assert borders.between(ord("c"), ord(" "))
+    assert not borders.between(ord("b"), ord(" "))
 
 
-def test_white_space_and_composed_characters_make_no_border() -> None:
+def test_only_spaces_and_ends_of_lines_behind_words_make_a_border() -> None:
     borders = Borders([])
     every = np.array([[borders.between(before, after) for after in range(256)] for before in range(256)])
-    assert not every[:, 128:].any()
     assert not every[list(b" \n\t\r")].any()
-    assert every[ord("a"), ord(" ")]
+    assert every[ord("."), ord(" ")]
+    assert not every[ord("."), ord("\n")]
+    assert every[ord("a"), ord("\n")]
+    assert not every[:, [number for number in range(256) if number not in b" \n"]].any()
