@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from edgespec.core.errors import EdgespecError
@@ -53,9 +54,10 @@ class Processes:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             pipe, out = subprocess.PIPE, subprocess.PIPE if piped else log
-            self._running[name] = subprocess.Popen(
-                [*pin, *command], stdin=pipe, stdout=out, stderr=log, env=self.environment
-            )
+            with _signals_later():
+                self._running[name] = subprocess.Popen(
+                    [*pin, *command], stdin=pipe, stdout=out, stderr=log, env=self.environment
+                )
 
     def say(self, name: str, line: bytes) -> None:
         """One line to a process. Raises RigError where it has ended."""
@@ -130,6 +132,23 @@ class Processes:
         """The output of a process so far, without what is piped."""
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """A signal to end that comes within the block is raised after it, so that no process is begun and forgotten."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python runs handlers in the main thread only
+        return
+    came: list[int] = []
+    before = {sig: signal.signal(sig, lambda got, _: came.append(got)) for sig in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for sig, handler in before.items():
+            signal.signal(sig, handler)
+        for sig in came:
+            signal.raise_signal(sig)
 
 
 def _end(code: int | None) -> str:
