@@ -163,7 +163,7 @@ class Campus:
     def _write(self, machine: str, gateway: str) -> None:
         relays = machine in PEERS
         tables: dict[str, dict[str, object]] = {
-            "draft": {"model": self.stage.draft, "sequences": int(relays)},
+            "draft": {"model": self.stage.draft},
             "gateway": {"address": gateway, "discover": False},
             "daemon": {"state_dir": str(self.folder / machine), "name": machine, "priority": "normal"},
             "owner": {"mode": "never" if relays else "always"},
