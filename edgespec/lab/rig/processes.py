@@ -147,8 +147,8 @@ def _signals_later() -> Iterator[None]:
     finally:
         for sig, handler in before.items():
             signal.signal(sig, handler)
-        for sig in came:
-            signal.raise_signal(sig)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _end(code: int | None) -> str:
