@@ -1,0 +1,113 @@
+"""The recipes for nginx and Caddy, in the real ones: events pass at once, keys pass, a client may leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from edgespec.lab.rig import Processes, free_port
+from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway
+
+pytestmark = pytest.mark.live
+RECIPES = Path(__file__).parents[2] / "integrations" / "proxy"
+START_S = 30.0
+
+
+def nginx(folder: Path, port: int, api: int) -> list[str]:
+    """Its command; the recipe as it is but for ports and places."""
+    key, certificate = folder / "tls.key", folder / "tls.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=llm.example.org", "-days", "2"]
+    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    site = (RECIPES / "nginx.conf").read_text()
+    for old, new in (
+        ("listen 443", f"listen 127.0.0.1:{port}"),
+        ("/etc/ssl/llm.example.org.pem", str(certificate)),
+        ("/etc/ssl/llm.example.org.key", str(key)),
+        ("127.0.0.1:8080", f"127.0.0.1:{api}"),
+    ):
+        assert old in site
+        site = site.replace(old, new)
+    paths = "".join(f"{one}_temp_path {folder};" for one in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    main = f"daemon off; pid {folder}/pid; error_log stderr; events {{}} http {{ access_log off; {paths} {site} }}"
+    (folder / "nginx.conf").write_text(main)
+    return ["nginx", "-p", str(folder), "-e", "stderr", "-c", str(folder / "nginx.conf")]
+
+
+def caddy(folder: Path, port: int, api: int) -> list[str]:
+    """Its command, with a certificate of its own for a name of this machine."""
+    site = (RECIPES / "Caddyfile").read_text()
+    assert "llm.example.org {\n" in site
+    site = site.replace("llm.example.org {\n", f"https://localhost:{port} {{\n\ttls internal\n")
+    site = site.replace("127.0.0.1:8080", f"127.0.0.1:{api}")
+    options = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n"
+    (folder / "Caddyfile").write_text(options + site)
+    return ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+
+
+PROXIES = {"nginx": nginx, "caddy": caddy}
+
+
+@asynccontextmanager
+async def proxied(name: str, echo: Echo, folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client's session with the proxy before the API."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is missing (Debian: {name})")
+    port = free_port()
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the proxy's certificate is not what is tested
+    own = {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    with Processes(folder, environment=own) as processes:
+        processes.start(name, PROXIES[name](folder, port, echo.listener.port))
+        headers = {"Authorization": f"Bearer {echo.key}"}
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(f"https://localhost:{port}", headers=headers, connector=connector) as session:
+            deadline = time.monotonic() + START_S
+            while True:
+                try:
+                    async with session.get("/v1/models") as response:
+                        assert response.status == 200
+                        break
+                except aiohttp.ClientConnectorError:
+                    if time.monotonic() > deadline or not processes.runs(name):
+                        raise processes.failed(name) from None
+                    await asyncio.sleep(0.2)
+            yield session
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_a_stream_passes_the_proxy_event_by_event(name: str, tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, engine=EchoEngine(step_s=0.2)) as echo, proxied(name, echo, tmp_path) as session:
+        arrived: list[float] = []
+        async with session.post("/v1/chat/completions", json=CHAT | {"stream": True}) as response:
+            assert response.headers["Content-Type"].startswith("text/event-stream")
+            async for line in response.content:
+                if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
+                    arrived.append(time.monotonic())
+        assert len(arrived) > 3
+        assert arrived[-1] - arrived[0] > 0.5, "collected by the proxy, and sent at once"
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_a_client_that_leaves_the_proxy_ends_its_completion(name: str, tmp_path: Path) -> None:
+    engine = EchoEngine(step_s=0.1)
+    async with echo_gateway(tmp_path, engine=engine) as echo, proxied(name, echo, tmp_path) as session:
+        body = CHAT | {"stream": True, "max_tokens": 300, "edgespec": {"ignore_eos": True}}
+        async with session.post("/v1/chat/completions", json=body) as response:
+            await response.content.readline()
+        for _ in range(100):
+            if engine.cancelled:
+                break
+            await asyncio.sleep(0.1)
+        assert len(engine.cancelled) == 1
+        async with session.get("/v1/models", headers={"Authorization": "Bearer wrong"}) as refused:
+            assert refused.status == 401
