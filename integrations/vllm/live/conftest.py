@@ -16,8 +16,8 @@ from edgespec_vllm.messages import Closed, Hello, Opened, Tokens, Want
 
 from integrations.vllm.tests.support import Link
 
-DRAFTS, MAX_LEN, BLOCKS = 6, 384, 10
-"""Ten blocks of 128 tokens: eight short requests fit, eight long ones preempt one another."""
+DRAFTS, MAX_LEN, BLOCKS, BLOCK, ROWS = 6, 384, 40, 32, 32
+"""Forty blocks of 32 tokens: ROWS short requests fit, eight long ones preempt one another."""
 
 
 class Oracle:
@@ -55,7 +55,7 @@ class Engine:
         self.oracle = oracle
         args: dict[str, Any] = {
             "model": os.environ["EDGESPEC_VLLM_MODEL"], "dtype": "float32", "enforce_eager": True, "seed": 0,
-            "max_model_len": MAX_LEN, "num_gpu_blocks_override": BLOCKS, "block_size": 128, "max_num_seqs": 8,
+            "max_model_len": MAX_LEN, "num_gpu_blocks_override": BLOCKS, "block_size": BLOCK, "max_num_seqs": ROWS,
             "enable_prefix_caching": False, "scheduler_cls": "edgespec_vllm.Scheduler",
             "speculative_config": {
                 "method": "custom_class", "model": "edgespec_vllm.Null", "num_speculative_tokens": DRAFTS

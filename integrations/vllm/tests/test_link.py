@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ class Workers:
     def linked(self) -> dict[str, LinkedWorker]:
         return self.views
 
-    def send(self, worker: str, body: Any) -> None:
-        self.sent.append((worker, body))
+    def send(self, worker: str, bodies: Sequence[Any]) -> None:
+        self.sent += [(worker, body) for body in bodies]
 
     def punish(self, worker: str, error: Exception, request: int) -> None:
         self.punished.append(worker)

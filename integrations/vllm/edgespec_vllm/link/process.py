@@ -16,7 +16,7 @@ from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.control import Commands, Running
-from cloud_gateway.process.serve import _host, _shares
+from cloud_gateway.process.serve import connection_shares, reachable_host
 from edgespec import __version__
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared import folders, logs, sdnotify
@@ -24,10 +24,10 @@ from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import ControlServer
 from edgespec.shared.fields import machine_name
+from edgespec.shared.hf_vocabulary import vocabulary
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.starting import Starting, on_stop_signals
-from edgespec.shared.vocabfiles import vocabulary
 from edgespec_vllm.link.server import BoardServer
 from edgespec_vllm.link.streams import Streams
 
@@ -85,7 +85,7 @@ class LinkProcess:
             self.paired,
             lambda reason: None,
             pair=self.desk.handle,
-            limits=LinkLimits(link_admission(_shares()["link"])),
+            limits=LinkLimits(link_admission(connection_shares()["link"])),
             conduct=Conduct(settings.link.quarantine_keys),
         )
         self._control = folders.socket_file("gateway", settings.daemon.state_dir)
@@ -121,7 +121,7 @@ class LinkProcess:
 
     def worker_address(self) -> str:
         """The address for workers."""
-        return f"wss://{Address(_host(self.settings.link.host), self._port)}"
+        return f"wss://{Address(reachable_host(self.settings.link.host), self._port)}"
 
 
 def run(settings: GatewaySettings, model: Path, starting: Starting) -> None:

@@ -154,8 +154,8 @@ class Streams:
         if stream.worker is None or stream.tree is None or stream.ready or not stream.complete:
             return
         stream.ready = True
-        for body in opening(stream.id, stream.epoch, stream.tree.prefix, stream.sampling, stream.scope):
-            self._links.send(stream.worker, body)
+        bodies = opening(stream.id, stream.epoch, stream.tree.prefix, stream.sampling, stream.scope)
+        self._links.send(stream.worker, list(bodies))
 
     def _commit(self, stream: Stream, start: int, tokens: list[int]) -> None:
         assert stream.tree is not None
@@ -169,7 +169,8 @@ class Streams:
             self._links.diverged(stream.worker)
         micros = min(round(period_s * 1e6), 60_000_000)
         digest = stream.tree.prefix.digest
-        self._links.send(stream.worker, Commit(stream.id, stream.epoch, start, tokens, digest, micros, micros, depth))
+        commit = Commit(stream.id, stream.epoch, start, tokens, digest, micros, micros, depth)
+        self._links.send(stream.worker, [commit])
         stream.idle = 0 if path else stream.idle + 1
         if stream.idle > PATIENCE + start // 16:
             stream.tried.add(stream.worker)
@@ -217,5 +218,5 @@ class Streams:
         if stream.worker is not None:
             if stream.tree is not None:
                 stream.tree.forget((stream.worker, stream.epoch))
-            self._links.send(stream.worker, Close(stream.id, stream.epoch, why))
+            self._links.send(stream.worker, [Close(stream.id, stream.epoch, why)])
             stream.worker = None

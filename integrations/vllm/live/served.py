@@ -1,0 +1,239 @@
+"""`python -m integrations.vllm.live.served VENV [--json FILE]`: a served vLLM, a link process and a paired worker.
+
+Run in edgespec's environment; `VENV` is what `make vllm` made. Arms: vLLM as it is; vLLM with edgespec-vllm and no
+consent; the same with consent, which drafts. vLLM has the first core, the worker the second one. Then link process and
+worker are killed in the middle of a completion and started again. Exit status 1 if a text differs or drafts stay away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgespec.lab.rig.processes import Processes, RigError, free_port, module
+from edgespec.lab.rig.stage import Rig
+from edgespec.shared.models import resolve_model
+
+INTEGRATION = Path(__file__).parents[1]
+DRAFTS, SERVE_S, LINK_S = 8, 300.0, 60.0
+PROMPTS = INTEGRATION.parents[1] / "edgespec" / "lab" / "demo" / "prompts.jsonl"
+
+
+class LinkRig(Rig):
+    """A link process in the place of the gateway."""
+
+    def start_gateway(self) -> None:
+        """`cloud-gateway link`, until it has named its port; on the same port as before when started again."""
+        config = self._write("gateway.toml", self._link_config())
+        before = len(self._processes.log("gateway")) if (self.folder / "gateway.log").exists() else 0
+        command = [*module("cloud_gateway"), "link", self.target, "--config", str(config)]
+        self._processes.start("gateway", command)
+        self._processes.wait_for("gateway", lambda: "board " in self._processes.log("gateway")[before:], LINK_S)
+        port = re.search(r"workers +wss://[^:]+:(\d+)", self._processes.log("gateway")[before:])
+        assert port is not None
+        self.ready = {"link": {"port": int(port[1])}}
+
+    def _link_config(self) -> dict[str, Any]:
+        port = self.ready["link"]["port"] if self.ready else 0
+        return {
+            "link.host": "127.0.0.1", "link.port": port, "link.mdns": False,
+            "daemon.state_dir": str(self.folder / "gateway"),
+        }  # fmt: skip
+
+
+@dataclass
+class Server:
+    """One `vllm serve`."""
+
+    venv: Path
+    processes: Processes
+    board: Path | None = None
+    """The board of the link process; None: vLLM as it is."""
+    port: int = field(default_factory=free_port)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Server]:
+        """Until the block is left; logs in the folder of the processes."""
+        smol = self.venv / "smol"
+        command = [
+            str(self.venv / "bin/vllm"), "serve", str(smol), "--served-model-name", "smol", "--host", "127.0.0.1",
+            "--port", str(self.port), "--max-model-len", "2048", "--dtype", "float32", "--enforce-eager",
+            "--no-enable-prefix-caching", "--max-num-seqs", "8",
+        ]  # fmt: skip
+        if self.board is not None:
+            speculation = {"method": "custom_class", "model": "edgespec_vllm.Null", "num_speculative_tokens": DRAFTS}
+            command += ["--scheduler-cls", "edgespec_vllm.Scheduler", "--speculative-config", json.dumps(speculation)]
+        name = f"vllm-{self.port}"
+        self.processes.start(name, command)
+        try:
+            self.processes.wait_for(name, self._healthy, SERVE_S)
+            yield self
+        finally:
+            self.processes.stop(name)
+
+    def _healthy(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.get("/health")[0] == 200
+        time.sleep(0.5)
+        return False
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+    def counts(self) -> tuple[int, int]:
+        """Draft tokens that vLLM has verified, and those that it has accepted, by its own metrics."""
+        text = self.get("/metrics")[1]
+        found = [re.search(rf"^vllm:spec_decode_num_{what}_tokens_total.* (\S+)$", text, re.M) for what in WHAT]
+        drafted, accepted = (int(float(one[1])) if one else 0 for one in found)
+        return drafted, accepted
+
+    def complete(self, prompt: str, max_tokens: int, *, offload: bool) -> str:
+        """A greedy completion's text."""
+        body: dict[str, Any] = {"model": "smol", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+        body["messages"] = [{"role": "user", "content": prompt}]
+        if offload:
+            body["vllm_xargs"] = {"edgespec_offload": "default"}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        found = json.loads(response.read())
+        if response.status != 200:
+            raise RigError(f"vLLM refuses: {found}")
+        return str(found["choices"][0]["message"]["content"])
+
+
+WHAT = ("draft", "accepted")
+
+
+@dataclass
+class Run:
+    """Completions of one arm by one number of streams."""
+
+    arm: str
+    streams: int
+    tokens_per_s: float
+    drafted: int
+    accepted: int
+    texts: dict[str, str]
+
+
+def measure(server: Server, arm: str, prompts: Sequence[str], streams: int, max_tokens: int, *, offload: bool) -> Run:
+    """All prompts, `streams` at a time."""
+    drafted, accepted = server.counts()
+    began = time.perf_counter()
+    with ThreadPoolExecutor(streams) as pool:
+        texts = list(pool.map(lambda prompt: server.complete(prompt, max_tokens, offload=offload), prompts))
+    seconds = time.perf_counter() - began
+    after = server.counts()
+    pace = len(prompts) * max_tokens / seconds
+    return Run(arm, streams, pace, after[0] - drafted, after[1] - accepted, dict(zip(prompts, texts)))
+
+
+def lose(server: Server, prompt: str, max_tokens: int, ways: Sequence[Callable[[], None]]) -> str:
+    """A completion's text, in whose middle something is killed and started again."""
+    with ThreadPoolExecutor(1) as pool:
+        completion = pool.submit(server.complete, prompt, max_tokens, offload=True)
+        time.sleep(1.0)
+        for way in ways:
+            way()
+        return completion.result()
+
+
+def arms(venv: Path, processes: Processes, rig: LinkRig, prompts: Sequence[str], options: Any) -> list[Run]:
+    """All runs, in their order."""
+    runs: list[Run] = []
+
+    def add(server: Server, arm: str, some: Sequence[str], streams: int, *, offload: bool) -> None:
+        runs.append(measure(server, arm, some, streams, options.max_tokens, offload=offload))
+        print(f"{arm:12} {streams} {runs[-1].tokens_per_s:6.1f} tokens/s", file=sys.stderr, flush=True)
+
+    with Server(venv, processes).running() as server:
+        server.complete(prompts[0], 8, offload=False)
+        for streams in options.streams:
+            add(server, "plain", prompts, streams, offload=False)
+    for step in (rig.start_gateway, rig.start_proxy, rig.pair, rig.start_worker):
+        step()
+    with Server(venv, processes, rig.folder / "gateway" / "board.sock").running() as server:
+        server.complete(prompts[-1], 32, offload=True)
+        for streams in options.streams:
+            add(server, "no consent", prompts, streams, offload=False)
+            add(server, "worker", prompts, streams, offload=True)
+        starts = {"worker": rig.start_worker, "gateway": rig.start_gateway}
+        for name, start in starts.items():
+            text = lose(server, prompts[0], options.max_tokens, [lambda: rig.stop(name, signal.SIGKILL), start])  # noqa: B023
+            runs.append(Run(f"{name} killed", 1, 0.0, 0, 0, {prompts[0]: text}))
+            rig.wait_linked()
+        add(server, "afterwards", prompts[:2], 1, offload=True)
+    return runs
+
+
+def report(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """A row for each run: tokens a second, also as a multiple of plain vLLM; drafts; texts that differ from plain's."""
+    plain = {run.streams: run for run in runs if run.arm == "plain"}
+    wanted = runs[0].texts
+    return [
+        {
+            "arm": run.arm, "streams": run.streams, "tokens_per_s": round(run.tokens_per_s, 1),
+            "of_plain": round(run.tokens_per_s / plain[run.streams].tokens_per_s, 2),
+            "drafted": run.drafted, "accepted": run.accepted,
+            "texts": len(run.texts), "differ": sum(text != wanted[prompt] for prompt, text in run.texts.items()),
+        }
+        for run in runs
+    ]  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints a table; `link process` and `worker` killed have no figures but their texts."""
+    parser = argparse.ArgumentParser(prog="python -m integrations.vllm.live.served", description=__doc__)
+    parser.add_argument("venv", type=Path, help="what `make vllm` made")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    parser.add_argument("--rtt-ms", type=float, default=15.0, metavar="MS", help="round trip to the worker")
+    parser.add_argument("--prompts", type=int, default=8, metavar="N", help="completions of each arm")
+    parser.add_argument("--max-tokens", type=int, default=96, metavar="N", help="tokens of a completion")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], metavar="N", help="clients at a time")
+    parser.add_argument("--draft", default="auto:quantised", metavar="MODEL", help="the worker's draft model")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep logs and state there")
+    options = parser.parse_args(argv)
+    venv = options.venv.resolve()
+    prompts = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()][: options.prompts]
+    with tempfile.TemporaryDirectory() as name:
+        folder = options.folder or Path(name)
+        environment = {
+            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "0", "LD_PRELOAD": str(venv / "lib/libiomp5.so"),
+            "PYTHONPATH": str(INTEGRATION), "EDGESPEC_BOARD": str(folder / "rig" / "gateway" / "board.sock"),
+        }  # fmt: skip
+        os.environ["PYTHONPATH"] = str(INTEGRATION)  # `cloud-gateway link` imports edgespec_vllm
+        draft = str(resolve_model(options.draft))
+        rig = LinkRig(folder / "rig", str(venv / "smol"), draft, None, rtt_ms=options.rtt_ms, cores=(None, 1))
+        with rig, Processes(folder, environment=environment) as processes:
+            rows = report(arms(venv, processes, rig, prompts, options))
+    for row in rows:
+        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    if options.json:
+        options.json.write_text(json.dumps({"rtt_ms": options.rtt_ms, "k": DRAFTS, "rows": rows}, indent=1))
+    drafts = all(row["accepted"] > 0 for row in rows if row["arm"] in ("worker", "afterwards"))
+    if not drafts:
+        print("The worker's drafts came too late for vLLM to use any: is the machine busy?", file=sys.stderr)
+    return 0 if drafts and not any(row["differ"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
